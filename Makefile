@@ -1,0 +1,57 @@
+# Every developer command, each one line long. `make demo` and `make test` need only Python 3.11, pip and make.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+JOBS   ?= 2
+
+.PHONY: help demo test test-all lint types bench docs fix smoke clean
+help:  ## what there is
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
+
+$(VENV)/.runtime: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.test: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
+demo: $(VENV)/.runtime  ## the main job, from nothing: every method on real images, a table and two pictures
+	$(BIN)/conformesh demo
+
+test: lint types  ## tests, lint and types: what CI runs
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+
+test-all: lint types  ## adds the long statistical runs
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+
+lint: $(VENV)/.test  ## ruff: rules and formatting
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
+
+types: $(VENV)/.test  ## mypy, strict
+	$(BIN)/mypy
+
+bench: $(VENV)/.test  ## ratios in one run, median of five after a warm-up; rewrites benchmarks/README.md's table
+	$(BIN)/python benchmarks/run.py
+
+docs: $(VENV)/.docs  ## the documentation site, strict, in site/
+	$(BIN)/mkdocs build --strict
+
+fix: $(VENV)/.test  ## format, sort imports, regenerate the generated docs pages
+	$(BIN)/ruff check --fix src tests benchmarks docs
+	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/python docs/generate.py
+
+smoke: $(VENV)/.test  ## the built wheel with runtime dependencies only
+	$(BIN)/python -m pip install --quiet build && $(BIN)/python -m build --wheel --outdir dist .
+	rm -rf .smoke && $(PYTHON) -m venv .smoke && .smoke/bin/pip install --quiet dist/*.whl
+	.smoke/bin/conformesh --help && .smoke/bin/python -c "import conformesh; print(conformesh.__version__)"
+
+clean:  ## remove what these commands made
+	rm -rf $(VENV) .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,1 @@
+"""Error bounds that devices can compute: what turns an approximate number into a certificate."""

@@ -1,0 +1,151 @@
+"""`calibrate`: from the devices' scores to a certified threshold."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from conformesh.calibration import Calibration
+from conformesh.certificate import Cost
+from conformesh.engines.simulator import Observer, Simulator
+from conformesh.methods import get_method, make_options
+from conformesh.network import Network
+from conformesh.protocols.site import Outcome, Site
+from conformesh.ranks import Alpha, exact_alpha
+from conformesh.samples import Samples
+from conformesh.scores import Score
+
+
+class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
+    """The required rank exceeds the number of scores, so the threshold is +inf and every set is full."""
+
+
+class CalibrationNote(UserWarning):
+    """Something a user should know about a result that is valid as it stands."""
+
+
+def calibrate(
+    devices: Iterable[ArrayLike],
+    network: Network,
+    alpha: Alpha = 0.1,
+    method: str = "h-dcp",
+    *,
+    score: Score | None = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Calibration:
+    """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
+
+    Parameters
+    ----------
+    devices
+        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty.
+    network
+        Who talks to whom.
+    alpha
+        Tolerated miscoverage, strictly between 0 and 1, taken as the decimal written.
+    method
+        A name of `METHODS`.
+    score
+        The nonconformity score the numbers come from, so that the result can build prediction sets by itself.
+    strict
+        Raise `TooFewScores` instead of warning when only +inf keeps the promise.
+    observer
+        Called after every round with (round, message, answer).
+    **options
+        The method's own options, see `METHODS[method].options`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, calibrate
+    >>> rng = np.random.default_rng(0)
+    >>> result = calibrate([rng.random(50) for _ in range(20)], Network.torus(5, 4), alpha=0.1)
+    >>> result.certificate.kind, result.certificate.required_rank
+    ('counted', 918)
+    """
+    started = time.perf_counter()
+    samples = Samples.of(devices, network.ids)
+    batch = calibrate_batch(samples, network, (alpha,), method, observer=observer, **options)
+    certificate = batch.outcome.certificates[0][0]
+    thresholds = batch.outcome.thresholds[:, 0, 0]
+    estimates = batch.outcome.estimates
+    n = int(samples.sizes.sum())
+    required = certificate.required_rank
+    if isinstance(required, int) and required > n:
+        words = (
+            f"alpha={alpha} needs rank {required} but there are only {n} scores: the threshold is +inf and every "
+            "prediction set holds all labels; use more scores or a larger alpha"
+        )
+        if strict:
+            raise TooFewScores(words)
+        warnings.warn(words, TooFewScores, stacklevel=2)
+    for note in batch.outcome.notes:
+        warnings.warn(note, CalibrationNote, stacklevel=2)
+    return Calibration(
+        method=method,
+        alpha=float(exact_alpha(alpha)),
+        thresholds=thresholds,
+        device_ids=network.ids,
+        scores=n,
+        certificate=certificate,
+        cost=batch.cost,
+        estimate=None if estimates is None else float(estimates[:, 0, 0].max()),
+        seconds=time.perf_counter() - started,
+        network=network.name,
+        options=batch.options,
+        score=score,
+        notes=batch.outcome.notes,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Batch:
+    """Many calibrations from one run: every trial and every alpha, with the cost of one of them."""
+
+    outcome: Outcome
+    cost: Cost
+    options: dict[str, Any]
+
+
+def calibrate_batch(
+    samples: Samples,
+    network: Network,
+    alphas: Sequence[Alpha],
+    method: str,
+    *,
+    observer: Observer | None = None,
+    **options: Any,
+) -> Batch:
+    """Calibrate every trial of `samples` at every alpha in one run of the simulator.
+
+    Returns thresholds of shape (devices, trials, alphas), ``certificates[trial][alpha]`` and the cost of a single run,
+    as if each (trial, alpha) had been run alone.
+    """
+    levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
+    if not levels:
+        raise ValueError("calibration needs at least one alpha, got none")
+    if samples.devices != network.devices:
+        raise ValueError(
+            f"the network {network.name!r} has {network.devices} devices but scores came for {samples.devices}; "
+            "pass one array per device (empty where a device has none)"
+        )
+    entry, chosen = get_method(method), make_options(method, options)
+    site = Site.everywhere(network, samples.sizes)
+    runs = samples.trials * (len(levels) if entry.per_alpha else 1)
+    outcome, cost = Simulator(network, observer).run(entry.protocol(site, samples, levels, chosen), runs)
+    names = entry.option_names()
+    return Batch(outcome, cost, {key: value for key, value in asdict(chosen).items() if key in names})
+
+
+def counted_ranks(samples: Samples, thresholds: ArrayLike, trial: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Count all scores at or below each threshold: the truth a certificate speaks of, for checks and reports."""
+    return np.searchsorted(np.sort(samples.pooled(trial)), np.asarray(thresholds), side="right")

@@ -1,0 +1,107 @@
+"""Certificates and costs: what a result may claim, and what it took to get there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Kind = Literal["counted", "bounded", "assumed", "none"]
+
+KINDS: dict[str, str] = {
+    "counted": "the rank was counted exactly",
+    "bounded": "an error bound that every device can compute implies the rank",
+    "assumed": "valid only under an assumption that nobody checked, named in words",
+    "none": "no guarantee",
+}
+
+
+@dataclass(frozen=True)
+class Certificate:
+    """Why a threshold may be trusted, and how far.
+
+    Attributes
+    ----------
+    kind
+        `counted`, `bounded`, `assumed` or `none`; see `KINDS`.
+    required_rank
+        How many of all scores must lie at or below the threshold. A tuple, one per device, where each device answers
+        for itself; None where the method's promise is not about a rank.
+    counted_rank
+        How many do, where that was counted; None where nobody counted.
+    epsilon
+        The method's whole correction: in score units for Q-DCP, as a fraction of the scores for H-DCP.
+    epsilon_T, epsilon_bias
+        Q-DCP's two parts of it: unfinished convergence, and smoothing with regularisation.
+    assumption
+        What must hold for the promise, in words; empty where nothing but exchangeability is needed.
+    """
+
+    kind: Kind
+    required_rank: int | tuple[int, ...] | None = None
+    counted_rank: int | tuple[int, ...] | None = None
+    epsilon: float | None = None
+    epsilon_T: float | None = None  # noqa: N815 - the paper's symbol, and the JSON key
+    epsilon_bias: float | None = None
+    assumption: str = ""
+
+    def __str__(self) -> str:
+        parts = [f"{self.kind}: {KINDS[self.kind]}"]
+        if isinstance(self.required_rank, int):
+            counted = f", counted rank {self.counted_rank}" if self.counted_rank is not None else ""
+            parts.append(f"required rank {self.required_rank}{counted}")
+        if self.epsilon is not None:
+            parts.append(f"epsilon {self.epsilon:.3g}")
+        if self.assumption:
+            parts.append(f"assuming {self.assumption}")
+        return "; ".join(parts)
+
+
+def too_few(rank: int, n: int) -> Certificate:
+    """Certify +inf: with fewer scores than the rank, only the full label set keeps the promise."""
+    return Certificate("counted", rank, n)
+
+
+@dataclass(frozen=True, eq=False)
+class Cost:
+    """What each device sent, as the paper counts it: a broadcast to all neighbours counts once.
+
+    Attributes
+    ----------
+    rounds
+        Synchronous rounds of communication.
+    numbers, bits
+        Sent by each device, shape (devices,).
+    """
+
+    rounds: int
+    numbers: NDArray[np.float64]
+    bits: NDArray[np.float64]
+
+    @property
+    def numbers_per_device(self) -> float:
+        """Numbers sent, mean over the devices."""
+        return _plain(self.numbers)
+
+    @property
+    def bits_per_device(self) -> float:
+        """Bits sent, mean over the devices."""
+        return _plain(self.bits)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the three figures of the JSON result."""
+        return {
+            "rounds": self.rounds,
+            "numbers_per_device": self.numbers_per_device,
+            "bits_per_device": self.bits_per_device,
+        }
+
+    def __str__(self) -> str:
+        return f"{self.rounds} rounds, {self.numbers_per_device:,} numbers and {self.bits_per_device:,} bits per device"
+
+
+def _plain(per_device: NDArray[np.float64]) -> float:
+    mean = float(per_device.mean()) if len(per_device) else 0.0
+    return int(mean) if mean.is_integer() else mean

@@ -1,0 +1,108 @@
+"""The simulator: all devices in one process, messages as arrays, costs on a ledger.
+
+Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers). Independent runs
+may ride along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from conformesh.certificate import Cost
+from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
+from conformesh.network import Network
+from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
+
+T = TypeVar("T")
+Observer = Callable[[int, Message, Any], None]
+
+
+class Simulator:
+    """Drive a protocol for every device of a network at once.
+
+    Parameters
+    ----------
+    network
+        Who may talk to whom.
+    observer
+        Called after every round with (round, message, answer): for plots, progress bars and traces.
+    """
+
+    def __init__(self, network: Network, observer: Observer | None = None) -> None:
+        self.network = network
+        self.observer = observer
+        self._answers: dict[type, Callable[[Any], Any]] = {
+            Sum: self._sum,
+            Max: self._max,
+            Min: self._min,
+            Each: self._each,
+            Pool: self._pool,
+        }
+
+    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
+        """Return what the protocol returns, and what one of its `runs` cost."""
+        ledger = _Ledger(self.network.devices, runs)
+        answer: Any = None
+        while True:
+            try:
+                message = protocol.send(answer)
+            except StopIteration as end:
+                return end.value, ledger.cost()
+            answer = self._answers[type(message)](message)
+            ledger.enter(message)
+            if self.observer is not None:
+                self.observer(ledger.rounds, message, answer)
+
+    def _sum(self, message: Sum) -> Any:
+        return sum_over_neighbours(self.network.indptr, self.network.indices, message.values, message.weights)
+
+    def _max(self, message: Max) -> Any:
+        return max_over_neighbours(self.network.indptr, self.network.indices, message.values)
+
+    def _min(self, message: Min) -> Any:
+        return min_over_neighbours(self.network.indptr, self.network.indices, message.values)
+
+    def _each(self, message: Each) -> Heard:
+        """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
+        speakers = np.flatnonzero(message.speakers)
+        starts, degrees = self.network.indptr[speakers], self.network.degree[speakers]
+        sender = np.repeat(speakers, degrees)
+        within = np.arange(len(sender)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
+        receiver = self.network.indices[np.repeat(starts, degrees) + within].astype(np.int64)
+        order = np.lexsort((sender, receiver))
+        return Heard(receiver[order], sender[order], message.values[sender[order]])
+
+    def _pool(self, message: Pool) -> Pool:
+        return message  # the block is everybody: the server sees exactly this
+
+
+class _Ledger:
+    """Adds up what each device sent: a broadcast to all neighbours counts once, as in the paper."""
+
+    def __init__(self, devices: int, runs: int) -> None:
+        self.rounds = 0
+        self.runs = runs
+        self.numbers = np.zeros(devices)
+        self.bits = np.zeros(devices)
+
+    def enter(self, message: Message) -> None:
+        if isinstance(message, Pool):
+            if message.oracle:
+                return
+            # the offsets may cut a device's values into trials: add them up per device
+            per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1) / self.runs
+            self.rounds += 2  # up to the server, and back
+        else:
+            if isinstance(message, Each):
+                per_device = message.values[0].size / self.runs * message.speakers
+            else:
+                per_device = np.full(len(self.numbers), message.values[0].size / (1 if message.shared else self.runs))
+            self.rounds += 1
+        self.numbers += per_device
+        self.bits += per_device * (8 * message.values.dtype.itemsize)
+
+    def cost(self) -> Cost:
+        return Cost(self.rounds, self.numbers, self.bits)

@@ -1,0 +1,30 @@
+"""One gossip update, fused: no temporary of the size of the message."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+
+def drift(
+    x: NDArray[np.float64], neighbours: NDArray[Any], sent: NDArray[Any], strength: NDArray[np.float64], step: float
+) -> None:
+    """Move x in place: ``x_k += step * (neighbours_k - strength_k * sent_k)``, trailing axes riding along."""
+    rows = len(x)
+    _drift(
+        x.reshape(rows, -1),
+        np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1),
+        np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1),
+        strength,
+        step,
+    )
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _drift(x: Any, neighbours: Any, sent: Any, strength: Any, step: float) -> None:
+    for k in range(x.shape[0]):
+        for m in range(x.shape[1]):
+            x[k, m] += step * (neighbours[k, m] - strength[k] * sent[k, m])

@@ -1,0 +1,89 @@
+"""Walks over a graph in compressed rows: breadth-first levels, components and eccentricities.
+
+A graph is `indptr` (devices + 1) and `indices` (directed edges): the neighbours of row k are
+``indices[indptr[k]:indptr[k + 1]]``. Every walk is linear in the edges it has to look at.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+from numpy.typing import NDArray
+
+Offsets = NDArray[np.int64]
+Rows = NDArray[np.int32]
+
+
+@njit(cache=True, nogil=True)
+def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
+    """Fill `levels` with hops from `source` (-1 where unreachable) and `queue` with rows by distance; count the reached.
+
+    The walk stops at the last row found: on a dense graph that is long before the last edge.
+    """
+    levels[:] = -1
+    levels[source] = 0
+    queue[0] = source
+    reached = 1
+    head = 0
+    while head < reached < levels.size:
+        k = queue[head]
+        head += 1
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if levels[j] < 0:
+                levels[j] = levels[k] + 1
+                queue[reached] = j
+                reached += 1
+    return reached
+
+
+@njit(cache=True, nogil=True)
+def components(indptr: Offsets, indices: Rows) -> Offsets:
+    """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
+    K = indptr.size - 1
+    labels = np.full(K, -1, np.int64)
+    queue = np.empty(K, np.int64)
+    count = 0
+    for source in range(K):
+        if labels[source] >= 0:
+            continue
+        labels[source] = count
+        queue[0] = source
+        head, reached = 0, 1
+        while head < reached:
+            k = queue[head]
+            head += 1
+            for p in range(indptr[k], indptr[k + 1]):
+                j = indices[p]
+                if labels[j] < 0:
+                    labels[j] = count
+                    queue[reached] = j
+                    reached += 1
+        count += 1
+    return labels
+
+
+@njit(cache=True, nogil=True)
+def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
+    """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
+    K = indptr.size - 1
+    levels = np.empty(K, np.int64)
+    queue = np.empty(K, np.int64)
+    result = np.empty(K, np.int64)
+    for source in range(K):
+        reached = breadth_first(indptr, indices, source, levels, queue)
+        result[source] = levels[queue[reached - 1]]
+    return result
+
+
+@njit(cache=True, nogil=True)
+def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
+    """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
+    K = indptr.size - 1
+    levels = np.empty(K, np.int64)
+    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            if (levels[k] - levels[indices[p]]) % 2 == 0:
+                return False
+    return True

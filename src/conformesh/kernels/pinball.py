@@ -1,0 +1,161 @@
+r"""The local step of Q-DCP: the root of a sum of sigmoids plus a line.
+
+Every device solves, in every round, for its own s ([Wen2025] Algorithm 1, first line of the loop)
+
+.. math:: F(s) + \text{slope} \cdot s = \text{rhs}, \qquad F(s) = \sum_i \sigma(\kappa (s - S_i)).
+
+F lies between 0 and n_k and increases, so the root lies in [(rhs - n_k)/slope, rhs/slope] and is unique. On sorted
+scores only those within REACH/kappa of s are not saturated to 0 or 1 in float64, so two binary searches and a short
+window replace the sum over all scores. Where that window is crowded (many scores per 1/kappa) F is replaced, near the
+point where the iteration has settled, by its Chebyshev interpolant of DEGREE: sigma is analytic up to i pi, which makes
+the interpolant on +-1/kappa exact to about 1e-13 per score. So a device with a million scores costs about as much per
+round as one with fifty.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numba import njit
+
+from conformesh.kernels.segments import bisect_right
+
+REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
+DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
+CROWDED = 24  # scores in the window from which building an interpolant pays
+NEWTON_STEPS = 100
+
+_NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
+    """Return [first, last): the scores within `reach` of s; with REACH / kappa all others are 0 or 1 in float64."""
+    first = bisect_right(values, start, stop, s - reach)
+    last = bisect_right(values, first, stop, s + reach)
+    return first, last
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
+    """Sum sigma and its derivative in s over the window."""
+    total = 0.0
+    slope = 0.0
+    for i in range(first, last):
+        x = kappa * (s - values[i])
+        e = math.exp(-abs(x))
+        p = 1.0 / (1.0 + e)
+        total += p if x >= 0 else e * p
+        slope += e * p * p
+    return total, kappa * slope
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _interpolate(values: Any, first: int, last: int, centre: float, kappa: float, coefficients: Any) -> None:
+    """Fill the Chebyshev coefficients of F on [centre - 1/kappa, centre + 1/kappa], window sum only."""
+    n = DEGREE + 1
+    at_nodes = np.zeros(n)
+    growth = np.exp(-_NODES)
+    for i in range(first, last):
+        # |x| <= 38 in the window, so exp cannot overflow: one exp serves all nodes
+        e = math.exp(-kappa * (centre - values[i]))
+        for j in range(n):
+            at_nodes[j] += 1.0 / (1.0 + e * growth[j])
+    for k in range(n):
+        c = 0.0
+        for j in range(n):
+            c += at_nodes[j] * math.cos(math.pi * k * (j + 0.5) / n)
+        coefficients[k] = c * (1.0 if k == 0 else 2.0) / n
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _chebyshev(coefficients: Any, t: float) -> Any:
+    """Evaluate the interpolant and its derivative in t by Clenshaw's recurrence."""
+    b1 = b2 = d1 = d2 = 0.0
+    for k in range(DEGREE, 0, -1):
+        d1, d2 = 2.0 * b1 + 2.0 * t * d1 - d2, d1
+        b1, b2 = coefficients[k] + 2.0 * t * b1 - b2, b1
+    return coefficients[0] + t * b1 - b2, b1 + t * d1 - d2
+
+
+@njit(cache=True)  # type: ignore[misc]
+def _solve(
+    values: Any, start: int, stop: int, kappa: float, slope: float, rhs: float, x: float, centre: Any, coefficients: Any
+) -> float:
+    """Find the root by Newton's method from x, kept inside a shrinking bracket."""
+    low = (rhs - (stop - start)) / slope
+    high = rhs / slope
+    x = min(max(x, low), high)
+    for _ in range(NEWTON_STEPS):
+        t = kappa * (x - centre[0])
+        if abs(t) <= 1.0:  # False when there is no interpolant: the centre is nan
+            inside, rise = _chebyshev(coefficients, t)
+            f = inside + coefficients[DEGREE + 1]
+            df = kappa * rise
+        else:
+            first, last = _window(values, start, stop, x, REACH / kappa)
+            inside, df = _direct(values, first, last, x, kappa)
+            f = inside + (first - start)
+            if last - first > CROWDED and abs(f + slope * x - rhs) * kappa < 0.5 * (df + slope):
+                # settled: the next evaluations will be near here. The interpolant reaches 1/kappa beyond x, so does
+                # its window
+                first, last = _window(values, start, stop, x, (REACH + 1.0) / kappa)
+                _interpolate(values, first, last, x, kappa, coefficients)
+                coefficients[DEGREE + 1] = first - start
+                centre[0] = x
+        g = f + slope * x - rhs
+        if g > 0:
+            high = min(high, x)
+        else:
+            low = max(low, x)
+        new = x - g / (df + slope)
+        if not (low <= new <= high):  # Newton left the bracket: halve it instead
+            new = 0.5 * (low + high)
+        moved = abs(new - x)
+        x = new
+        if moved <= 4e-16 * abs(x) or g == 0.0:
+            break
+    return x
+
+
+@njit(cache=True)  # type: ignore[misc]
+def admm_step(
+    values: Any,
+    offsets: Any,
+    repeats: int,
+    kappa: float,
+    slope: Any,
+    half_c: Any,
+    degree: Any,
+    fixed: Any,
+    own: Any,
+    neighbours: Any,
+    duals: Any,
+    s: Any,
+    centres: Any,
+    coefficients: Any,
+) -> None:
+    """Take one ADMM step of every local problem, in place: duals first, then s from its own last value.
+
+    Problem p uses the segment ``p // repeats`` (the trailing axis of alphas shares a device's scores); all other arrays
+    are flat over problems. `own` is what the device sent and `neighbours` the sum of what it heard. `centres` (problems,
+    1) and `coefficients` (problems, DEGREE + 2) remember the interpolants between rounds; start with centres = nan.
+    """
+    for p in range(len(s)):
+        duals[p] += half_c[p] * (degree[p] * own[p] - neighbours[p])
+        rhs = fixed[p] - duals[p] + half_c[p] * (degree[p] * own[p] + neighbours[p])
+        start = offsets[p // repeats]
+        stop = offsets[p // repeats + 1]
+        s[p] = _solve(values, start, stop, kappa, slope[p], rhs, s[p], centres[p], coefficients[p])
+
+
+@njit(cache=True)  # type: ignore[misc]
+def minimise(values: Any, kappa: float, target: float, mu: float, s0: float) -> float:
+    """Return the minimiser of the smoothed, regularised pinball loss of sorted scores ([Wen2025] Eq. (9)).
+
+    It solves ``sum_i sigma(kappa (s - S_i)) - target + mu (s - s0) = 0``, with target = gamma n.
+    """
+    centre = np.full(1, np.nan)
+    return _solve(values, 0, len(values), kappa, mu, target + mu * s0, s0, centre, np.zeros(DEGREE + 2))

@@ -1,0 +1,81 @@
+"""The average of the devices' own quantiles, agreed on by consensus: Q-DCP's s0, and a naive baseline.
+
+Assumes     graph connected; every n_k known
+Guarantees  one number, the same bits on every device; it is *not* the pooled quantile, however long the devices talk
+Message     one number per round
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.site import Site
+from conformesh.protocols.wire import Wire
+from conformesh.samples import Samples
+from conformesh.spectrum import Spectrum
+from conformesh.weights import constant_weights
+
+Floats = NDArray[np.float64]
+ANCHORS = ("average", "average-rank", "min")
+AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
+
+
+def anchor(
+    site: Site,
+    samples: Samples,
+    gamma: Floats,
+    spectrum: Spectrum,
+    kind: str | float,
+    averaging: int | None = None,
+    wire: Wire = EXACT,
+) -> Protocol[Floats]:
+    """Return s0, the same on every device: (devices here, trials, alphas).
+
+    The average (or minimum) of the devices' own quantiles at level gamma, agreed on by consensus; or a given number.
+    Sample quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores stay out.
+    """
+    if str(kind) not in ANCHORS:
+        return np.full((len(site.here), *gamma.shape), float(kind))
+    holders = (site.sizes > 0).sum(axis=0)
+    mine = local_quantiles(samples, gamma, interpolate=kind != "average-rank")
+    empty = samples.sizes == 0
+    if np.isinf(mine[~empty]).any():
+        raise ValueError(
+            "s0 from local quantiles needs finite ones, but a device's own quantile is infinite; give s0 as a number"
+        )
+    if kind == "min":
+        mine[empty] = np.inf
+        found = (yield from smallest(wire.outward(mine, -np.inf), site)).astype(np.float64)
+        return np.where(np.isfinite(found), found, 0.0)
+    mine[empty] = 0.0
+    weights = constant_weights(site.network, spectrum)
+    mean = yield from agreed_mean(mine, site, weights, averaging_rounds(site, spectrum, averaging), wire)
+    found = mean * (site.devices / np.maximum(holders, 1))[:, None]
+    return wire(found).astype(np.float64)
+
+
+def local_quantiles(samples: Samples, gamma: Floats, interpolate: bool = True) -> Floats:
+    """Return each device's own sample quantile at level gamma, (devices here, trials, alphas)."""
+    sizes = samples.sizes[:, :, None]
+    if not interpolate:
+        whole = np.ceil(np.round(gamma * sizes, 9)).astype(np.int64)  # gamma = r / n: undo the float noise of the product
+        return samples.at_rank(np.clip(whole, 1, np.maximum(sizes, 1)))
+    place = np.maximum(sizes - 1, 0) * gamma
+    below = np.floor(place).astype(np.int64)
+    low = samples.at_rank(below + 1)
+    high = samples.at_rank(np.minimum(below + 2, np.maximum(sizes, 1)))
+    with np.errstate(invalid="ignore"):
+        return np.where(low == high, low, low + (high - low) * (place - below))
+
+
+def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:
+    """Return the rounds of one averaging: as given, or enough for AGREEMENT."""
+    if given is not None:
+        return given
+    rate = constant_weights(site.network, spectrum).rate
+    return rounds_to_shrink(rate, AGREEMENT / math.sqrt(site.devices)) if site.devices > 1 else 0

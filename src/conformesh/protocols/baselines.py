@@ -1,0 +1,126 @@
+"""What Q-DCP and H-DCP are compared with: pooled data, a server, each device alone, a naive average.
+
+cp      all scores in one place, as if they were exchangeable: rank ceil((1 - alpha)(n + 1))     [Vovk2005]
+fcp     all scores at a server, for a mixture of K distributions: rank ceil((1 - alpha)(n + K))  [Lu2023]
+local   each device alone with its own n_k scores: rank ceil((1 - alpha)(n_k + 1)), no message at all
+average the mean of the devices' own quantiles, by consensus: what one might try first; no guarantee
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.certificate import Certificate, too_few
+from conformesh.protocols.anchor import anchor
+from conformesh.protocols.messages import Pool, Protocol
+from conformesh.protocols.options import option
+from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.spectral import estimate_spectrum
+from conformesh.protocols.wire import Wire
+from conformesh.ranks import conformal_rank
+from conformesh.samples import Samples
+
+
+@dataclass(frozen=True)
+class Pooled:
+    """Options of the pooled baselines: none."""
+
+
+def cp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+    """Ordinary split conformal prediction on the pooled scores ([Wen2025] Eq. (4))."""
+    words = "all scores are exchangeable with the test point, whichever device they come from"
+    return (yield from _pooled(site, samples, alphas, 1, words))
+
+
+def fcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+    """Federated conformal prediction: the exact quantile of all scores for a mixture of K distributions."""
+    return (yield from _pooled(site, samples, alphas, site.devices, ""))
+
+
+def _pooled(
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], groups: int, assumption: str
+) -> Protocol[Outcome]:
+    everyone = yield Pool(samples.values, samples.offsets)
+    pooled = Samples(everyone.values, everyone.offsets, site.trials)
+    ranks = site.ranks(alphas, groups)
+    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
+    certificates = []
+    for trial in range(site.trials):
+        scores = pooled.pooled(trial)
+        n, row = len(scores), []
+        inside = sorted({int(r) - 1 for r in ranks[trial] if r <= n})
+        if inside:
+            scores.partition(inside)
+        for a, rank in enumerate(ranks[trial].tolist()):
+            if rank > n:
+                row.append(too_few(rank, n))
+                continue
+            threshold = scores[rank - 1]
+            thresholds[:, trial, a] = threshold
+            counted = int(np.count_nonzero(scores <= threshold))
+            row.append(Certificate("counted", rank, counted, assumption=assumption))
+        certificates.append(row)
+    return Outcome(thresholds, certificates)
+
+
+@dataclass(frozen=True)
+class Alone:
+    """Options of `local`: none."""
+
+
+def local(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Alone) -> Protocol[Outcome]:
+    """Calibrate every device alone; a device with few scores ends at +inf."""
+    ranks = np.array(
+        [[[conformal_rank(int(size), a) for a in alphas] for size in device] for device in site.sizes], dtype=np.int64
+    )
+    thresholds = samples.at_rank(ranks[site.here])
+    counts = _counts_at(samples, thresholds)
+    words = "each device covers test points from its own distribution only"
+    certificates = [
+        [
+            Certificate(
+                "counted", tuple(ranks[site.here, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=words
+            )
+            for a in range(len(alphas))
+        ]
+        for t in range(site.trials)
+    ]
+    return Outcome(thresholds, certificates)
+    yield  # a protocol that never asks is still a generator
+
+
+def _counts_at(samples: Samples, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
+    """Count each device's own scores at or below its own thresholds, (devices, trials, alphas)."""
+    counts = np.zeros(thresholds.shape, dtype=np.int64)
+    for device, trial, a in np.ndindex(*thresholds.shape):
+        counts[device, trial, a] = np.searchsorted(samples.segment(device, trial), thresholds[device, trial, a], "right")
+    return counts
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """Options of the naive average."""
+
+    averaging: int | None = option(None, "rounds of averaging; by default to a relative 1e-6")
+    spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
+    wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
+
+
+def average(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Averaged) -> Protocol[Outcome]:
+    """Average the devices' own quantiles at the pooled level r / n, by consensus."""
+    spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
+    ranks = site.ranks(alphas)
+    n = site.totals
+    gamma = np.minimum(ranks / np.maximum(n, 1)[:, None], 1.0)
+    mean = yield from anchor(site, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
+    thresholds = np.where(ranks > n[:, None], np.inf, mean)
+    nothing = Certificate("none", assumption="nothing: an average of quantiles is not a quantile")
+    certificates = [
+        [too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)
+    ]
+    return Outcome(thresholds, certificates)

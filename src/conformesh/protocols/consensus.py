@@ -1,0 +1,82 @@
+"""Consensus: every device ends with the network's mean, its largest or its smallest value.
+
+Mean: each round a device moves towards its neighbours' values ([XiaoBoyd2004], linear iteration; [Wen2025] Eq. (23)).
+Largest and smallest: each round a device keeps the best it has heard; after as many rounds as the diameter all agree.
+
+Assumes     graph connected; weights symmetric and doubly stochastic; 0 < eta <= 1
+Guarantees  the mean is preserved, also by rounded messages; disagreement shrinks by `Weights.rate` at eta = 1
+Message     the current value, one number per coordinate
+Departures  a device subtracts its own value *as it was sent*, so that what one end of an edge gains the other loses and
+            rounding on the wire moves no mean; at 64 bits this is the paper's update
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.drift import drift
+from conformesh.protocols.messages import Max, Min, Protocol, Sum
+from conformesh.protocols.site import Site
+from conformesh.protocols.wire import Wire
+from conformesh.weights import Weights
+
+Floats = NDArray[np.float64]
+EXACT = Wire(64)
+
+
+def gossip(
+    x: Floats, site: Site, weights: Weights, rounds: int, eta: float = 1.0, wire: Wire = EXACT
+) -> Protocol[Floats]:
+    """Average by linear consensus; `x` has shape (devices here, ...), trailing axes ride along."""
+    x = np.array(x, dtype=np.float64, order="C")
+    if isinstance(weights.edge, float):  # one weight for all edges: plain sums, scaled once
+        edge, strength, step = None, site.degree, eta * weights.edge
+    else:
+        edge, strength, step = weights.edge[site.edge_rows], weights.strength[site.here], eta
+    for _ in range(rounds):
+        sent = wire(x)
+        neighbours = yield Sum(sent, edge)  # sum over j in N_k of W_kj x_j(t)
+        drift(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
+    return x
+
+
+def rate_at(weights: Weights, eta: float = 1.0) -> float:
+    """Return the factor by which one round of gossip shrinks disagreement: the second largest |eigenvalue| of W_eta."""
+    return max(abs(1 - eta * (1 - weights.second)), abs(1 - eta * (1 - weights.smallest)))
+
+
+def rounds_to_shrink(rate: float, factor: float) -> int:
+    """Return the fewest rounds after which disagreement is at most `factor` of what it was."""
+    if factor >= 1:
+        return 0
+    if rate <= 0:
+        return 1
+    return math.ceil(math.log(factor) / math.log(rate)) if rate < 1 else np.iinfo(np.int64).max
+
+
+def largest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
+    """Agree on the elementwise maximum over all devices, in as many rounds as the diameter."""
+    for _ in range(site.network.diameter):
+        x = yield Max(x)
+    return x
+
+
+def smallest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
+    """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
+    for _ in range(site.network.diameter):
+        x = yield Min(x)
+    return x
+
+
+def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:
+    """Agree on one number at or just above the mean, the same bits on every device.
+
+    Gossip leaves every device with its own last digits. One maximum over them makes the number common; since gossip
+    preserves the mean, the maximum is never below it.
+    """
+    x = yield from gossip(x, site, weights, rounds, wire=wire)
+    common = yield from largest(wire.outward(x, np.inf), site)
+    return common.astype(np.float64)

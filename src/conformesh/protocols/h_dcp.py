@@ -1,0 +1,206 @@
+"""H-DCP: devices agree on the histogram of all scores by gossip ([Wen2025] Algorithm 2).
+
+Assumes     graph connected; W symmetric and doubly stochastic; 0 < eta <= 1; K and every n_k known
+Guarantees  at every device at least r of all scores lie at or below its threshold: *bounded* by a computable error,
+            or *counted* once that error is below half a score
+Message     the histogram, one number per bin and round; two more per round while the devices agree on a range
+Departures  - the message is the *cumulative* histogram: by linearity the same consensus, and rounding on the wire does
+              not add up over bins
+            - scores above the range go to an overflow bin whose threshold is +inf; it needs no message, since n is known
+            - counts are integers: rounded once the bound allows it, and a bound only has to exceed r - 1
+            - what finite precision adds is part of epsilon (docs/guarantees.md)
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.bounds.histogram import Mixing, arithmetic_epsilon, cumulative_epsilon, paper_epsilon
+from conformesh.certificate import Certificate, too_few
+from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.options import option
+from conformesh.protocols.quantiser import agree_on_edges, check_quantiser
+from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.spectral import mixing_weights
+from conformesh.protocols.wire import Wire
+from conformesh.samples import Samples
+from conformesh.weights import Weights
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
+
+
+@dataclass(frozen=True)
+class HDCP:
+    """Options of H-DCP; the defaults need no tuning."""
+
+    rounds: int | None = option(None, "rounds of gossip T; by default enough to make the counts exact, at most 10,000")
+    bins: int = option(1000, "quantisation levels M")
+    range: tuple[float, float] | None = option(None, "score range LO HI of the quantiser; by default agreed on")
+    eta: float = option(1.0, "update rate of the consensus, in (0, 1]")
+    weights: str = option("best-constant", "consensus matrix W: best-constant, metropolis or max-degree")
+    bound: Literal["cumulative", "paper"] = option("cumulative", "error bound: cumulative (tight), or paper (as printed)")
+    rounding: bool = option(True, "round counts to integers once the bound allows it")
+    spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
+    wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
+    matrix: Weights | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        check_quantiser(self.bins, self.range)
+        if self.rounds is not None and self.rounds < 0:
+            raise ValueError(f"rounds must be at least 0, got {self.rounds}")
+        if not 0 < self.eta <= 1:
+            raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
+
+
+def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+    """Run Algorithm 2 and read every device's threshold off its own view of the histogram."""
+    wire = Wire(options.wire)
+    weights = options.matrix or (yield from mixing_weights(site, options.weights, options.spectrum))
+    edges = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
+    rounds, chosen = _rounds(site, weights, options)
+
+    scale = site.devices / np.maximum(site.totals, 1)
+    y = samples.counts(edges) * scale  # y_mk = K n_k / n * cumulative histogram
+    y = yield from gossip(y, site, weights, rounds, options.eta, wire)
+
+    epsilons = [_epsilon(site, trial, weights, options, rounds, wire) for trial in range(site.trials)]
+    return _decide(site, y, edges, alphas, epsilons, options, weights, chosen)
+
+
+def _rounds(site: Site, weights: Weights, options: HDCP) -> tuple[int, bool]:
+    """Return how many rounds to run, and whether the library chose them."""
+    if options.rounds is not None:
+        return options.rounds, False
+    needed = 0
+    for trial in range(site.trials):
+        sizes = site.sizes[:, trial]
+        if (n := sizes.sum()) == 0:
+            continue
+        target = 0.4 / float(n)  # leaves a fifth of half a score for finite precision
+        if options.bound == "paper":
+            start = paper_epsilon(sizes, options.bins, weights.gap, options.eta, 0)
+            rate = 1 - options.eta * weights.gap
+        else:
+            start, rate = cumulative_epsilon(sizes, 1.0, 0), rate_at(weights, options.eta)
+        if options.wire < 64:  # rounding on the wire leaves more than half a score: aim at its size instead
+            target = max(target, Wire(options.wire).roundoff)
+        needed = max(needed, rounds_to_shrink(rate, target / max(start, 1e-300)))
+    return min(needed, AUTO_ROUNDS), True
+
+
+def _epsilon(site: Site, trial: int, weights: Weights, options: HDCP, rounds: int, wire: Wire) -> tuple[float, float]:
+    """Return the consensus error bound and what finite precision adds to it."""
+    sizes = site.sizes[:, trial]
+    if sizes.sum() == 0:
+        return 0.0, 0.0
+    eta = options.eta
+    if options.bound == "paper":
+        consensus = paper_epsilon(sizes, options.bins, weights.gap, eta, rounds)
+    else:
+        consensus = cumulative_epsilon(sizes, rate_at(weights, eta), rounds)
+    mixing = Mixing(
+        second=1 - eta * (1 - weights.second),
+        smallest=1 - eta * (1 - weights.smallest),
+        degree=int(site.network.degree.max()),
+        strength=eta * float(weights.strength.max(initial=0.0)),
+    )
+    return consensus, arithmetic_epsilon(sizes, mixing, rounds, wire)
+
+
+def _decide(
+    site: Site,
+    y: Floats,
+    edges: Floats,
+    alphas: tuple[Fraction, ...],
+    epsilons: list[tuple[float, float]],
+    options: HDCP,
+    weights: Weights,
+    chosen: bool,
+) -> Outcome:
+    """Turn every device's view into a threshold with its reason ([Wen2025] Eq. (25))."""
+    ranks = site.ranks(alphas)
+    thresholds = np.full((len(y), site.trials, len(alphas)), np.inf)
+    certificates: list[list[Certificate]] = []
+    notes: set[str] = set()
+    for trial in range(site.trials):
+        n = int(site.totals[trial])
+        consensus, precision = epsilons[trial]
+        counted = options.rounding and n * (consensus + precision) < 0.5
+        counts = _whole_counts(n * y[:, :, trial], n * (consensus + precision)) if counted else None
+        row = []
+        for a, alpha in enumerate(alphas):
+            rank = int(ranks[trial, a])
+            if rank > n:
+                row.append(too_few(rank, n))
+                continue
+            if counts is not None:
+                holds = counts >= rank
+            else:
+                holds = _certain(y[:, :, trial], n, rank, alpha, site.devices, consensus, precision, options.bound)
+                if options.range is None:
+                    holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
+            found = holds.any(axis=1)
+            bin_ = holds.argmax(axis=1)
+            thresholds[found, trial, a] = edges[trial, bin_[found]]
+            rank_here = None if counts is None else int(counts[0, bin_[0]]) if found[0] else n
+            row.append(_certificate(rank, rank_here, consensus + precision, weights))
+            if counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
+                notes.add(_loose(consensus, precision, chosen))
+        certificates.append(row)
+    return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
+
+
+def _whole_counts(values: Floats, error: float) -> Ints:
+    """Round to the integers they must be near to; farther away than the bound allows is an error, never a count."""
+    counts = np.rint(values)
+    worst = float(np.abs(values - counts).max(initial=0.0))
+    if worst > error:
+        raise ArithmeticError(
+            f"a count is {worst:.3g} away from an integer where the bound allows {error:.3g}: the consensus matrix or "
+            "its eigenvalues are wrong, and no threshold can be certified from it"
+        )
+    return counts.astype(np.int64)
+
+
+def _certain(
+    y: Floats, n: int, rank: int, alpha: Fraction, devices: int, consensus: float, precision: float, bound: str
+) -> NDArray[np.bool_]:
+    """Mark where the pooled count is certainly at least `rank`.
+
+    The count is an integer, so it is enough that its lower bound exceeds rank - 1. As printed the paper asks for
+    y >= (1 - alpha)(1 + K/n) + epsilon; at exact ties float64 noise would decide, so the comparison gives way by that
+    noise where this cannot cost a rank.
+    """
+    if bound == "cumulative":
+        return n * (y - (consensus + precision)) > rank - 1
+    level = (1 - alpha) * (n + devices)
+    slack = n * precision if 2 * n * precision < level - (rank - 1) else -n * precision
+    return n * (y - consensus) >= float(level) - slack
+
+
+def _certificate(rank: int, counted: int | None, epsilon: float, weights: Weights) -> Certificate:
+    if weights.source == "estimated":
+        words = "the spectral gap estimated by message passing is not larger than the true one, which nobody checked"
+        return Certificate("assumed", rank, None, epsilon, assumption=words)
+    if counted is not None:
+        return Certificate("counted", rank, counted, epsilon)
+    return Certificate("bounded", rank, None, epsilon)
+
+
+def _loose(consensus: float, precision: float, chosen: bool) -> str:
+    if not math.isfinite(precision) or precision > consensus:
+        return (
+            f"h-dcp: rounding on the wire leaves an error of {precision:.3g}, too large for a finite or useful "
+            "threshold; use a wider wire (32 or 64 bits)"
+        )
+    more = "raise it beyond the automatic limit" if chosen else "raise it, or leave it out to have it chosen"
+    return f"h-dcp: after these rounds the error bound is still {consensus:.3g}, so some sets hold every label; {more}"

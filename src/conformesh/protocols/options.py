@@ -1,0 +1,11 @@
+"""Options of methods: dataclass fields that carry their own help, from which the command line is made."""
+
+from __future__ import annotations
+
+from dataclasses import field
+from typing import Any
+
+
+def option(default: Any, help: str) -> Any:  # noqa: A002 - the word the command line uses
+    """Declare a dataclass field with its default and one line of help."""
+    return field(default=default, metadata={"help": help})

@@ -1,0 +1,240 @@
+"""Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
+
+Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 (Assumption 4.1), which nobody can check
+Guarantees  under that assumption, the threshold is at or above the required quantile
+Message     the current estimate, one number per round; then one per round of the final averaging
+Departures  - no matrices: with zero duals ADMM needs only neighbour sums. For E undirected edges (A has 2E rows):
+                  f_k'(s) + a_k + c d_k s - c/2 (d_k s_k + sum of neighbours' s) = 0,   a_k += c/2 (d_k s_k - sum)
+            - the agreed estimate is the largest of the averaged ones: one number everywhere, never below the mean
+            - `bound="sound"` replaces the unknown optimum in epsilon^(T) by what devices know; `bound="paper"` asks an
+              oracle for it, for reproduction
+            - a device uses its own value as it was sent, so that rounding keeps the sum of the duals at zero
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse.linalg import spsolve
+from scipy.special import expit
+
+from conformesh.bounds import quantile as bounds
+from conformesh.certificate import Certificate, too_few
+from conformesh.kernels.pinball import DEGREE, admm_step, minimise
+from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds
+from conformesh.protocols.consensus import agreed_mean
+from conformesh.protocols.messages import Pool, Protocol, Sum
+from conformesh.protocols.options import option
+from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.spectral import estimate_spectrum
+from conformesh.protocols.wire import Wire
+from conformesh.samples import Samples
+from conformesh.spectrum import Spectrum
+from conformesh.weights import constant_weights
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class QDCP:
+    """Options of Q-DCP; kappa, mu and epsilon0 default to the paper's."""
+
+    rounds: int = option(1500, "rounds of ADMM T")
+    kappa: float = option(2000.0, "sharpness of the smoothed pinball loss")
+    mu: float = option(2000.0, "weight of the regulariser that pulls towards s0")
+    s0: str = option("average", "average or min of the local quantiles, average-rank (order statistics), or a number")
+    epsilon0: float = option(0.1, "assumed bound on |s0 - s*|; the guarantee rests on it")
+    start: Literal["s0", "zeros"] = option("s0", "where ADMM starts: s0, or zeros as the paper prints")
+    bound: Literal["sound", "paper"] = option("sound", "error terms: sound and computable, or paper (as printed)")
+    c: float | None = option(None, "ADMM penalty; by default the best for the bound")
+    b: float | None = option(None, "free parameter b > 1 of the bound; by default the best")
+    averaging: int | None = option(None, "rounds of each averaging (s0, final); by default to a relative 1e-6")
+    spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
+    wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"rounds must be at least 1, got {self.rounds}")
+        for name in ("kappa", "mu"):
+            if not (value := getattr(self, name)) > 0 or math.isinf(value):
+                raise ValueError(f"{name} must be positive and finite, got {value}")
+        if not self.epsilon0 >= 0:
+            raise ValueError(f"epsilon0 must be at least 0, got {self.epsilon0}")
+        if str(self.s0) not in ANCHORS and not _is_finite(self.s0):
+            raise ValueError(f"s0 must be a finite number or one of {', '.join(ANCHORS)}, got {self.s0!r}")
+
+
+def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
+    """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms."""
+    wire = Wire(options.wire)
+    spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
+    ranks = site.ranks(alphas)
+    gamma = np.minimum(ranks / np.maximum(site.totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
+    rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
+
+    s0 = yield from anchor(site, samples, gamma, spectrum, options.s0, options.averaging, wire)
+    start = s0 if options.start == "s0" else np.zeros_like(s0)
+    c = np.array([rate.c for rate in rates])
+    s = yield from _admm(site, samples, gamma, s0, start, c, options, wire)
+    rounds = averaging_rounds(site, spectrum, options.averaging)
+    estimates = yield from agreed_mean(s, site, constant_weights(site.network, spectrum), rounds, wire)
+
+    distance = np.zeros_like(gamma)
+    if options.bound == "paper":
+        distance = yield from _oracle(site, samples, gamma, s0[0], start[0], rates, options)
+    certificates: list[list[Certificate]] = []
+    thresholds = np.full_like(estimates, np.inf)
+    for trial in range(site.trials):
+        sizes, n, row = site.sizes[:, trial], int(site.totals[trial]), []
+        for a in range(len(alphas)):
+            if ranks[trial, a] > n:
+                row.append(too_few(int(ranks[trial, a]), n))
+                continue
+            offset = float(np.abs(s0[0, trial, a] - start[0, trial, a]))
+            unfinished, bias = _terms(
+                site, sizes, spectrum, rates[trial], gamma[trial, a], offset, distance[trial, a], options
+            )
+            thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
+            words = _assumption(options, bounds.regulariser_reach(sizes, float(gamma[trial, a]), options.mu), spectrum)
+            row.append(
+                Certificate(
+                    "assumed" if options.wire == 64 else "none",
+                    int(ranks[trial, a]),
+                    None,
+                    unfinished + bias,
+                    unfinished,
+                    bias,
+                    words,
+                )
+            )
+        certificates.append(row)
+    return Outcome(thresholds, certificates, estimates)
+
+
+def _admm(
+    site: Site, samples: Samples, gamma: Floats, s0: Floats, start: Floats, c: Floats, options: QDCP, wire: Wire
+) -> Protocol[Floats]:
+    """Iterate Algorithm 1 in neighbour sums; one message of one number per round."""
+    shape = s0.shape
+    problems = s0.size
+    degree = np.ascontiguousarray(np.broadcast_to(site.degree[:, None, None], shape)).ravel()
+    half_c = np.ascontiguousarray(np.broadcast_to(c[None, :, None] / 2, shape)).ravel()
+    slope = options.mu + 2 * half_c * degree
+    fixed = (gamma * samples.sizes[:, :, None] + options.mu * s0).ravel()
+    s, duals = start.ravel().copy(), np.zeros(problems)
+    centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
+    own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
+    for _ in range(options.rounds):
+        admm_step(
+            samples.values,
+            samples.offsets,
+            shape[2],
+            options.kappa,
+            slope,
+            half_c,
+            degree,
+            fixed,
+            own,
+            neighbours,
+            duals,
+            s,
+            centres,
+            coefficients,
+        )
+        sent = wire(s.reshape(shape))
+        own = sent.astype(np.float64).ravel()
+        neighbours = np.ravel((yield Sum(sent)))
+    return s.reshape(shape)
+
+
+def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: QDCP) -> bounds.Rate:
+    if devices == 1:  # no edge, no penalty: one local solve is the answer
+        return bounds.Rate(0.0, 1.0, math.inf)
+    smoothness = float(sizes.max()) * options.kappa / 4 + options.mu
+    return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
+
+
+def _terms(
+    site: Site,
+    sizes: NDArray[np.int64],
+    spectrum: Spectrum,
+    rate: bounds.Rate,
+    gamma: float,
+    offset: float,
+    distance: float,
+    options: QDCP,
+) -> tuple[float, float]:
+    """Return epsilon^(T) and the bias, by the chosen reading."""
+    n, copies = int(sizes.sum()), 1 if options.bound == "paper" else site.devices
+    bias = bounds.bias_epsilon(n, options.mu, options.kappa, options.epsilon0, copies)
+    if site.devices == 1:
+        return 0.0, bias
+    if options.bound == "sound":
+        edges = site.network.edges
+        distance = bounds.largest_distance(rate.c, edges, spectrum, sizes, gamma, options.mu, offset)
+    return bounds.convergence_epsilon(rate, site.devices, options.mu, options.rounds, distance), bias
+
+
+def _oracle(
+    site: Site,
+    samples: Samples,
+    gamma: Floats,
+    s0: Floats,
+    start: Floats,
+    rates: list[bounds.Rate],
+    options: QDCP,
+) -> Protocol[Floats]:
+    """Return ||u0 - u*||_G^2 for every (trial, alpha), from all scores: what the printed epsilon^(T) needs."""
+    everyone = yield Pool(samples.values, samples.offsets, oracle=True)
+    pooled = Samples(everyone.values, everyone.offsets, site.trials)
+    distance = np.zeros_like(gamma)
+    for trial in range(site.trials):
+        scores = np.sort(pooled.pooled(trial))
+        for a in range(gamma.shape[1]):
+            g, anchor_, rate = float(gamma[trial, a]), float(s0[trial, a]), rates[trial]
+            s_hat = minimise(scores, options.kappa, g * len(scores), site.devices * options.mu, anchor_)
+            if site.devices == 1:
+                continue
+            gradient = np.array(
+                [
+                    expit(options.kappa * (s_hat - pooled.segment(k, trial))).sum() - g * pooled.sizes[k, trial]
+                    for k in range(site.devices)
+                ]
+            ) + options.mu * (s_hat - anchor_)
+            energy = _energy(site, gradient - gradient.mean())
+            distance[trial, a] = bounds.optimal_distance(
+                rate.c, site.network.edges, s_hat - float(start[trial, a]), energy
+            )
+    return distance
+
+
+def _energy(site: Site, gradient: Floats) -> float:
+    """Return g' (D-A)^+ g for a gradient that sums to zero, by grounding the first device."""
+    laplacian = site.network.laplacian().tocsc()[1:, 1:]
+    return float(gradient[1:] @ spsolve(laplacian, gradient[1:]))
+
+
+def _assumption(options: QDCP, reach: float, spectrum: Spectrum) -> str:
+    words = [
+        f"|s0 - s*| <= epsilon0 = {options.epsilon0:g} (s0 is within {options.epsilon0:g} of the required quantile), "
+        f"which nobody checked; the regulariser keeps the estimate within {reach:.3g} of s0 whatever the scores are"
+    ]
+    if options.bound == "paper":
+        words.append("epsilon_T uses the optimum, which no device knows")
+    if spectrum.source == "estimated":
+        words.append("the eigenvalues estimated by message passing are right")
+    if options.wire < 64:
+        words.append(f"rounding messages to {options.wire} bits does no harm, for which there is no bound")
+    return "; ".join(words)
+
+
+def _is_finite(text: str | float) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False

@@ -1,0 +1,54 @@
+r"""The conformal rank, in integers: the one place where coverage turns into a number of scores.
+
+A threshold keeps the promise ``P(covered) >= 1 - alpha`` as soon as at least
+
+.. math:: r = \lceil (1 - \alpha)(n + K) \rceil
+
+of the n pooled calibration scores are at or below it, for a test point from the mixture of the K devices'
+distributions with weights proportional to ``n_k + 1`` ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2). ``K = 1`` is
+ordinary split conformal prediction.
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+Alpha = float | str | Decimal | Fraction
+
+
+def exact_alpha(alpha: Alpha) -> Fraction:
+    """Return alpha as the decimal the user wrote: 0.1 means one tenth, not the nearest binary fraction.
+
+    >>> exact_alpha(0.1)
+    Fraction(1, 10)
+    """
+    try:
+        value = alpha if isinstance(alpha, Fraction) else Fraction(str(float(alpha) if _is_number(alpha) else alpha))
+    except (ValueError, TypeError, ZeroDivisionError):
+        raise ValueError(f"alpha must be a number strictly between 0 and 1, got {alpha!r}") from None
+    if not 0 < value < 1:
+        raise ValueError(f"alpha must lie strictly between 0 and 1, got {alpha}")
+    return value
+
+
+def _is_number(alpha: object) -> bool:
+    return not isinstance(alpha, str | Decimal | Fraction)
+
+
+def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
+    """Return ``ceil((1 - alpha) (n + devices))``: how many of the n scores must lie at or below a valid threshold.
+
+    A rank above n means that no score is large enough: the threshold is +inf and the prediction set holds every label.
+    In floats the same formula is sometimes one too high; here it never is.
+
+    >>> conformal_rank(149, 0.18)          # ceil(150 * (1 - 0.18)) in floats gives 124
+    123
+    >>> conformal_rank(1000, 0.1, devices=20)
+    918
+    """
+    if n < 0 or devices < 1:
+        raise ValueError(f"a rank needs n >= 0 scores on at least 1 device, got n={n}, devices={devices}")
+    return math.ceil((1 - exact_alpha(alpha)) * (int(n) + int(devices)))
+

@@ -1,0 +1,138 @@
+"""Samples: the calibration scores every device holds, ragged and sorted, ready for kernels.
+
+One flat array and offsets serve twenty devices or a million. Each (device, trial) owns a sorted segment; trials are
+independent draws of the same experiment that ride along in one run. A trial of one is the ordinary case.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.segments import count_at_most, finite_extremes, sort_segments
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Sorted scores of a block of devices over one or more trials.
+
+    Attributes
+    ----------
+    values
+        All scores, flat; segment ``device * trials + trial`` is ``values[offsets[i]:offsets[i + 1]]``, ascending.
+    offsets
+        Shape (devices * trials + 1,).
+    trials
+        How many independent draws ride along.
+    """
+
+    values: Floats
+    offsets: Ints
+    trials: int = 1
+
+    @classmethod
+    def of(cls, devices: Iterable[Any], names: Sequence[str] | None = None) -> Samples:
+        """Build from one array of scores per device (any of them may be empty).
+
+        >>> Samples.of([[3.0, 1.0], [], [2.0]]).sizes.ravel().tolist()
+        [2, 0, 1]
+        """
+        return cls.of_trials([devices], names)
+
+    @classmethod
+    def of_trials(cls, trials: Iterable[Iterable[Any]], names: Sequence[str] | None = None) -> Samples:
+        """Build from a list of trials, each a list with one array of scores per device."""
+        table = [[_clean(scores, device, names) for device, scores in enumerate(trial)] for trial in trials]
+        if not table or not table[0]:
+            raise ValueError("calibration needs at least one device, got none")
+        counts = sorted({len(trial) for trial in table})
+        if len(counts) > 1:
+            raise ValueError(f"every trial must list the same devices, got trials with {counts} devices")
+        pieces = [trial[device] for device in range(counts[0]) for trial in table]
+        return cls.from_flat(np.concatenate(pieces), np.array([len(piece) for piece in pieces]), len(table))
+
+    @classmethod
+    def from_flat(cls, values: Floats, sizes: Ints, trials: int = 1) -> Samples:
+        """Build from flat scores already grouped by (device, trial), `sizes` of them in each group."""
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
+        values = np.array(values, dtype=np.float64)
+        if np.isnan(values).any():
+            device = int(np.searchsorted(offsets, int(np.flatnonzero(np.isnan(values))[0]), side="right") - 1) // trials
+            raise ValueError(_nan_message(device, None))
+        sort_segments(values, offsets)
+        return cls(values, offsets, trials)
+
+    @property
+    def devices(self) -> int:
+        """How many devices are in this block."""
+        return (len(self.offsets) - 1) // self.trials
+
+    @property
+    def sizes(self) -> Ints:
+        """How many scores each device holds, shape (devices, trials)."""
+        return np.diff(self.offsets).reshape(self.devices, self.trials)
+
+    def segment(self, device: int, trial: int = 0) -> Floats:
+        """Return the sorted scores of one device in one trial."""
+        start, stop = self.offsets[device * self.trials + trial : device * self.trials + trial + 2]
+        return self.values[start:stop]
+
+    def pooled(self, trial: int = 0) -> Floats:
+        """Return every score of a trial, unsorted: what no device may see, for baselines and checks."""
+        return np.concatenate([self.segment(device, trial) for device in range(self.devices)])
+
+    def at_rank(self, ranks: Ints) -> Floats:
+        """Return each device's own order statistic.
+
+        `ranks` has shape (devices, trials, ...), counting from 1. Rank 0 gives -inf, a rank above the device's number
+        of scores gives +inf.
+        """
+        shape = ranks.shape
+        ranks = ranks.reshape(self.devices * self.trials, -1)
+        sizes = np.diff(self.offsets)[:, None]
+        inside = (ranks >= 1) & (ranks <= sizes)
+        where = np.where(inside, self.offsets[:-1, None] + ranks - 1, 0)
+        found = self.values[where] if len(self.values) else np.zeros(ranks.shape)
+        return np.where(inside, found, np.where(ranks < 1, -np.inf, np.inf)).reshape(shape)
+
+    def counts(self, thresholds: Floats) -> Ints:
+        """Count each device's scores at or below each threshold.
+
+        `thresholds` has shape (trials, M), ascending in M; the answer (devices, M, trials).
+        """
+        return count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
+
+    def extremes(self) -> tuple[Floats, Floats]:
+        """Return each device's smallest and largest finite score, (devices, trials); +inf and -inf where it has none."""
+        low, high = finite_extremes(self.values, self.offsets)
+        shape = (self.devices, self.trials)
+        return low.reshape(shape), high.reshape(shape)
+
+
+def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
+    who = _who(device, names)
+    try:
+        array = np.asarray(scores, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None
+    if array.ndim != 1:
+        raise ValueError(f"{who}: scores must be one-dimensional, got shape {array.shape}; pass one array per device")
+    if np.isnan(array).any():
+        raise ValueError(_nan_message(device, names))
+    return array
+
+
+def _who(device: int, names: Sequence[str] | None) -> str:
+    return f"device {names[device] if names is not None and device < len(names) else device}"
+
+
+def _nan_message(device: int, names: Sequence[str] | None) -> str:
+    return f"{_who(device, names)}: scores must be numbers, got NaN; drop or repair these rows first"

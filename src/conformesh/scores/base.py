@@ -1,0 +1,174 @@
+"""What every score has in common: a name, a number for each example, and the question whether a threshold covers it.
+
+A score must give the same float64 in calibration and in prediction, bit for bit, because a threshold usually *is* one
+of the calibration scores: an answer one rounding apart would lose exactly the labels that the guarantee counts on.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar, Literal, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+Task = Literal["classification", "regression"]
+
+HINT = "use score 'logit' or apply softmax"
+
+
+@dataclass(frozen=True)
+class Score(ABC):
+    """A nonconformity score: how badly a label fits the model's output. The options are the dataclass fields.
+
+    Attributes
+    ----------
+    name
+        The key in `SCORES`, in kebab-case.
+    task
+        What it scores, "classification" or "regression".
+    summary
+        One line for tables and help pages.
+    """
+
+    name: ClassVar[str]
+    task: ClassVar[Task]
+    summary: ClassVar[str]
+
+    @abstractmethod
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Score each label against its row of outputs: what a device calibrates with, shape (n,)."""
+
+    def covers(self, outputs: ArrayLike, labels: ArrayLike, threshold: ArrayLike) -> Bools:
+        """Say for each row whether its label scores at most `threshold` (one number, or one per row)."""
+        scores = self(outputs, labels)
+        return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
+
+    def options(self) -> dict[str, Any]:
+        """Return the options as plain JSON values; ``get_score(score.name, **score.options())`` equals the score."""
+        return asdict(self)
+
+
+class ClassificationScore(Score):
+    """A score of labels; `outputs` has one row per example and one column per class."""
+
+    task: ClassVar[Task] = "classification"
+
+    @abstractmethod
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
+        """Return the prediction sets, shape (n, classes): which labels score at most `threshold`.
+
+        Label y is in the set of row x exactly when ``score(x, y) <= threshold``, also when they are equal. The
+        threshold is one number (+inf takes every label) or one per row, for rows that sit at different devices.
+        """
+
+    @abstractmethod
+    def of_all_labels(self, outputs: ArrayLike) -> Floats:
+        """Return the score of every label, shape (n, classes): for inspection, where `sets` would be faster."""
+
+
+class RegressionScore(Score):
+    """A score of real numbers; `outputs` is what the model predicts for each row."""
+
+    task: ClassVar[Task] = "regression"
+
+    @abstractmethod
+    def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
+        """Return the prediction intervals, shape (n, 2): lower and upper end.
+
+        Ends are rounded outwards: every float64 y with ``score(x, y) <= threshold`` lies inside, though a y beyond the
+        exact end by about one rounding may as well. +inf gives (-inf, inf); an empty interval has its lower end above
+        its upper end. The threshold is one number or one per row.
+        """
+
+
+def numeric(who: str, what: str, values: ArrayLike) -> Array:
+    """Return `values` as an array of real numbers, in the dtype it came in."""
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise ValueError(f"score '{who}' needs {what} as one rectangular array, got rows of unequal length") from None
+    if array.dtype.kind not in "fiub":
+        raise TypeError(
+            f"score '{who}' needs {what} as real numbers, got dtype {array.dtype}; convert them to float first"
+        )
+    return array
+
+
+def per_row(who: str, what: str, values: ArrayLike, rows: int) -> Floats:
+    """Return `values` as a contiguous float64 array with one entry for each row; a single number serves every row."""
+    array = numeric(who, what, values).astype(np.float64)
+    if array.ndim > 0 and array.shape != (rows,):
+        raise ValueError(f"score '{who}' needs {what} as one number or shape ({rows},), got shape {array.shape}")
+    if np.isnan(array).any():
+        raise ValueError(f"score '{who}' needs a number for {what}, got NaN; use inf for 'no limit'")
+    return np.full(rows, array) if array.ndim == 0 else array
+
+
+def same_length(who: str, outputs: Array, labels: Array) -> None:
+    """Refuse labels that are not one per row of outputs."""
+    if labels.shape != outputs.shape[:1]:
+        raise ValueError(
+            f"score '{who}' needs one label for each row of outputs: "
+            f"got {len(outputs)} rows and labels of shape {labels.shape}"
+        )
+
+
+def table_of(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array:
+    """Return outputs as a float32 or float64 table of shape (rows, classes); an empty list is a table of no rows."""
+    table = numeric(who, "outputs", outputs)
+    if table.shape == (0,):
+        table = table.reshape(0, 0)
+    if table.ndim != 2:
+        advice = "; for a single row pass outputs[None, :]" if table.ndim == 1 else ""
+        raise ValueError(f"score '{who}' needs outputs of shape (rows, classes), got shape {table.shape}{advice}")
+    if len(table) and table.shape[1] == 0:
+        raise ValueError(f"score '{who}' needs at least one class, got outputs of shape {table.shape}")
+    if table.dtype not in (np.float32, np.float64):
+        table = table.astype(np.float64)
+    return np.ascontiguousarray(table) if contiguous else table
+
+
+def labels_of(who: str, table: Array, labels: ArrayLike) -> NDArray[np.int64]:
+    """Return labels as int64 indices into the columns of the table, after checking that they are."""
+    array = numeric(who, "labels", labels)
+    same_length(who, table, array)
+    if array.size == 0:
+        return np.empty(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"score '{who}' needs integer labels, got dtype {array.dtype}; use labels.astype(int)")
+    low, high, classes = array.min(), array.max(), table.shape[1]
+    if low < 0 or high >= classes:
+        raise ValueError(
+            f"score '{who}' needs labels between 0 and {classes - 1}, one for each column of outputs, "
+            f"got {low if low < 0 else high}"
+        )
+    return np.asarray(array, np.int64)
+
+
+def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:
+    """Return outputs as a float64 table whose entries have been checked."""
+    table = table_of(who, outputs).astype(np.float64)
+    inside = ((table >= low) & (table <= high)).all(axis=1)
+    return table if inside.all() else refuse_row(who, table, int(inside.argmin()))
+
+
+def refuse_row(who: str, table: Array, i: int) -> NoReturn:
+    """Say what is wrong with row i."""
+    row = table[i].astype(np.float64)
+    if np.isnan(row).any():
+        raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
+    outside = row[(row < 0.0) | (row > 1.0)]
+    if outside.size:
+        raise ValueError(
+            f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "
+            f"these look like logits: {HINT}"
+        )
+    raise ValueError(
+        f"score '{who}' needs probabilities that sum to 1 (within 0.001), row {i} of outputs sums to {row.sum():.6g}; "
+        f"these look like logits or unnormalised weights: {HINT}"
+    )

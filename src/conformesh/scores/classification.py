@@ -1,0 +1,339 @@
+"""Scores for classification and the label sets they induce.
+
+All but `Logit` read probabilities. Calibration checks what it reads: LAC and logit the labels' own entries, the others
+whole rows; `sets` checks the whole table while it fills the sets. float32 entries become float64 before any arithmetic.
+"""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from conformesh.scores.base import (
+    Array,
+    Bools,
+    ClassificationScore,
+    Floats,
+    checked_table,
+    labels_of,
+    per_row,
+    refuse_row,
+    table_of,
+)
+
+CALIBRATION, PREDICTION = 0, 1  # keys of the two independent streams of uniforms
+
+
+class _OneMinus(ClassificationScore):
+    """What LAC and logit share: one minus the label's own entry, which must lie in [low, high]."""
+
+    low: ClassVar[float]
+    high: ClassVar[float]
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return one minus each label's own entry, checking these alone: a scan of the table costs ten times more."""
+        table = table_of(self.name, outputs)
+        own = table[np.arange(len(table)), labels_of(self.name, table, labels)].astype(np.float64)
+        if own.size and not (own.min() >= self.low and own.max() <= self.high):  # NaN fails too
+            refuse_row(self.name, own[:, None], int(np.argmin((own >= self.low) & (own <= self.high))))
+        return 1.0 - own
+
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
+        """Return the labels whose entry is large enough, checking the whole table in the same pass."""
+        from conformesh.kernels import label_scores
+
+        table = table_of(self.name, outputs, contiguous=True)
+        sets = np.empty(table.shape, np.bool_)
+        thresholds = per_row(self.name, "threshold", threshold, len(table))
+        bad = label_scores.one_minus_sets(table, thresholds, self.low, self.high, sets)
+        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+
+    def of_all_labels(self, outputs: ArrayLike) -> Floats:
+        """Return one minus every entry."""
+        return 1.0 - checked_table(self.name, outputs, self.low, self.high)
+
+
+@dataclass(frozen=True)
+class LAC(_OneMinus):
+    r"""One minus the label's probability: the smallest sets on average when the probabilities are right.
+
+    .. math:: s(x, y) = 1 - \hat p_y(x)
+
+    Reference: [Sadinle2019], least ambiguous set-valued classifier.
+    Departures: none.
+
+    Examples
+    --------
+    >>> lac = LAC()
+    >>> lac([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([0.5  , 0.875])
+    >>> lac.sets([[0.5, 0.25, 0.25]], threshold=0.5)
+    array([[ True, False, False]])
+    """
+
+    name: ClassVar[str] = "lac"
+    summary: ClassVar[str] = "one minus the label's probability"
+    low: ClassVar[float] = 0.0
+    high: ClassVar[float] = 1.0
+
+
+@dataclass(frozen=True)
+class Logit(_OneMinus):
+    r"""One minus the label's raw logit, for networks without a softmax; any number but NaN is welcome.
+
+    .. math:: s(x, y) = 1 - z_y(x)
+
+    Reference: the score behind the figures of [Wen2025], whose text says confidence.
+    Departures: none.
+
+    Examples
+    --------
+    >>> Logit()([[2.0, -1.0], [0.5, 4.0]], [0, 0])
+    array([-1. ,  0.5])
+    """
+
+    name: ClassVar[str] = "logit"
+    summary: ClassVar[str] = "one minus the label's raw logit"
+    low: ClassVar[float] = -np.inf
+    high: ClassVar[float] = np.inf
+
+
+@dataclass(frozen=True)
+class Margin(ClassificationScore):
+    r"""By how much the best other label beats this one; negative for the most probable label.
+
+    .. math:: s(x, y) = \max_{j \ne y} \hat p_j(x) - \hat p_y(x)
+
+    Reference: [Johansson2017], margin error function.
+    Departures: without its map to [0, 1], which is 1/2 + s/2 and keeps the order.
+
+    Examples
+    --------
+    >>> margin = Margin()
+    >>> margin([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([-0.25 ,  0.625])
+    >>> margin.sets([[0.5, 0.25, 0.25]], threshold=0.0)
+    array([[ True, False, False]])
+    """
+
+    name: ClassVar[str] = "margin"
+    summary: ClassVar[str] = "the best other probability minus the label's"
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return the margin by which each label is beaten."""
+        from conformesh.kernels import label_scores
+
+        table = self._table(outputs)
+        scores = np.empty(len(table))
+        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels), scores)
+        return refuse_row(self.name, table, bad) if bad >= 0 else scores
+
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
+        """Return the labels that are beaten by at most the threshold."""
+        from conformesh.kernels import label_scores
+
+        table = self._table(outputs)
+        sets = np.empty(table.shape, np.bool_)
+        bad = label_scores.margin_sets(table, per_row(self.name, "threshold", threshold, len(table)), sets)
+        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+
+    def of_all_labels(self, outputs: ArrayLike) -> Floats:
+        """Return the margin of every label."""
+        p = checked_table(self.name, self._table(outputs), 0.0, 1.0)
+        if p.size == 0:
+            return p
+        second, top = np.partition(p, -2, axis=1)[:, -2:].T[:, :, None]
+        rival: Floats = np.where(p == top, second, top)
+        return rival - p
+
+    def _table(self, outputs: ArrayLike) -> Array:
+        table = table_of(self.name, outputs, contiguous=True)
+        if len(table) and table.shape[1] < 2:
+            raise ValueError(
+                "score 'margin' needs at least 2 classes to compare, got 1; "
+                "for one probability p of 'yes' pass both columns, 1 - p and p"
+            )
+        return table
+
+
+class _Adaptive(ClassificationScore):
+    """What APS and RAPS share: probabilities added up from the most probable label down to this one."""
+
+    randomised: bool
+    seed: int
+
+    def _penalty(self) -> tuple[float, int]:
+        """Return the penalty per rank and the first rank that is free of it."""
+        return 0.0, 0
+
+    def __post_init__(self) -> None:
+        try:
+            object.__setattr__(self, "seed", operator.index(self.seed))
+        except TypeError:
+            raise TypeError(f"score '{self.name}' needs an integer seed, got {self.seed!r}") from None
+        object.__setattr__(self, "randomised", bool(self.randomised))
+        if self.seed < 0:
+            raise ValueError(f"score '{self.name}' needs a seed of 0 or more, got {self.seed}")
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None = None) -> Floats:
+        """Score each label without sorting; `u` are the uniforms of a randomised score, drawn if not given."""
+        return self._scores(outputs, labels, u, CALIBRATION)
+
+    def covers(self, outputs: ArrayLike, labels: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None) -> Bools:
+        """Say for each row whether its label is in ``sets(outputs, threshold, u)``."""
+        scores = self._scores(outputs, labels, u, PREDICTION)
+        return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
+
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None) -> Bools:
+        """Return the most probable labels up to the threshold; `u` as in the call, drawn independently of it."""
+        from conformesh.kernels import label_scores
+
+        table = table_of(self.name, outputs, contiguous=True)
+        sets = np.empty(table.shape, np.bool_)
+        thresholds = per_row(self.name, "threshold", threshold, len(table))
+        uniforms = self._uniforms(u, len(table), PREDICTION)
+        bad = label_scores.adaptive_sets(table, thresholds, uniforms, self._penalty(), sets)
+        return refuse_row(self.name, table, bad) if bad >= 0 else sets
+
+    def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None) -> Floats:
+        """Return the score of every label, with the uniforms that `sets` uses."""
+        from conformesh.kernels.label_scores import ONE, SLACK, UNIT
+
+        p = checked_table(self.name, outputs, 0.0, 1.0)
+        units = np.rint(p * ONE).astype(np.int64)
+        unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
+        if unsummed.any():
+            refuse_row(self.name, p, int(unsummed.argmax()))
+        order = np.argsort(-p, axis=1, kind="stable")
+        own = np.take_along_axis(units, order, axis=1)
+        above = np.cumsum(own, axis=1) - own
+        penalty, k_reg = self._penalty()
+        excess = np.maximum(0, np.arange(1, p.shape[1] + 1) - k_reg)
+        uniforms = self._uniforms(u, len(p), PREDICTION)[:, None]
+        scores = np.empty_like(p)
+        np.put_along_axis(scores, order, above * UNIT + uniforms * (own * UNIT) + penalty * excess, axis=1)
+        return scores
+
+    def _scores(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None, stream: int) -> Floats:
+        from conformesh.kernels import label_scores
+
+        table = table_of(self.name, outputs, contiguous=True)
+        scores = np.empty(len(table))
+        uniforms = self._uniforms(u, len(table), stream)
+        own = labels_of(self.name, table, labels)
+        bad = label_scores.adaptive_scores(table, own, uniforms, self._penalty(), scores)
+        return refuse_row(self.name, table, bad) if bad >= 0 else scores
+
+    def _uniforms(self, u: ArrayLike | None, rows: int, stream: int) -> Floats:
+        """One uniform per row, shared by all its labels; without randomisation u = 1 counts the label in full."""
+        if not self.randomised:
+            if u is not None:
+                raise ValueError(f"score '{self.name}' takes uniforms u only with randomised=True")
+            return np.ones(rows)
+        if u is None:
+            return np.random.default_rng([self.seed, stream]).random(rows)
+        uniforms = per_row(self.name, "u", u, rows)
+        if rows and not (uniforms.min() >= 0.0 and uniforms.max() <= 1.0):
+            worst = uniforms[(uniforms < 0.0) | (uniforms > 1.0)][0]
+            raise ValueError(f"score '{self.name}' needs uniforms u between 0 and 1, got {worst}")
+        return uniforms
+
+
+@dataclass(frozen=True, kw_only=True)
+class APS(_Adaptive):
+    r"""Adaptive prediction sets: the probability of all labels at least as likely as this one.
+
+    .. math:: s(x, y) = \sum_{j \text{ before } y} \hat p_j(x) + u\, \hat p_y(x), \quad
+              u = 1 \text{ or, randomised, } u \sim U(0, 1)
+
+    Labels come in order of decreasing probability, equal ones by smaller class index.
+
+    Parameters
+    ----------
+    randomised
+        Whether the label's own probability counts only in part. Coverage then meets its target rather than exceeding
+        it; sets are smaller and may be empty.
+    seed
+        Key of the uniforms: row i of any calibration call uses the i-th draw of one stream, row i of any prediction
+        call the i-th draw of another. Give each device its own seed, or pass `u`, so that no two rows share a draw.
+
+    Notes
+    -----
+    Each probability is rounded to a multiple of 2**-50 and the sum is formed in integers. A float sum depends on its
+    order, and calibration, which does not sort, would then disagree with the sets, which do, in the last bit: enough to
+    drop the very label whose score became the threshold. Integer sums have no order, and stay exact as a float64.
+
+    Reference: [Romano2020], Algorithm 1, whose uniform is 1 - u.
+    Departures: the fixed-point sum above, within classes * 2**-51 of the real one.
+
+    Examples
+    --------
+    >>> aps = APS()
+    >>> aps([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([0.5, 1. ])
+    >>> aps.sets([[0.5, 0.25, 0.25]], threshold=0.75)
+    array([[ True,  True, False]])
+    """
+
+    randomised: bool = False
+    seed: int = 0
+
+    name: ClassVar[str] = "aps"
+    summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RAPS(_Adaptive):
+    r"""Regularised adaptive prediction sets: APS plus a price for labels far down the list.
+
+    .. math:: s(x, y) = s_{\mathrm{APS}}(x, y) + \lambda \max(0, \mathrm{rank}(y) - k_{\mathrm{reg}})
+
+    Ranks start at 1 for the most probable label. The price keeps sets small where the tail of the model is noise.
+
+    Parameters
+    ----------
+    penalty
+        The price of each rank beyond `k_reg`, lambda above.
+    k_reg
+        How many labels are free of charge.
+    randomised, seed
+        As for `APS`.
+
+    Reference: [Angelopoulos2021], Algorithms 2 and 3.
+    Departures: probabilities are added in fixed point, as for `APS` and for the same reason.
+
+    Examples
+    --------
+    >>> RAPS(penalty=0.5, k_reg=1)([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([0.5, 2. ])
+    """
+
+    penalty: float = 0.01
+    k_reg: int = 5
+    randomised: bool = False
+    seed: int = 0
+
+    name: ClassVar[str] = "raps"
+    summary: ClassVar[str] = "regularised adaptive: APS plus a price for each rank beyond k_reg"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            object.__setattr__(self, "penalty", float(self.penalty))
+            object.__setattr__(self, "k_reg", operator.index(self.k_reg))
+        except (TypeError, ValueError):
+            raise TypeError(
+                "score 'raps' needs a number for penalty and an integer for k_reg, "
+                f"got {self.penalty!r} and {self.k_reg!r}"
+            ) from None
+        if not 0.0 <= self.penalty < np.inf:
+            raise ValueError(f"score 'raps' needs a finite penalty of 0 or more, got {self.penalty}")
+        if self.k_reg < 0:
+            raise ValueError(f"score 'raps' needs a k_reg of 0 or more, got {self.k_reg}")
+
+    def _penalty(self) -> tuple[float, int]:
+        return self.penalty, self.k_reg

@@ -1,0 +1,198 @@
+r"""Scores for regression and the intervals they induce.
+
+Intervals are rounded outwards with one lemma. Write :math:`t^+` for the next float64 above t. If the *computed*
+difference of two floats a and y satisfies ``a - y <= t``, then the real difference is below :math:`t^+` (otherwise it
+would have been rounded to :math:`t^+` or more, rounding being monotone). So :math:`y > a - t^+` in real numbers, and
+since y is itself a float, rounding both sides gives ``y >= a - t+`` as computed. No label that was covered is lost.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from conformesh.scores.base import Array, Floats, RegressionScore, numeric, per_row, same_length
+
+
+@dataclass(frozen=True)
+class AbsoluteResidual(RegressionScore):
+    r"""Distance of the label from the prediction: intervals of equal width everywhere.
+
+    .. math:: s(x, y) = |y - \hat\mu(x)|
+
+    `outputs` has shape (n,). A negative threshold gives the empty interval (inf, -inf).
+
+    Reference: [Lei2018], split conformal prediction.
+    Departures: intervals are rounded outwards.
+
+    Examples
+    --------
+    >>> residual = AbsoluteResidual()
+    >>> residual([1.0, 2.0], [1.5, 0.0])
+    array([0.5, 2. ])
+    >>> residual.intervals([1.0], threshold=0.5).round(6)
+    array([[0.5, 1.5]])
+    """
+
+    name: ClassVar[str] = "absolute-residual"
+    summary: ClassVar[str] = "distance of the label from the prediction"
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return the distance of each label from its prediction."""
+        prediction = predictions_of(self.name, outputs)
+        y = values_of(self.name, prediction, labels)
+        with np.errstate(over="ignore"):  # a distance beyond the largest float is inf
+            return np.abs(y - prediction)
+
+    def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
+        """Return prediction -/+ threshold."""
+        prediction = predictions_of(self.name, outputs)
+        t = per_row(self.name, "threshold", threshold, len(prediction))
+        return around(prediction, prediction, t, empty=t < 0.0)
+
+
+@dataclass(frozen=True)
+class NormalisedResidual(RegressionScore):
+    r"""Distance of the label from the prediction in units of a predicted scale: wider where the model is less sure.
+
+    .. math:: s(x, y) = |y - \hat\mu(x)| / \hat\sigma(x)
+
+    `outputs` has shape (n, 2): prediction and scale, the scale above zero. A negative threshold gives the empty
+    interval (inf, -inf).
+
+    Reference: [Lei2018], Section 5.2, locally weighted conformal inference.
+    Departures: intervals are rounded outwards.
+
+    Examples
+    --------
+    >>> residual = NormalisedResidual()
+    >>> residual([[1.0, 0.5], [2.0, 4.0]], [1.5, 0.0])
+    array([1. , 0.5])
+    >>> residual.intervals([[1.0, 0.5], [2.0, 4.0]], threshold=1.0).round(6)
+    array([[ 0.5,  1.5],
+           [-2. ,  6. ]])
+    """
+
+    name: ClassVar[str] = "normalised-residual"
+    summary: ClassVar[str] = "distance of the label from the prediction, in predicted scales"
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return each label's distance from its prediction, divided by its scale."""
+        prediction, scale = self._columns(outputs)
+        y = values_of(self.name, prediction, labels)
+        with np.errstate(over="ignore"):
+            return np.divide(np.abs(y - prediction), scale)
+
+    def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
+        """Return prediction -/+ threshold times scale."""
+        prediction, scale = self._columns(outputs)
+        t = per_row(self.name, "threshold", threshold, len(prediction))
+        with np.errstate(over="ignore"):
+            # the lemma for a quotient: computed d / scale <= t means d < t+ * scale, hence d <= t+ * scale as computed
+            distance = np.nextafter(t, np.inf) * scale
+        return around(prediction, prediction, distance, empty=t < 0.0)
+
+    def _columns(self, outputs: ArrayLike) -> tuple[Floats, Floats]:
+        prediction, scale = pairs_of(self.name, outputs, "prediction and scale")
+        if scale.size and not scale.min() > 0.0:
+            i = int(np.argmax(scale <= 0.0))
+            raise ValueError(
+                f"score 'normalised-residual' needs scales above 0, got {scale[i]:.6g} in row {i}; "
+                "add a small constant to the predicted scales"
+            )
+        return prediction, scale
+
+
+@dataclass(frozen=True)
+class CQR(RegressionScore):
+    r"""Conformalised quantile regression: how far the label lies outside a predicted band, negative inside.
+
+    .. math:: s(x, y) = \max(\hat q_{\mathrm{lo}}(x) - y,\; y - \hat q_{\mathrm{hi}}(x))
+
+    `outputs` has shape (n, 2): lower and upper quantile, which may cross. A threshold below minus half the width of a
+    band leaves nothing of it: the interval is empty and its lower end is returned above its upper end.
+
+    Reference: [Romano2019], Algorithm 1.
+    Departures: intervals are rounded outwards.
+
+    Examples
+    --------
+    >>> cqr = CQR()
+    >>> cqr([[0.0, 2.0], [0.0, 2.0]], [1.5, 3.0])
+    array([-0.5,  1. ])
+    >>> cqr.intervals([[0.0, 2.0]], threshold=0.5).round(6)
+    array([[-0.5,  2.5]])
+    """
+
+    name: ClassVar[str] = "cqr"
+    summary: ClassVar[str] = "how far the label lies outside the predicted quantiles"
+
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return how far each label lies outside its band."""
+        lower, upper = pairs_of(self.name, outputs, "lower and upper quantile")
+        y = values_of(self.name, lower, labels)
+        with np.errstate(over="ignore"):
+            return np.maximum(lower - y, y - upper)
+
+    def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
+        """Return lower quantile - threshold, upper quantile + threshold."""
+        lower, upper = pairs_of(self.name, outputs, "lower and upper quantile")
+        t = per_row(self.name, "threshold", threshold, len(lower))
+        return around(lower, upper, t, empty=np.isneginf(t))
+
+
+def around(lower: Floats, upper: Floats, distance: Floats, empty: Array) -> Floats:
+    """Return the interval of every float y with computed ``lower - y <= distance`` and ``y - upper <= distance``.
+
+    By the module's lemma the float after `distance` moves both ends outwards far enough.
+    """
+    ends = np.empty((len(lower), 2))
+    beyond = np.nextafter(distance, np.inf)
+    with np.errstate(over="ignore"):
+        ends[:, 0] = lower - beyond
+        ends[:, 1] = upper + beyond
+    ends[empty] = np.inf, -np.inf
+    return ends
+
+
+def finite(who: str, what: str, array: Array) -> Floats:
+    """Return the array as float64 if every number in it is finite."""
+    values: Floats = array.astype(np.float64)
+    if not np.isfinite(values).all():
+        i, *_ = np.argwhere(~np.isfinite(values))[0]
+        raise ValueError(
+            f"score '{who}' needs finite {what}, got {values[i]} in row {i}; drop the row or repair the model"
+        )
+    return values
+
+
+def predictions_of(who: str, outputs: ArrayLike) -> Floats:
+    """Return outputs as one prediction per row."""
+    array = numeric(who, "outputs", outputs)
+    if array.ndim != 1:
+        advice = "; pass outputs[:, 0]" if array.ndim == 2 and array.shape[1] == 1 else ""
+        raise ValueError(
+            f"score '{who}' needs outputs of shape (rows,), one prediction each, got shape {array.shape}{advice}"
+        )
+    return finite(who, "outputs", array)
+
+
+def pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
+    """Return the two columns of outputs; an empty list has no rows."""
+    array = numeric(who, "outputs", outputs)
+    if array.shape == (0,):
+        array = array.reshape(0, 2)
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"score '{who}' needs outputs of shape (rows, 2), {what}, got shape {array.shape}")
+    pairs = finite(who, "outputs", array)
+    return pairs[:, 0], pairs[:, 1]
+
+
+def values_of(who: str, predictions: Floats, labels: ArrayLike) -> Floats:
+    """Return labels as one finite float64 per row."""
+    array = numeric(who, "labels", labels)
+    same_length(who, predictions, array)
+    return finite(who, "labels", array)

@@ -1,0 +1,272 @@
+r"""The extreme eigenvalues of a graph: how fast linear consensus can be.
+
+The Laplacian D - A has eigenvalues 0 = l_1 < l_2 <= ... <= l_K on a connected graph. Consensus steps and error bounds
+need the smallest non-zero one, the largest, and the largest of the signless Laplacian D + A ([Wen2025] Section 4.3 has
+the last two as squared singular values of the incidence matrices).
+
+Up to `DENSE_UP_TO` devices LAPACK gives all eigenvalues. Beyond, Lanczos gives the ends of the spectrum with a residual
+r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric graphs) the
+ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and Lanczos runs
+on the inverse. On expanders it is the other way round.
+
+Every number errs on the safe side: `smallest` is reduced, `largest` and `signless` raised by the residual (dense: by the
+rounding error of the solver), so a bound built on them holds. What does not converge is an error, never a guess.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from conformesh.network import Network
+
+Vector = NDArray[np.float64]
+
+DENSE_UP_TO = 1500  # devices; the dense solver takes about a second here
+EPS = float(np.finfo(np.float64).eps)
+BASIS = 40  # Lanczos vectors kept between restarts
+
+
+@dataclass(frozen=True)
+class Spectrum:
+    """Ends of the spectrum of a connected graph.
+
+    Attributes
+    ----------
+    largest
+        Largest eigenvalue of D - A, rounded up.
+    smallest
+        Smallest non-zero eigenvalue of D - A, rounded down; 0 for a single device.
+    signless
+        Largest eigenvalue of D + A, rounded up.
+    source
+        How they were found: "closed-form", "dense", "lanczos" or "estimated" (by the devices themselves).
+    """
+
+    largest: float
+    smallest: float
+    signless: float
+    source: str
+
+
+class Extremes(NamedTuple):
+    """Smallest non-zero and largest eigenvalue of a matrix whose rows sum to zero, and how they were found."""
+
+    smallest: float
+    largest: float
+    source: str
+
+
+def spectrum_of(network: Network) -> Spectrum:
+    """Return the ends of the spectrum of `network`; see the module for how, and for which way they are rounded."""
+    K = network.devices
+    if 2 * network.edges == K * (K - 1):
+        return Spectrum(K * (K > 1), K * (K > 1), 2.0 * (K - 1), "closed-form")
+    ends = extremes_of(network.laplacian())
+    return Spectrum(ends.largest, ends.smallest, _signless(network, ends), ends.source)
+
+
+def extremes_of(matrix: csr_array[np.float64]) -> Extremes:
+    """Return the ends of the spectrum of a symmetric matrix whose rows sum to zero, leaving out the constant vector."""
+    return dense_extremes(matrix) if matrix.shape[0] <= DENSE_UP_TO else lanczos_extremes(matrix)
+
+
+def dense_extremes(matrix: csr_array[np.float64]) -> Extremes:
+    """Find them among all eigenvalues. The constant vector is moved above the rest, so zero need not be recognised."""
+    from scipy.linalg import eigvalsh
+
+    K = matrix.shape[0]
+    values = eigvalsh(matrix.toarray() + 2 * _bound(matrix) / K)[:-1]
+    slack = 8 * EPS * float(np.abs(values).max())
+    return Extremes(float(values[0]) - slack, float(values[-1]) + slack, "dense")
+
+
+def lanczos_extremes(matrix: csr_array[np.float64]) -> Extremes:
+    """Find them by Lanczos iteration, on the matrix or on its inverse, whichever suits the graph."""
+    return Extremes(_bottom(matrix), _top(matrix), "lanczos")
+
+
+def _signless(network: Network, ends: Extremes) -> float:
+    from conformesh.kernels.graph import is_bipartite
+
+    if network.degree.min() == network.degree.max():
+        return 2.0 * int(network.degree[0])  # the eigenvector is constant
+    if is_bipartite(network.indptr, network.indices):
+        return ends.largest  # D + A is D - A with the signs of one side changed
+    matrix = abs(network.laplacian())
+    if ends.source == "dense":
+        from scipy.linalg import eigvalsh
+
+        K = network.devices
+        return float(eigvalsh(matrix.toarray(), subset_by_index=[K - 1, K - 1])[0]) * (1 + 8 * EPS)
+    return _top(matrix)
+
+
+# --- the lower end ----------------------------------------------------------------------------------------------------
+
+
+def _bottom(matrix: csr_array[np.float64]) -> float:
+    """Smallest eigenvalue but for the constant vector's, minus its residual."""
+    bound = _bound(matrix)
+    if _one_signed(matrix) and _is_narrow(matrix):
+        vector = _inverse_iterated(matrix)
+    else:
+        vector = _lanczos(lambda x: matrix @ x + bound * x.mean(), len(matrix.indptr) - 1, "SA", restarts=500)
+    return _certified(matrix, vector - vector.mean(), bound, -1)
+
+
+def _inverse_iterated(matrix: csr_array[np.float64]) -> Vector:
+    """Lanczos on the pseudo-inverse: ground one device, solve, subtract the mean."""
+    from scipy.sparse import csc_array
+
+    solve = _factored(csc_array(matrix)[:-1, :-1]).solve
+
+    def pseudo_inverse(b: Vector) -> Vector:
+        y = np.append(solve((b - b.mean())[:-1]), 0.0)
+        return y - y.mean()
+
+    vector = _lanczos(pseudo_inverse, matrix.shape[0], "LA", restarts=200)
+    for _ in range(3):  # the small eigenvalue asks for a vector clean of large ones, which inversion shrinks
+        vector = pseudo_inverse(vector)
+        vector /= np.linalg.norm(vector)
+    return vector
+
+
+# --- the upper end ----------------------------------------------------------------------------------------------------
+
+
+def _top(matrix: csr_array[np.float64]) -> float:
+    """Largest eigenvalue plus its residual."""
+    bound = _bound(matrix)
+    try:
+        vector = _lanczos(lambda x: matrix @ x, matrix.shape[0], "LA", restarts=25)
+    except _NoConvergenceError:
+        if _is_narrow(matrix):
+            vector = _closed_in_from_above(matrix, bound)
+        else:
+            vector = _lanczos(lambda x: matrix @ x, matrix.shape[0], "LA", restarts=500)
+    return _certified(matrix, vector, bound, +1)
+
+
+def _closed_in_from_above(matrix: csr_array[np.float64], bound: float) -> Vector:
+    """Lanczos on (s I - M)^-1 with shifts s that fall towards the largest eigenvalue, each proved to lie above it.
+
+    Positive pivots of s I - M are the proof. A shift that fails it is too low and is raised half way to the last good one.
+    """
+    from scipy.sparse import csc_array, eye_array
+
+    identity = eye_array(matrix.shape[0], format="csr")
+    above, shift = math.inf, bound * (1 + 1e-9)
+    vector: Vector | None = None
+    for _ in range(40):
+        factor = _factored(csc_array(shift * identity - matrix))
+        if (factor.U.diagonal() <= 0).any():
+            shift = (shift + above) / 2
+            continue
+        above = shift
+        vector = _lanczos(factor.solve, matrix.shape[0], "LA", restarts=50, start=vector, tol=1e-6)
+        value, residual = _rayleigh(matrix, vector)
+        if residual <= 1e-10 * value or above - value <= 1e-9 * value:
+            return vector
+        shift = value + max(2 * residual, 1e-10 * value)
+    raise _NoConvergenceError(_advice(matrix.shape[0]))
+
+
+# --- pieces -----------------------------------------------------------------------------------------------------------
+
+
+class _NoConvergenceError(RuntimeError):
+    """Told to the caller with advice, or caught to try the other way."""
+
+
+def _advice(K: int) -> str:
+    return (
+        f"the extreme eigenvalues of this network of {K} devices did not converge; give your own estimate with "
+        "weights.constant_weights(network, Spectrum(...)), or add up over a tree or by flooding, which need no eigenvalues"
+    )
+
+
+def _lanczos(
+    apply: Callable[[Vector], Vector], K: int, which: str, restarts: int, start: Vector | None = None, tol: float = 1e-9
+) -> Vector:
+    """Eigenvector of one end of a symmetric operator; the start is fixed, so that a run repeats bit for bit."""
+    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
+
+    if start is None:
+        start = np.random.default_rng(0).standard_normal(K)
+        start -= start.mean()
+    operator: Any = LinearOperator((K, K), matvec=lambda x: apply(x.ravel()), dtype=np.float64)
+    try:
+        _, vectors = eigsh(operator, k=1, which=which, v0=start, ncv=min(K, BASIS), maxiter=restarts, tol=tol)
+    except ArpackError as problem:
+        raise _NoConvergenceError(_advice(K)) from problem
+    vector: Vector = vectors[:, 0]
+    return vector
+
+
+def _rayleigh(matrix: csr_array[np.float64], vector: Vector) -> tuple[float, float]:
+    """Eigenvalue estimate of a vector and the distance within which an eigenvalue must lie."""
+    vector = vector / np.linalg.norm(vector)
+    image = matrix @ vector
+    value = float(vector @ image)
+    return value, float(np.linalg.norm(image - value * vector))
+
+
+def _certified(matrix: csr_array[np.float64], vector: Vector, scale: float, side: int) -> float:
+    """The eigenvalue of `vector` moved by its residual to the safe side, or an error if that is a long way.
+
+    1e-8 of the value is asked for, or what rounding leaves of a value that is tiny beside `scale`.
+    """
+    value, residual = _rayleigh(matrix, vector)
+    if not residual <= max(1e-8 * abs(value), min(64 * EPS * scale, 1e-2 * abs(value))):
+        raise _NoConvergenceError(f"{_advice(len(vector))} (value {value:.6e}, residual {residual:.1e})")
+    return value + side * residual
+
+
+def _factored(matrix: Any) -> Any:
+    """Sparse LU without pivoting, which a positive definite matrix allows; then the pivots tell how many are positive."""
+    from scipy.sparse.linalg import splu
+
+    return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})
+
+
+def _bound(matrix: csr_array[np.float64]) -> float:
+    """An upper bound of the largest eigenvalue: the largest sum of two neighbours' diagonals ([AndersonMorley1985]).
+
+    It holds for D - A and D + A with any non-negative weights; otherwise Gershgorin's discs bound it.
+    """
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    diagonal = matrix.diagonal()
+    if _one_signed(matrix):
+        off = rows != matrix.indices
+        return float((diagonal[rows] + diagonal[matrix.indices])[off].max())
+    return float((diagonal + abs(matrix).sum(axis=1) - abs(diagonal)).max())
+
+
+def _one_signed(matrix: csr_array[np.float64]) -> bool:
+    """Whether the entries off the diagonal all have the same sign."""
+    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
+    off = matrix.data[rows != matrix.indices]
+    return bool((off <= 0).all() or (off >= 0).all())
+
+
+def _is_narrow(matrix: csr_array[np.float64]) -> bool:
+    """Whether a factorisation stays sparse: rows can be ordered so that edges are short, about as on a square mesh."""
+    from scipy.sparse import csr_matrix
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    K = matrix.shape[0]
+    order = reverse_cuthill_mckee(csr_matrix(matrix), symmetric_mode=True)
+    place = np.empty(K, np.int64)
+    place[order] = np.arange(K)
+    rows = np.repeat(np.arange(K), np.diff(matrix.indptr))
+    reach = np.maximum.reduceat(place[rows] - place[matrix.indices], matrix.indptr[:-1])
+    return float(reach.mean()) <= 4 * math.sqrt(K)
