@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.segments import count_at_most, finite_extremes, sort_segments
+from conformesh.kernels.segments import count_at_most, segment_extremes, sort_segments
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -110,9 +110,9 @@ class Samples:
         """
         return count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
 
-    def extremes(self) -> tuple[Floats, Floats]:
-        """Return each device's smallest and largest finite score, (devices, trials); +inf and -inf where it has none."""
-        low, high = finite_extremes(self.values, self.offsets)
+    def extremes(self, finite: bool = False) -> tuple[Floats, Floats]:
+        """Return each device's smallest and largest (finite) score, (devices, trials); +inf and -inf if it has none."""
+        low, high = segment_extremes(self.values, self.offsets, finite)
         shape = (self.devices, self.trials)
         return low.reshape(shape), high.reshape(shape)
 

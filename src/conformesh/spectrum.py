@@ -9,8 +9,8 @@ r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (c
 ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and Lanczos runs
 on the inverse. On expanders it is the other way round.
 
-Every number errs on the safe side: `smallest` is reduced, `largest` and `signless` raised by the residual (dense: by the
-rounding error of the solver), so a bound built on them holds. What does not converge is an error, never a guess.
+Every number errs on the safe side: `smallest` is reduced, `largest` and `signless` raised by the residual and the
+rounding error, so a bound built on them holds. What does not converge is an error, never a guess.
 """
 
 from __future__ import annotations
@@ -228,7 +228,9 @@ def _certified(matrix: csr_array[np.float64], vector: Vector, scale: float, side
     value, residual = _rayleigh(matrix, vector)
     if not residual <= max(1e-8 * abs(value), min(64 * EPS * scale, 1e-2 * abs(value))):
         raise _NoConvergenceError(f"{_advice(len(vector))} (value {value:.6e}, residual {residual:.1e})")
-    return value + side * residual
+    size = abs(matrix) @ np.abs(vector / np.linalg.norm(vector))
+    rounding = EPS / 2 * float(np.linalg.norm(np.diff(matrix.indptr) * size))  # of a row's sum, term by term
+    return value + side * (residual + rounding)
 
 
 def _factored(matrix: Any) -> Any:
@@ -259,14 +261,22 @@ def _one_signed(matrix: csr_array[np.float64]) -> bool:
 
 
 def _is_narrow(matrix: csr_array[np.float64]) -> bool:
-    """Whether a factorisation stays sparse: rows can be ordered so that edges are short, about as on a square mesh."""
+    """Whether a factorisation stays sparse: rows can be ordered so that edges are short, about as on a square mesh.
+
+    Branches that end in leaves do not count; they are eliminated from the tips without any fill.
+    """
     from scipy.sparse import csr_matrix
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
+    from conformesh.kernels.graph import without_branches
+
     K = matrix.shape[0]
-    order = reverse_cuthill_mckee(csr_matrix(matrix), symmetric_mode=True)
-    place = np.empty(K, np.int64)
-    place[order] = np.arange(K)
-    rows = np.repeat(np.arange(K), np.diff(matrix.indptr))
-    reach = np.maximum.reduceat(place[rows] - place[matrix.indices], matrix.indptr[:-1])
+    core = np.flatnonzero(without_branches(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)))
+    if len(core) <= 2:
+        return True
+    inner = csr_matrix(matrix[core][:, core])
+    place = np.empty(len(core), np.int64)
+    place[reverse_cuthill_mckee(inner, symmetric_mode=True)] = np.arange(len(core))
+    rows = np.repeat(np.arange(len(core)), np.diff(inner.indptr))
+    reach = np.maximum.reduceat(place[rows] - place[inner.indices], inner.indptr[:-1])
     return float(reach.mean()) <= 4 * math.sqrt(K)

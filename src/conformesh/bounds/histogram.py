@@ -99,4 +99,5 @@ def arithmetic_epsilon(sizes: NDArray[np.int64], mixing: Mixing, rounds: int, wi
 
 
 def _power(rate: float, rounds: int) -> float:
-    return 1.0 if rounds == 0 else max(rate, 0.0) ** rounds
+    """Raise a rate that is itself only known to about 1e-15, so that round-off cannot make a bound too small."""
+    return 1.0 if rounds == 0 else (max(rate, 0.0) + 1e-13) ** rounds

@@ -60,10 +60,12 @@ class Simulator:
         return sum_over_neighbours(self.network.indptr, self.network.indices, message.values, message.weights)
 
     def _max(self, message: Max) -> Any:
-        return max_over_neighbours(self.network.indptr, self.network.indices, message.values)
+        found = max_over_neighbours(self.network.indptr, self.network.indices, message.values)
+        return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
 
     def _min(self, message: Min) -> Any:
-        return min_over_neighbours(self.network.indptr, self.network.indices, message.values)
+        found = min_over_neighbours(self.network.indptr, self.network.indices, message.values)
+        return found.astype(message.values.dtype, copy=False)
 
     def _each(self, message: Each) -> Heard:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""

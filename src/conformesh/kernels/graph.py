@@ -87,3 +87,35 @@ def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
             if (levels[k] - levels[indices[p]]) % 2 == 0:
                 return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
+    """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
+
+    Entries of a row that point at itself (a matrix's diagonal) are passed over.
+    """
+    K = indptr.size - 1
+    stays = np.ones(K, np.bool_)
+    degree = np.zeros(K, np.int64)
+    leaves = np.empty(K, np.int64)
+    count = 0
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            degree[k] += indices[p] != k
+        if degree[k] <= 1:
+            leaves[count] = k
+            count += 1
+    head = 0
+    while head < count:
+        k = leaves[head]
+        head += 1
+        stays[k] = False
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if stays[j] and j != k:
+                degree[j] -= 1
+                if degree[j] == 1:
+                    leaves[count] = j
+                    count += 1
+    return stays

@@ -61,16 +61,18 @@ def count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int) -> An
 
 
 @njit(cache=True)  # type: ignore[misc]
-def finite_extremes(values: Any, offsets: Any) -> Any:
-    """Return the smallest and the largest finite value of each sorted segment; +inf and -inf where it has none."""
+def segment_extremes(values: Any, offsets: Any, finite: bool) -> Any:
+    """Return the smallest and the largest (finite) value of each sorted segment; +inf and -inf where it has none."""
     segments = len(offsets) - 1
     low = np.full(segments, np.inf)
     high = np.full(segments, -np.inf)
     for i in range(segments):
-        first = bisect_right(values, offsets[i], offsets[i + 1], -np.inf)
+        first = offsets[i]
         last = offsets[i + 1] - 1
-        while last >= first and values[last] == np.inf:
-            last -= 1
+        if finite:
+            first = bisect_right(values, offsets[i], offsets[i + 1], -np.inf)
+            while last >= first and values[last] == np.inf:
+                last -= 1
         if first <= last:
             low[i] = values[first]
             high[i] = values[last]

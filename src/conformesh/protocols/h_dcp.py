@@ -25,8 +25,8 @@ from conformesh.bounds.histogram import Mixing, arithmetic_epsilon, cumulative_e
 from conformesh.certificate import Certificate, too_few
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.options import option
-from conformesh.protocols.quantiser import agree_on_edges, check_quantiser
+from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import mixing_weights
 from conformesh.protocols.wire import Wire
@@ -57,6 +57,8 @@ class HDCP:
         check_quantiser(self.bins, self.range)
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
+        check_choice("bound", self.bound, ("cumulative", "paper"))
+        check_choice("spectrum", self.spectrum, ("map", "estimated"))
         if not 0 < self.eta <= 1:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
 
@@ -65,15 +67,15 @@ def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: H
     """Run Algorithm 2 and read every device's threshold off its own view of the histogram."""
     wire = Wire(options.wire)
     weights = options.matrix or (yield from mixing_weights(site, options.weights, options.spectrum))
-    edges = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
+    quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
     rounds, chosen = _rounds(site, weights, options)
 
     scale = site.devices / np.maximum(site.totals, 1)
-    y = samples.counts(edges) * scale  # y_mk = K n_k / n * cumulative histogram
+    y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
     y = yield from gossip(y, site, weights, rounds, options.eta, wire)
 
     epsilons = [_epsilon(site, trial, weights, options, rounds, wire) for trial in range(site.trials)]
-    return _decide(site, y, edges, alphas, epsilons, options, weights, chosen)
+    return _decide(site, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
 def _rounds(site: Site, weights: Weights, options: HDCP) -> tuple[int, bool]:
@@ -119,7 +121,7 @@ def _epsilon(site: Site, trial: int, weights: Weights, options: HDCP, rounds: in
 def _decide(
     site: Site,
     y: Floats,
-    edges: Floats,
+    quantiser: Quantiser,
     alphas: tuple[Fraction, ...],
     epsilons: list[tuple[float, float]],
     options: HDCP,
@@ -146,11 +148,11 @@ def _decide(
                 holds = counts >= rank
             else:
                 holds = _certain(y[:, :, trial], n, rank, alpha, site.devices, consensus, precision, options.bound)
-                if options.range is None:
+                if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
             found = holds.any(axis=1)
             bin_ = holds.argmax(axis=1)
-            thresholds[found, trial, a] = edges[trial, bin_[found]]
+            thresholds[found, trial, a] = quantiser.edges[trial, bin_[found]]
             rank_here = None if counts is None else int(counts[0, bin_[0]]) if found[0] else n
             row.append(_certificate(rank, rank_here, consensus + precision, weights))
             if counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):

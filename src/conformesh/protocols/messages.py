@@ -5,7 +5,7 @@ never opens a socket, reads a clock or draws a random number of its own, so the 
 
 The first axis of `values` is always the devices hosted here. The *dtype* of `values` is what travels: float16, float32
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
-neighbours in ascending id, so that every engine gives the same bits.
+neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
 """
 
 from __future__ import annotations

@@ -9,3 +9,9 @@ from typing import Any
 def option(default: Any, help: str) -> Any:  # noqa: A002 - the word the command line uses
     """Declare a dataclass field with its default and one line of help."""
     return field(default=default, metadata={"help": help})
+
+
+def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+    """Refuse a word that is none of the known ones."""
+    if value not in known:
+        raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")

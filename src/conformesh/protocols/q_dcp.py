@@ -29,7 +29,7 @@ from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds
 from conformesh.protocols.consensus import agreed_mean
 from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import option
+from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
@@ -47,7 +47,7 @@ class QDCP:
     rounds: int = option(1500, "rounds of ADMM T")
     kappa: float = option(2000.0, "sharpness of the smoothed pinball loss")
     mu: float = option(2000.0, "weight of the regulariser that pulls towards s0")
-    s0: str = option("average", "average or min of the local quantiles, average-rank (order statistics), or a number")
+    s0: float | str = option("average", "average or min of the local quantiles, average-rank (order statistics), or a number")
     epsilon0: float = option(0.1, "assumed bound on |s0 - s*|; the guarantee rests on it")
     start: Literal["s0", "zeros"] = option("s0", "where ADMM starts: s0, or zeros as the paper prints")
     bound: Literal["sound", "paper"] = option("sound", "error terms: sound and computable, or paper (as printed)")
@@ -58,6 +58,9 @@ class QDCP:
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
     def __post_init__(self) -> None:
+        check_choice("start", self.start, ("s0", "zeros"))
+        check_choice("bound", self.bound, ("sound", "paper"))
+        check_choice("spectrum", self.spectrum, ("map", "estimated"))
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         for name in ("kappa", "mu"):

@@ -3,10 +3,13 @@
 Bin m holds the scores in (edge m-1, edge m]; the first also everything below, and what lies above the last edge
 overflows: its threshold is +inf, never silently the last edge.
 
-Message     nothing for a given range; else two numbers per round, for as many rounds as the diameter
+Message     nothing for a given range; else two numbers per round, for as many rounds as the diameter (twice that if
+            some score is infinite)
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,18 +29,36 @@ def check_quantiser(bins: int, range_: tuple[float, float] | None) -> None:
         raise ValueError(f"range must be two finite numbers LO < HI, got {range_[0]} {range_[1]}")
 
 
+@dataclass(frozen=True, eq=False)
+class Quantiser:
+    """Upper edges of the bins, (trials, bins), and whether no score of a trial lies above the last of them."""
+
+    edges: NDArray[np.float64]
+    complete: NDArray[np.bool_]
+
+
 def agree_on_edges(
     site: Site, samples: Samples, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
-) -> Protocol[NDArray[np.float64]]:
-    """Return the upper edges of the bins, (trials, bins), the same bits on every device."""
+) -> Protocol[Quantiser]:
+    """Return the quantiser, the same bits on every device."""
+    complete = np.zeros(site.trials, dtype=bool)
     if range_ is not None:
         low, high = np.full(site.trials, float(range_[0])), np.full(site.trials, float(range_[1]))
     else:
-        least, most = samples.extremes()
-        ends = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
-        ends = (yield from largest(ends, site))[0].astype(np.float64)  # one maximum serves both ends
-        ends = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
-        low, high = -ends[0], ends[1]
+        ends = yield from _ends(site, *samples.extremes(), wire)
+        complete = np.isfinite(ends[1])
+        if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
+            ends = yield from _ends(site, *samples.extremes(finite=True), wire)
+        low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
     share = np.arange(1, bins + 1) / bins
     edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow, and ends exactly at `high`
-    return np.asarray(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1))
+    return Quantiser(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1), complete)
+
+
+def _ends(
+    site: Site, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire
+) -> Protocol[NDArray[np.float64]]:
+    """Agree on the smallest and the largest score, (2, trials); one maximum serves both ends."""
+    mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
+    agreed = (yield from largest(mine, site))[0].astype(np.float64)
+    return np.stack([-agreed[0], agreed[1]])

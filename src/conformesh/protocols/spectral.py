@@ -40,8 +40,6 @@ def mixing_weights(site: Site, name: str, source: str) -> Protocol[Weights]:
         raise ValueError(f"unknown weights {name!r}; known: {', '.join(WEIGHTS)}")
     if source == "map":
         return WEIGHTS[name](site.network)
-    if source != "estimated":
-        raise ValueError(f"spectrum must be 'map' or 'estimated', got {source!r}")
     if name != "best-constant":
         raise ValueError(f"spectrum='estimated' goes with weights='best-constant', got {name!r}")
     spectrum = yield from estimate_spectrum(site)

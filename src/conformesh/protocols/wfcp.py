@@ -48,7 +48,7 @@ class WFCP:
 
 def wfcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: WFCP) -> Protocol[Outcome]:
     """Add up all histograms in one shot, then read the quantile off the sum."""
-    edges = yield from agree_on_edges(site, samples, options.bins, options.range)
+    edges = (yield from agree_on_edges(site, samples, options.bins, options.range)).edges
     counts = samples.counts(edges)
     histograms = np.diff(counts, axis=1, prepend=0)  # overflow needs no message: n is known
     per_device = histograms[0].size

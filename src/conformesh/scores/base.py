@@ -48,6 +48,16 @@ class Score(ABC):
         scores = self(outputs, labels)
         return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
 
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
+        """Return the label sets of a classification score; a regression score has none and says so."""
+        raise TypeError(
+            f"score '{self.name}' is for regression and has no label sets; use intervals(outputs, threshold)"
+        )
+
+    def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
+        """Return the intervals of a regression score; a classification score has none and says so."""
+        raise TypeError(f"score '{self.name}' is for classification and has no intervals; use sets(outputs, threshold)")
+
     def options(self) -> dict[str, Any]:
         """Return the options as plain JSON values; ``get_score(score.name, **score.options())`` equals the score."""
         return asdict(self)

@@ -150,8 +150,8 @@ def around(lower: Floats, upper: Floats, distance: Floats, empty: Array) -> Floa
     By the module's lemma the float after `distance` moves both ends outwards far enough.
     """
     ends = np.empty((len(lower), 2))
-    beyond = np.nextafter(distance, np.inf)
     with np.errstate(over="ignore"):
+        beyond = np.nextafter(distance, np.inf)
         ends[:, 0] = lower - beyond
         ends[:, 1] = upper + beyond
     ends[empty] = np.inf, -np.inf
@@ -162,9 +162,10 @@ def finite(who: str, what: str, array: Array) -> Floats:
     """Return the array as float64 if every number in it is finite."""
     values: Floats = array.astype(np.float64)
     if not np.isfinite(values).all():
-        i, *_ = np.argwhere(~np.isfinite(values))[0]
+        place = tuple(np.argwhere(~np.isfinite(values))[0])
         raise ValueError(
-            f"score '{who}' needs finite {what}, got {values[i]} in row {i}; drop the row or repair the model"
+            f"score '{who}' needs finite {what}, got {values[place]} in row {place[0]}; "
+            "drop the row or repair the model"
         )
     return values
 

@@ -1,0 +1,53 @@
+"""Fixtures that iterate over the tables, and the real data where it is there."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+from conformesh import METHODS, TOPOLOGIES, Network
+
+settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+@pytest.fixture(params=list(METHODS))
+def method(request):
+    """Every method of the table."""
+    return request.param
+
+
+@pytest.fixture(params=list(TOPOLOGIES))
+def topology(request):
+    """Every topology of the table, on 20 devices."""
+    return Network.of(request.param, 20, seed=1)
+
+
+@pytest.fixture(params=["chain", "cycle", "star", "torus", "complete"])
+def paper_network(request):
+    """The five graphs of the paper, on 20 devices."""
+    return Network.of(request.param, 20)
+
+
+@pytest.fixture
+def twenty_devices():
+    """Unequal, non-identical scores on 20 devices."""
+    rng = np.random.default_rng(20)
+    return [rng.beta(2, 2 + k / 4, size=rng.integers(20, 80)) for k in range(20)]
+
+
+@pytest.fixture(scope="session")
+def real_data():
+    """A function that loads real model outputs by name, or skips where they are absent."""
+    folder = Path(os.environ.get("CONFORMESH_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+    def load(name):
+        path = folder / name
+        if not path.exists():
+            pytest.skip(f"{name} is not here; set CONFORMESH_DATA to the folder that holds it")
+        return np.load(path)
+
+    return load

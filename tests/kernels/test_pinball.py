@@ -1,0 +1,79 @@
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import brentq
+from scipy.special import expit
+
+from conformesh.kernels.pinball import DEGREE, _solve, minimise
+from tests.reference import loss_gradient, smoothed_loss
+
+
+def slow_root(values, kappa, slope, rhs):
+    return brentq(
+        lambda s: expit(kappa * (s - values)).sum() + slope * s - rhs,
+        (rhs - len(values)) / slope - 1,
+        rhs / slope + 1,
+        xtol=1e-15,
+        rtol=1e-15,
+    )
+
+
+def drawn(kind, rng, n):
+    x = rng.normal(size=n)
+    return np.sort({"normal": x, "ties": np.round(x), "tight": x / 1e3}[kind])
+
+
+@settings(max_examples=200)
+@given(
+    st.integers(0, 2**32 - 1),
+    st.integers(0, 300),
+    st.sampled_from([1.0, 30.0, 2000.0, 1e5]),
+    st.sampled_from([1e-3, 1.0, 2000.0, 1e6]),
+    st.floats(-1, 2),
+    st.sampled_from(["normal", "ties", "tight"]),
+)
+def test_root_equals_a_root_finder(seed, n, kappa, slope, level, kind):
+    """Both solve F(s) + slope s = rhs, which rises everywhere; roots agree to about a billionth."""
+    rng = np.random.default_rng(seed)
+    values = drawn(kind, rng, n)
+    rhs = level * n + slope * rng.normal()
+    root = _solve(values, 0, n, kappa, slope, rhs, 0.0, np.full(1, np.nan), np.zeros(DEGREE + 2))
+    assert root == pytest.approx(slow_root(values, kappa, slope, rhs), rel=1e-9, abs=1e-9)
+
+
+def test_the_interpolant_gives_the_same_root_as_the_sum():
+    """A crowded window (20,000 scores in a few 1/kappa) switches to Chebyshev: 1e-13 a score, 2e-9 counts in all."""
+    rng = np.random.default_rng(5)
+    values = np.sort(rng.normal(size=20_000) / 100)
+    centre, coefficients = np.full(1, np.nan), np.zeros(DEGREE + 2)
+    x = 0.0
+    used = False
+    for rhs in np.linspace(9_000, 9_100, 40):  # a slowly moving problem, as ADMM poses it
+        x = _solve(values, 0, len(values), 2000.0, 500.0, rhs, x, centre, coefficients)
+        used |= bool(np.isfinite(centre[0]))
+        assert x == pytest.approx(slow_root(values, 2000.0, 500.0, rhs), abs=1e-12)
+    assert used
+
+
+def test_infinite_scores_count_as_saturated():
+    values = np.array([-np.inf, 0.0, np.inf])
+    assert minimise(values, 2000.0, 1.5, 1.0, 0.0) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_minimise_finds_the_minimum_of_the_loss():
+    rng = np.random.default_rng(2)
+    scores = np.sort(rng.normal(size=200))
+    gamma, kappa, mu, s0 = 0.9, 50.0, 3.0, 0.2
+    s = minimise(scores, kappa, gamma * len(scores), mu, s0)
+    assert abs(loss_gradient(s, scores, gamma, kappa, mu, s0)) < 1e-9
+    best = smoothed_loss(s, scores, gamma, kappa, mu, s0)
+    assert all(best <= smoothed_loss(s + d, scores, gamma, kappa, mu, s0) + 1e-9 for d in (-1e-3, 1e-3, -0.1, 0.1))
+
+
+def test_gradient_is_the_derivative_of_the_loss():
+    scores, h = np.array([0.3, -0.2, 1.0]), 1e-6
+    for s in (-0.5, 0.29, 0.8):
+        args = (scores, 0.8, 40.0, 2.0, 0.1)
+        slope = (smoothed_loss(s + h, *args) - smoothed_loss(s - h, *args)) / (2 * h)
+        assert loss_gradient(s, *args) == pytest.approx(slope, rel=1e-5, abs=1e-6)

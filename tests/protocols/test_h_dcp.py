@@ -1,0 +1,244 @@
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
+from conformesh.bounds.histogram import Mixing, arithmetic_epsilon, cumulative_epsilon, paper_epsilon, rounding_gain
+from conformesh.calibrating import counted_ranks
+from conformesh.protocols.consensus import rate_at
+from conformesh.protocols.wire import Wire
+from conformesh.weights import WEIGHTS
+from tests.reference import consensus_loop, pooled_threshold, weight_matrix
+from tests.strategies import alphas, device_scores, exact_rank, networks
+
+
+def run(scores, network, alpha, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", CalibrationNote)
+        warnings.simplefilter("ignore", TooFewScores)
+        return calibrate(scores, network, alpha, "h-dcp", **options)
+
+
+@st.composite
+def cases(draw):
+    network = draw(networks())
+    scores = draw(device_scores(network.devices))
+    options = {
+        "rounds": draw(st.one_of(st.none(), st.integers(0, 60))),
+        "bins": draw(st.integers(1, 40)),
+        "range": draw(st.sampled_from([None, (0.0, 1.0), (-2.0, 0.5), (0.1, 0.2)])),
+        "eta": draw(st.sampled_from([1.0, 0.7, 0.3])),
+        "weights": draw(st.sampled_from(list(WEIGHTS))),
+        "bound": draw(st.sampled_from(["cumulative", "paper"])),
+        "rounding": draw(st.booleans()),
+        "wire": draw(st.sampled_from([16, 32, 64])),
+    }
+    return scores, network, draw(alphas), options
+
+
+@settings(max_examples=400)
+@given(cases())
+def test_theorem_every_threshold_on_every_device_has_the_rank(case):
+    """The certificate never lies: any graph, range, T, eta, W, bound and wire width, n_k unequal or zero."""
+    scores, network, alpha, options = case
+    try:
+        result = run(scores, network, alpha, **options)
+    except OverflowError as error:  # a score of 1e8 does not fit 16 bits: said, not rounded to infinity
+        assert options["wire"] == 16  # noqa: PT017
+        assert "does not fit" in str(error)  # noqa: PT017
+        return
+    n = sum(map(len, scores))
+    rank = exact_rank(n, alpha, network.devices)
+    assert result.certificate.required_rank == rank
+    assert result.certificate.kind in ("counted", "bounded")
+    if rank > n:
+        assert np.isposinf(result.thresholds).all()
+        return
+    counts = counted_ranks(Samples.of(scores), result.thresholds)
+    assert (counts >= rank).all(), (counts, rank, result)
+    if result.certificate.kind == "counted":
+        assert len(set(result.thresholds.tolist())) == 1
+        assert result.certificate.counted_rank == counts[0]
+
+
+@settings(max_examples=100)
+@given(cases())
+def test_counted_threshold_is_the_smallest_edge_with_the_rank(case):
+    scores, network, alpha, options = case
+    options |= {"rounds": None, "wire": 64, "rounding": True, "range": (-2.0, 2.0)}
+    result = run(scores, network, alpha, **options)
+    n = sum(map(len, scores))
+    rank = exact_rank(n, alpha, network.devices)
+    if rank > n:
+        return
+    assert result.certificate.kind == "counted"
+    exact = pooled_threshold(scores, rank)
+    m = options["bins"]
+    edges = [-2.0 * (1 - i / m) + 2.0 * (i / m) for i in range(1, m + 1)]
+    expected = min((e for e in edges if e >= exact), default=np.inf)
+    assert result.threshold == pytest.approx(expected, abs=1e-15)
+
+
+@pytest.mark.parametrize("weights", list(WEIGHTS))
+@pytest.mark.parametrize("eta", [1.0, 0.5])
+def test_consensus_equals_the_printed_loop(topology, weights, eta):
+    """Tolerance: 40 rounds of sums of at most 19 terms in float64 differ by less than 1e-13 relative."""
+    from conformesh.engines import Simulator
+    from conformesh.protocols.consensus import gossip
+    from conformesh.protocols.site import Site
+
+    x = np.random.default_rng(0).random((20, 7))
+    w = WEIGHTS[weights](topology)
+    site = Site.everywhere(topology, np.ones((20, 1), dtype=np.int64))
+    ours, cost = Simulator(topology).run(gossip(x, site, w, 40, eta))
+    np.testing.assert_allclose(ours, consensus_loop(x, weight_matrix(topology, w), eta, 40), rtol=1e-12, atol=1e-13)
+    assert (cost.rounds, cost.numbers_per_device, cost.bits_per_device) == (40, 280, 280 * 64)
+
+
+@settings(max_examples=150)
+@given(networks(least=2), st.data())
+def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
+    """|y - P| <= cumulative + arithmetic at every bin and device, for 16, 32 and 64 bits on the wire."""
+    from conformesh.engines import Simulator
+    from conformesh.protocols.consensus import gossip
+    from conformesh.protocols.site import Site
+
+    scores = data.draw(device_scores(network.devices, infinite=False))
+    samples = Samples.of(scores)
+    n = int(samples.sizes.sum())
+    if n == 0:
+        return
+    rounds, wire = data.draw(st.integers(0, 80)), Wire(data.draw(st.sampled_from([16, 32, 64])))
+    weights = WEIGHTS[data.draw(st.sampled_from(list(WEIGHTS)))](network)
+    eta = data.draw(st.sampled_from([1.0, 0.4]))
+    edges = np.quantile(np.concatenate(scores), np.linspace(0, 1, 9))[None, :]
+    counts = samples.counts(edges)
+    site = Site.everywhere(network, samples.sizes)
+    y, _ = Simulator(network).run(gossip(counts * (network.devices / n), site, weights, rounds, eta, wire))
+    mixing = Mixing(
+        1 - eta * (1 - weights.second),
+        1 - eta * (1 - weights.smallest),
+        int(network.degree.max()),
+        eta * float(weights.strength.max()),
+    )
+    sizes = samples.sizes[:, 0]
+    epsilon = cumulative_epsilon(sizes, rate_at(weights, eta), rounds) + arithmetic_epsilon(sizes, mixing, rounds, wire)
+    truth = counts.sum(axis=0) / n
+    assert (np.abs(y - truth) <= epsilon).all()
+    np.testing.assert_allclose(y.mean(axis=0), truth, rtol=0, atol=1e-12 * network.devices)  # rounding moves no mean
+    assert cumulative_epsilon(sizes, rate_at(weights, eta), rounds) <= paper_epsilon(
+        sizes, 9, weights.gap, eta, rounds
+    ) * (1 + 1e-9) + 1e-300
+
+
+def test_rounding_gain_dominates_every_eigenvalue():
+    """G is a maximum over the whole interval of eigenvalues, so it dominates the sum of powers of each."""
+    for low, second in [(-0.9, 0.95), (-0.2, 0.5), (0.1, 0.99), (-0.99, -0.3), (0.0, 0.0)]:
+        gain = rounding_gain(Mixing(second, low, 4, 1.0), 50)
+        for eigenvalue in np.linspace(low, second, 101):
+            total = sum(abs(eigenvalue) ** s * (1 - eigenvalue) for s in range(50))
+            assert total <= gain * (1 + 1e-12)
+
+
+def test_paper_epsilon_has_the_published_values():
+    """K = 20, n_k = 50, M = 1000, T = 150: 44.1 on the chain, .183 on the cycle, 8.5e-5 on the star."""
+    sizes = np.full(20, 50)
+    for name, expected in [("chain", 44.1), ("cycle", 0.183), ("star", 8.5e-5)]:
+        gap = WEIGHTS["best-constant"](Network.of(name, 20)).gap
+        assert paper_epsilon(sizes, 1000, gap, 1.0, 150) == pytest.approx(expected, rel=6e-3)
+
+
+def test_cumulative_epsilon_is_126_times_smaller_with_a_thousand_bins():
+    sizes = np.full(20, 50)
+    ratio = paper_epsilon(sizes, 1000, 0.3, 1.0, 10) / cumulative_epsilon(sizes, 0.7, 10)
+    assert ratio == pytest.approx(126.5, rel=0.02)
+
+
+def test_scores_above_the_range_give_infinity_never_the_last_edge():
+    scores = [[0.2, 5.0, 6.0], [7.0, 8.0]]
+    result = run(scores, Network.chain(2), 0.3, range=(0.0, 1.0), bins=10)
+    assert result.certificate.kind == "counted"
+    assert result.threshold == np.inf
+    assert result.certificate.counted_rank == 5
+
+
+def test_an_agreed_range_bounds_a_hopeless_run_by_the_largest_score():
+    """With too few rounds nothing is known of the histogram, but everybody knows the maximum."""
+    rng = np.random.default_rng(1)
+    scores = [rng.random(20) for _ in range(20)]
+    with pytest.warns(CalibrationNote, match="error bound is still"):
+        result = calibrate(scores, Network.chain(20), 0.1, "h-dcp", rounds=1)
+    assert result.certificate.kind == "bounded"
+    assert result.threshold == max(s.max() for s in scores)
+
+
+def test_range_agreement_is_paid_for():
+    scores = [[0.1, 0.2], [0.3], [0.4, 0.9]]
+    net = Network.chain(3)
+    given_range = run(scores, net, 0.5, rounds=10, bins=5, range=(0.0, 1.0))
+    agreed = run(scores, net, 0.5, rounds=10, bins=5)
+    assert given_range.cost.rounds == 10
+    assert agreed.cost.rounds == 10 + net.diameter
+    assert agreed.cost.numbers_per_device == 10 * 5 + 2 * net.diameter
+
+
+@pytest.mark.parametrize("wire", [16, 32, 64])
+def test_bits_follow_the_wire(wire):
+    result = run([[0.1, 0.2], [0.3], [0.4, 0.9]], Network.chain(3), 0.5, rounds=10, bins=5, range=(0.0, 1.0), wire=wire)
+    assert result.cost.bits_per_device == 10 * 5 * wire
+
+
+def test_automatic_rounds_make_the_count_exact(paper_network, twenty_devices):
+    result = calibrate(twenty_devices, paper_network, 0.1, "h-dcp")
+    assert result.certificate.kind == "counted"
+    gossip = result.cost.rounds - paper_network.diameter
+    assert run(twenty_devices, paper_network, 0.1, rounds=gossip * 4 // 5).certificate.kind == "bounded"
+
+
+def test_a_wrong_consensus_matrix_is_caught_not_believed(twenty_devices):
+    """Ablation: a W that claims a gap it does not have fails the integer check instead of certifying."""
+    from dataclasses import replace
+
+    net = Network.chain(20)
+    honest = WEIGHTS["best-constant"](net)
+    liar = replace(honest, second=0.1, smallest=-0.1)
+    with pytest.raises(ArithmeticError, match="away from an integer"):
+        calibrate(twenty_devices, net, 0.1, "h-dcp", matrix=liar)
+
+
+def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
+    rng = np.random.default_rng(3)
+    other = [rng.normal(size=len(s) + 3) for s in twenty_devices]
+    net = Network.torus(5, 4)
+    levels = (0.05, 0.1, 0.5)
+    batch = calibrate_batch(Samples.of_trials([twenty_devices, other]), net, levels, "h-dcp", rounds=60)
+    for t, scores in enumerate((twenty_devices, other)):
+        for a, alpha in enumerate(levels):
+            single = run(scores, net, alpha, rounds=60)
+            np.testing.assert_array_equal(single.thresholds, batch.outcome.thresholds[:, t, a])
+            assert single.certificate == batch.outcome.certificates[t][a]
+            assert single.cost.to_dict() == batch.cost.to_dict()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"bins": 0}, "bins must be at least 1"),
+        ({"rounds": -1}, "rounds must be at least 0"),
+        ({"eta": 1.5}, "eta must lie in"),
+        ({"eta": 0.0}, "eta must lie in"),
+        ({"range": (1.0, 1.0)}, "range must be two finite numbers"),
+        ({"range": (0.0, float("inf"))}, "range must be two finite numbers"),
+        ({"wire": 8}, "16, 32 or 64"),
+        ({"weights": "best"}, "unknown weights"),
+        ({"spectrum": "guess"}, "spectrum must be"),
+        ({"bound": "loose"}, "bound must be"),
+        ({"kappa": 3.0}, "belongs to q-dcp"),
+    ],
+)
+def test_bad_options_say_what_was_needed(options, message):
+    with pytest.raises(ValueError, match=message):
+        calibrate([[0.1], [0.2]], Network.chain(2), 0.5, "h-dcp", **options)

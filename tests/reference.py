@@ -1,0 +1,140 @@
+"""Slow, obvious versions: each follows its formula to the letter, with no trick that the library uses."""
+
+import itertools
+import math
+from fractions import Fraction
+
+import numpy as np
+from scipy.optimize import brentq
+from scipy.special import expit
+
+
+def pooled_threshold(scores, rank):
+    """The rank-th smallest of all scores by a plain sort; +inf when there are fewer."""
+    pooled = np.sort(np.concatenate([np.asarray(s, float) for s in scores])) if len(scores) else np.array([])
+    return pooled[rank - 1] if rank <= len(pooled) else np.inf
+
+
+def loss_gradient(s, scores, gamma, kappa, mu, s0):
+    """Derivative of the smoothed, regularised pinball loss of one device ([Wen2025] Eq. (8))."""
+    x = kappa * (s - np.asarray(scores))
+    return (1 - gamma) * expit(x).sum() - gamma * expit(-x).sum() + mu * (s - s0)
+
+
+def smoothed_loss(s, scores, gamma, kappa, mu, s0):
+    """The loss itself, for checking the gradient by differences."""
+
+    def g(x):
+        return np.logaddexp(0, kappa * x) / kappa
+
+    scores = np.asarray(scores)
+    return gamma * g(scores - s).sum() + (1 - gamma) * g(s - scores).sum() + mu / 2 * (s - s0) ** 2
+
+
+def pooled_minimiser(scores, gamma, kappa, mu, s0):
+    """The minimiser of the sum of all devices' losses, by a scalar root finder."""
+
+    def gradient(s):
+        return sum(loss_gradient(s, device, gamma, kappa, mu, s0) for device in scores)
+
+    n, k = sum(map(len, scores)), len(scores)
+    reach = n / (k * mu) + 1e-9
+    return brentq(gradient, s0 - reach, s0 + reach, xtol=1e-14, rtol=1e-15)
+
+
+def incidence(network):
+    """A1, A2 of [Wen2025] Section 2: one row per undirected edge."""
+    pairs = [(i, int(j)) for i in range(network.devices) for j in network.neighbours(i) if i < j]
+    a1, a2 = np.zeros((len(pairs), network.devices)), np.zeros((len(pairs), network.devices))
+    for q, (i, j) in enumerate(pairs):
+        a1[q, i] = a2[q, j] = 1
+    return a1, a2
+
+
+def admm_in_matrices(scores, network, gamma, kappa, mu, s0, c, rounds, start=0.0):
+    """Algorithm 1 as printed, with A, B, z and lambda; every device's equation solved by bisection and Newton."""
+    a1, a2 = incidence(network)
+    a = np.vstack([a1, a2])
+    e = len(a1)
+    b = -np.vstack([np.eye(e), np.eye(e)])
+    s, z, dual = np.full(network.devices, start), np.full(e, start), np.zeros(2 * e)
+    for _ in range(rounds):
+        pull, slope = a.T @ dual + c * a.T @ (b @ z), c * np.diag(a.T @ a)
+        for k in range(network.devices):
+
+            def equation(x, k=k):
+                return loss_gradient(x, scores[k], gamma, kappa, mu, s0) + pull[k] + slope[k] * x
+
+            wide = (len(scores[k]) + abs(pull[k]) + mu * abs(s0)) / (slope[k] + mu) + 1
+            s[k] = brentq(equation, -wide, wide, xtol=1e-14, rtol=1e-15)
+        z = -np.linalg.inv(c * b.T @ b) @ b.T @ (c * a @ s + dual)
+        dual = dual + c * a @ s + c * b @ z
+    return s
+
+
+def consensus_loop(x, matrix, eta, rounds):
+    """Algorithm 2's loop as printed: every device, every j, one after the other."""
+    x = [np.array(row, dtype=float) for row in x]
+    devices = len(x)
+    for _ in range(rounds):
+        new = []
+        for k in range(devices):
+            step = np.zeros_like(x[k])
+            for j in range(devices):
+                step = step + matrix[k, j] * (x[j] - x[k])
+            new.append(x[k] + eta * step)
+        x = new
+    return np.array(x)
+
+
+def weight_matrix(network, weights):
+    """W as a dense matrix."""
+    w = np.zeros((network.devices, network.devices))
+    edge = np.broadcast_to(weights.edge, len(network.indices))
+    for i in range(network.devices):
+        for at in range(network.indptr[i], network.indptr[i + 1]):
+            w[i, network.indices[at]] = edge[at]
+    return w + np.diag(1 - w.sum(axis=1))
+
+
+def expected_coverage_exactly(local, sizes):
+    """FedCP-QQ's expected coverage for every server rank, in rational arithmetic on polynomials."""
+
+    def times(p, q):
+        out = [Fraction(0)] * (len(p) + len(q) - 1)
+        for (i, a), (j, b) in itertools.product(enumerate(p), enumerate(q)):
+            out[i + j] += a * b
+        return out
+
+    def plus(p, q):
+        return [a + b for a, b in itertools.zip_longest(p, q, fillvalue=Fraction(0))]
+
+    def power(p, n):
+        out = [Fraction(1)]
+        for _ in range(n):
+            out = times(out, p)
+        return out
+
+    below = []
+    for rank, n in zip(local, sizes, strict=True):  # P(the rank-th smallest of n uniforms <= u), a polynomial in u
+        poly = [Fraction(0)]
+        for i in range(rank, n + 1):
+            term = times(power([Fraction(0), Fraction(1)], i), power([Fraction(1), Fraction(-1)], n - i))
+            poly = plus(poly, [math.comb(n, i) * c for c in term])
+        below.append(poly)
+    exactly = [[Fraction(1)]]  # exactly i devices at or below u
+    for p in below:
+        above = plus([Fraction(1)], [-c for c in p])
+        exactly = [
+            plus(
+                times(exactly[i], above) if i < len(exactly) else [Fraction(0)],
+                times(exactly[i - 1], p) if i else [Fraction(0)],
+            )
+            for i in range(len(exactly) + 1)
+        ]
+    out = []
+    fewer = [Fraction(0)]
+    for k in range(1, len(sizes) + 1):
+        fewer = plus(fewer, exactly[k - 1])
+        out.append(sum(c / (i + 1) for i, c in enumerate(fewer)))
+    return out
