@@ -62,7 +62,7 @@ def admm_in_matrices(scores, network, gamma, kappa, mu, s0, c, rounds, start=0.0
         pull, slope = a.T @ dual + c * a.T @ (b @ z), c * np.diag(a.T @ a)
         for k in range(network.devices):
 
-            def equation(x, k=k):
+            def equation(x, k=k, pull=pull, slope=slope):
                 return loss_gradient(x, scores[k], gamma, kappa, mu, s0) + pull[k] + slope[k] * x
 
             wide = (len(scores[k]) + abs(pull[k]) + mu * abs(s0)) / (slope[k] + mu) + 1

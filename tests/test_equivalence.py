@@ -20,7 +20,9 @@ OPTIONS = {
 CASES = [(name, options) for name in METHODS for options in OPTIONS.get(name, [{}])]
 
 
-@pytest.mark.parametrize(("name", "options"), CASES, ids=lambda x: str(x) if isinstance(x, str) else "-".join(map(str, x)))
+@pytest.mark.parametrize(
+    ("name", "options"), CASES, ids=lambda x: str(x) if isinstance(x, str) else "-".join(map(str, x))
+)
 @pytest.mark.parametrize("network", [Network.chain(4), Network.star(5), Network.torus(3, 3)], ids=lambda n: n.name)
 def test_blocks_of_one_equal_the_simulator(name, options, network):
     rng = np.random.default_rng(0)

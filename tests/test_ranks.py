@@ -44,4 +44,3 @@ def test_alpha_in_single_precision_is_what_it_prints():
 def test_alpha_outside_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha must"):
         exact_alpha(alpha)
-

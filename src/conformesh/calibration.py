@@ -197,8 +197,8 @@ class Calibration:
 
     def __repr__(self) -> str:
         return (
-            f"Calibration({self.method}, alpha={self.alpha:g}: threshold {self.threshold:.6g} on {self.devices} devices, "
-            f"{self.certificate.kind}; {self.cost})"
+            f"Calibration({self.method}, alpha={self.alpha:g}: threshold {self.threshold:.6g} on {self.devices} "
+            f"devices, {self.certificate.kind}; {self.cost})"
         )
 
     def _score(self, score: Score | None) -> Score:

@@ -46,7 +46,9 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     p = hits / rows
     centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
-    return max(0.0, float(centre - half)), min(1.0, float(centre + half))
+    low = 0.0 if hits == 0 else float(centre - half)  # exact ends, where round-off would leave 1e-17
+    high = 1.0 if hits == rows else float(centre + half)
+    return low, high
 
 
 @dataclass(frozen=True)

@@ -284,7 +284,9 @@ class Network(metaclass=_ByTopology):
             raise ValueError("a network is undirected and the graph is directed: pass graph.to_undirected()")
         looped = [_name(a) for a, b in graph.edges() if a == b]
         if looped and self_loops != "drop":
-            raise ValueError(f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out")
+            raise ValueError(
+                f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out"
+            )
         node_of = {_name(node): node for node in graph}
         if len(node_of) < len(graph):
             raise ValueError("two nodes of the graph have the same name once written as text; rename them")
@@ -323,7 +325,9 @@ def natural_order(names: Iterable[str]) -> tuple[str, ...]:
     found = [*names]
     if all(re.fullmatch(r"[+-]?[0-9]+", name) for name in found):
         return tuple(sorted(found, key=lambda name: (int(name), name)))
-    parts = {name: [int(p) if p.isdecimal() and p.isascii() else p for p in re.split(r"([0-9]+)", name)] for name in found}
+    parts = {
+        name: [int(p) if p.isdecimal() and p.isascii() else p for p in re.split(r"([0-9]+)", name)] for name in found
+    }
     return tuple(sorted(found, key=lambda name: (parts[name], name)))
 
 

@@ -51,4 +51,3 @@ def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
     if n < 0 or devices < 1:
         raise ValueError(f"a rank needs n >= 0 scores on at least 1 device, got n={n}, devices={devices}")
     return math.ceil((1 - exact_alpha(alpha)) * (int(n) + int(devices)))
-

@@ -56,17 +56,22 @@ class Samples:
         if len(counts) > 1:
             raise ValueError(f"every trial must list the same devices, got trials with {counts} devices")
         pieces = [trial[device] for device in range(counts[0]) for trial in table]
-        return cls.from_flat(np.concatenate(pieces), np.array([len(piece) for piece in pieces]), len(table))
+        return cls._sorted(np.concatenate(pieces), np.array([len(piece) for piece in pieces]), len(table))
 
     @classmethod
     def from_flat(cls, values: Floats, sizes: Ints, trials: int = 1) -> Samples:
         """Build from flat scores already grouped by (device, trial), `sizes` of them in each group."""
-        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
-        np.cumsum(sizes, out=offsets[1:])
         values = np.array(values, dtype=np.float64)
         if np.isnan(values).any():
-            device = int(np.searchsorted(offsets, int(np.flatnonzero(np.isnan(values))[0]), side="right") - 1) // trials
-            raise ValueError(_nan_message(device, None))
+            owner = np.repeat(np.arange(len(sizes)) // trials, sizes)
+            raise ValueError(_nan_message(int(owner[np.isnan(values)][0]), None))
+        return cls._sorted(values, np.asarray(sizes), trials)
+
+    @classmethod
+    def _sorted(cls, values: Floats, sizes: Ints, trials: int) -> Samples:
+        """Take ownership of `values` and sort its segments in place."""
+        offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
+        np.cumsum(sizes, out=offsets[1:])
         sort_segments(values, offsets)
         return cls(values, offsets, trials)
 
@@ -108,7 +113,8 @@ class Samples:
 
         `thresholds` has shape (trials, M), ascending in M; the answer (devices, M, trials).
         """
-        return count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
+        counts: Ints = count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
+        return counts
 
     def extremes(self, finite: bool = False) -> tuple[Floats, Floats]:
         """Return each device's smallest and largest (finite) score, (devices, trials); +inf and -inf if it has none."""

@@ -146,7 +146,9 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) ->
     K = _at_least_one(devices)
     d = min(4, K - 1) if degree is None else degree
     if not min(1, K - 1) <= d < K or K * d % 2:
-        raise ValueError(f"random-regular needs 1 <= degree < devices with an even product, got degree={d}, devices={K}")
+        raise ValueError(
+            f"random-regular needs 1 <= degree < devices with an even product, got degree={d}, devices={K}"
+        )
     _require_room("random-regular", K, K * d / 2)
     rng = np.random.default_rng(seed)
     sparse = d <= (K - 1) / 2  # beyond half, draw the edges that are missing
@@ -229,7 +231,9 @@ def _at_least_one(devices: int) -> int:
 
 def _require_room(topology: str, devices: int, edges: float) -> None:
     if edges > MOST_EDGES:
-        raise ValueError(f"{topology} with {devices} devices would have about {edges:.1e} edges, more than fit in memory")
+        raise ValueError(
+            f"{topology} with {devices} devices would have about {edges:.1e} edges, more than fit in memory"
+        )
 
 
 def _sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:

@@ -125,9 +125,7 @@ def test_wfcp_with_noise_keeps_the_rank_outside_its_failure_event(noise, twenty_
     rank = exact_rank(n, 0.1, 20)
     short = 0
     for seed in range(300):
-        result = run(
-            twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise, seed=seed, bins=50, range=(0.0, 1.0)
-        )
+        result = run(twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise, seed=seed, bins=50, range=(0.0, 1.0))
         assert result.certificate.kind == "assumed"
         short += counted_ranks(Samples.of(twenty_devices), [result.threshold])[0] < rank
     assert short <= 12
@@ -148,7 +146,8 @@ def test_wfcp_without_noise_has_the_rank(network, alpha, data):
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"noise": -1.0}, "noise must be"), ({"failure": 0.0}, "failure must lie"), ({"bins": 0}, "bins")]
+    ("options", "message"),
+    [({"noise": -1.0}, "noise must be"), ({"failure": 0.0}, "failure must lie"), ({"bins": 0}, "bins")],
 )
 def test_wfcp_refuses_nonsense(options, message):
     with pytest.raises(ValueError, match=message):

@@ -47,8 +47,7 @@ def test_theorem_every_threshold_on_every_device_has_the_rank(case):
     try:
         result = run(scores, network, alpha, **options)
     except OverflowError as error:  # a score of 1e8 does not fit 16 bits: said, not rounded to infinity
-        assert options["wire"] == 16  # noqa: PT017
-        assert "does not fit" in str(error)  # noqa: PT017
+        assert (options["wire"], "does not fit" in str(error)) == (16, True)  # noqa: PT017
         return
     n = sum(map(len, scores))
     rank = exact_rank(n, alpha, network.devices)
@@ -129,9 +128,10 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
     truth = counts.sum(axis=0) / n
     assert (np.abs(y - truth) <= epsilon).all()
     np.testing.assert_allclose(y.mean(axis=0), truth, rtol=0, atol=1e-12 * network.devices)  # rounding moves no mean
-    assert cumulative_epsilon(sizes, rate_at(weights, eta), rounds) <= paper_epsilon(
-        sizes, 9, weights.gap, eta, rounds
-    ) * (1 + 1e-9) + 1e-300
+    assert (
+        cumulative_epsilon(sizes, rate_at(weights, eta), rounds)
+        <= paper_epsilon(sizes, 9, weights.gap, eta, rounds) * (1 + 1e-9) + 1e-300
+    )
 
 
 def test_rounding_gain_dominates_every_eigenvalue():

@@ -193,7 +193,9 @@ def test_one_device_needs_no_message():
     rng = np.random.default_rng(0)
     scores = [rng.random(200)]
     result = run(scores, Network.chain(1), s0="0.9", rounds=1)
-    assert result.estimate == pytest.approx(pooled_minimiser(scores, level(scores, 1, 0.1), 2000.0, 2000.0, 0.9), abs=1e-9)
+    assert result.estimate == pytest.approx(
+        pooled_minimiser(scores, level(scores, 1, 0.1), 2000.0, 2000.0, 0.9), abs=1e-9
+    )
     assert result.certificate.epsilon_T == 0
 
 

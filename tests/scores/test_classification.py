@@ -23,7 +23,7 @@ EVERY = [LAC(), Logit(), Margin(), APS(), APS(randomised=True, seed=3), RAPS(), 
 
 @st.composite
 def tables(draw):
-    """Probabilities with ties, zeros, repeated rows, peaked and flat rows, in float32 or float64."""
+    """Probabilities with ties, zeros of both signs, repeated rows, peaked and flat rows, in float32 or float64."""
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     rows, columns = draw(st.integers(1, 4)), draw(st.integers(2, 24))
     kind = draw(st.sampled_from(["softmax", "ties", "flat", "one-hot"]))
@@ -36,6 +36,7 @@ def tables(draw):
     else:
         p = np.eye(columns)[rng.integers(0, columns, rows)]
     p = (p / p.sum(axis=1, keepdims=True)).astype(draw(st.sampled_from([np.float32, np.float64])))
+    p[(p == 0.0) & (rng.random(p.shape) < 0.5)] = -0.0
     return p[rng.integers(0, rows, rows)]
 
 
@@ -179,6 +180,13 @@ def test_randomised_scores_lie_between_the_mass_above_and_the_full_score():
     assert (drawn >= full - own - 1e-12).all()
     np.testing.assert_array_equal(APS(randomised=True)(p, labels, np.ones(200)), full)
     np.testing.assert_array_equal(APS(randomised=True).sets(p, 0.8, np.ones(200)), APS().sets(p, 0.8))
+
+
+@pytest.mark.parametrize("classes", [1, 2, 16, 300])
+def test_a_uniform_of_zero_makes_the_best_label_free(classes):
+    """Score 0 at threshold 0: the first of equal labels is in, the others are not."""
+    row = np.full((1, classes), 1.0 / classes)
+    np.testing.assert_array_equal(np.flatnonzero(APS(randomised=True).sets(row, 0.0, 0.0)), [0])
 
 
 def test_draws_repeat_by_seed_and_differ_between_calibration_and_prediction():

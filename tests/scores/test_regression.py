@@ -43,6 +43,7 @@ def outputs_of(score, a, b, scale):
 @example(a=1.0, b=1.0, scale=3.0, at=(1.1, 0))
 @example(a=1e20, b=1e20, scale=1.0, at=(3.0, 0))
 @example(a=0.0, b=0.0, scale=5e-324, at=(5e-324, 0))
+@example(a=0.0, b=0.0, scale=1e10, at=(3e-320, 0))
 @example(a=-1.7e308, b=1.7e308, scale=0.5, at=(1.7e308, 0))
 @example(a=0.0, b=-1.7976931348623157e308, scale=1.0, at=(0.0, 0))
 def test_every_label_within_the_threshold_lies_in_the_interval(score, a, b, scale, at):

@@ -78,8 +78,8 @@ def rounding_gain(mixing: Mixing, rounds: int) -> float:
 def arithmetic_epsilon(sizes: NDArray[np.int64], mixing: Mixing, rounds: int, wire: Wire) -> float:
     r"""Return what finite precision adds: rounding on the wire, and float64 in the devices.
 
-    With Y = max over rounds of ||y(t)||, wire errors obey ``||d(t)|| <= u Y + sqrt(K) v`` (u relative, v subnormal), and
-    the float64 arithmetic of one round adds at most ``g Y`` with ``g = (degree + 6) (1 + 2 strength) 2^-53``. So
+    With Y = max over rounds of ||y(t)||, wire errors obey ``||d(t)|| <= u Y + sqrt(K) v`` (u relative, v subnormal),
+    and the float64 arithmetic of one round adds at most ``g Y`` with ``g = (degree + 6) (1 + 2 strength) 2^-53``. So
 
     .. math:: Y \le \frac{\|c\| + G \sqrt K v}{1 - G u - T g}, \qquad
               \epsilon = G (u Y + \sqrt K v) + (T + 2) g Y,

@@ -1,8 +1,9 @@
-r"""How far Q-DCP's estimate can be from the quantile: the paper's two terms, as printed and as devices can compute them.
+r"""How far Q-DCP's estimate can be from the quantile: the paper's two terms, as printed and as devices compute them.
 
 Notation: gamma = r / n; kappa the sharpness and mu the weight of the regulariser ``mu/2 (s - s0)^2``; per device
 ``L = max_k n_k kappa / 4 + mu``. The graph has E undirected edges, M+ and M- are its unsigned and signed incidence
-matrices, so ``sigma_max(M+)^2`` is the largest eigenvalue of D+A and ``sigma_min(M-)^2`` the smallest non-zero one of D-A.
+matrices, so ``sigma_max(M+)^2`` is the largest eigenvalue of D+A and ``sigma_min(M-)^2`` the smallest non-zero one of
+D-A.
 """
 
 from __future__ import annotations
@@ -25,9 +26,7 @@ class Rate:
     delta: float
 
 
-def admm_rate(
-    spectrum: Spectrum, smoothness: float, mu: float, c: float | None = None, b: float | None = None
-) -> Rate:
+def admm_rate(spectrum: Spectrum, smoothness: float, mu: float, c: float | None = None, b: float | None = None) -> Rate:
     r"""Choose c and b to make delta as large as it gets, or take what the user gives.
 
     .. math:: \delta = \min\left\{ \frac{(b-1)\,\sigma_{\min}^2}{b\,\sigma_{\max}^2},\;

@@ -1,12 +1,12 @@
 r"""Expected coverage of a quantile of quantiles (FedCP-QQ), in closed form.
 
-The l-th smallest of n_k i.i.d. scores covers a new point with a Beta(l, n_k - l + 1) probability X_k. Over m devices the
-server takes the k-th smallest; it covers with the k-th smallest of the X_k, so the expected coverage is
+The l-th smallest of n_k i.i.d. scores covers a new point with a Beta(l, n_k - l + 1) probability X_k. Over m devices
+the server takes the k-th smallest; it covers with the k-th smallest of the X_k, so the expected coverage is
 
 .. math:: M = \int_0^1 P(\text{fewer than } k \text{ of the } X_j \text{ are} \le u) \, du.
 
-With equal sizes the count is binomial and the integrand is ``1 - I(I(u; l, n-l+1); k, m-k+1)`` ([Humbert2023]); with unequal
-sizes it is Poisson-binomial.
+With equal sizes the count is binomial and the integrand is ``1 - I(I(u; l, n-l+1); k, m-k+1)`` ([Humbert2023]); with
+unequal sizes it is Poisson-binomial.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The simulator: all devices in one process, messages as arrays, costs on a ledger.
 
-Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers). Independent runs
-may ride along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
+Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers). Independent
+runs may ride along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
 """
 
 from __future__ import annotations
@@ -87,24 +87,29 @@ class _Ledger:
     def __init__(self, devices: int, runs: int) -> None:
         self.rounds = 0
         self.runs = runs
+        self.everyone = [0.0, 0.0]  # numbers and bits that every device sent alike: most rounds only touch these
         self.numbers = np.zeros(devices)
         self.bits = np.zeros(devices)
 
     def enter(self, message: Message) -> None:
-        if isinstance(message, Pool):
-            if message.oracle:
-                return
+        width = 8 * message.values.dtype.itemsize
+        if isinstance(message, Sum | Max | Min):
+            self.rounds += 1
+            numbers = message.values[0].size / (1 if message.shared else self.runs)
+            self.everyone[0] += numbers
+            self.everyone[1] += numbers * width
+            return
+        if isinstance(message, Each):
+            self.rounds += 1
+            per_device = message.values[0].size / self.runs * message.speakers
+        elif message.oracle:
+            return
+        else:
+            self.rounds += 2  # up to the server, and back
             # the offsets may cut a device's values into trials: add them up per device
             per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1) / self.runs
-            self.rounds += 2  # up to the server, and back
-        else:
-            if isinstance(message, Each):
-                per_device = message.values[0].size / self.runs * message.speakers
-            else:
-                per_device = np.full(len(self.numbers), message.values[0].size / (1 if message.shared else self.runs))
-            self.rounds += 1
         self.numbers += per_device
-        self.bits += per_device * (8 * message.values.dtype.itemsize)
+        self.bits += per_device * width
 
     def cost(self) -> Cost:
-        return Cost(self.rounds, self.numbers, self.bits)
+        return Cost(self.rounds, self.numbers + self.everyone[0], self.bits + self.everyone[1])

@@ -23,7 +23,7 @@ def drift(
     )
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _drift(x: Any, neighbours: Any, sent: Any, strength: Any, step: float) -> None:
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):

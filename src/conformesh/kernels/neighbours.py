@@ -11,6 +11,7 @@ Python threads call it at once, and the engines do both. ``NUMBA_NUM_THREADS=1``
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -188,4 +189,4 @@ def _table(indptr: Offsets, x: Array, real: bool = False) -> Array:
     if x.ndim == 0 or len(x) < len(indptr) - 1:
         raise ValueError(f"messages need one row for each of the {len(indptr) - 1} devices, got shape {x.shape}")
     kind = np.float64 if real or x.dtype.kind == "f" else np.int64
-    return np.ascontiguousarray(x, dtype=kind).reshape(len(x), int(np.prod(x.shape[1:])))
+    return np.ascontiguousarray(x, dtype=kind).reshape(len(x), math.prod(x.shape[1:]))

@@ -30,7 +30,7 @@ NEWTON_STEPS = 100
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
     """Return [first, last): the scores within `reach` of s; with REACH / kappa all others are 0 or 1 in float64."""
     first = bisect_right(values, start, stop, s - reach)
@@ -38,7 +38,7 @@ def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
     return first, last
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
     """Sum sigma and its derivative in s over the window."""
     total = 0.0
@@ -52,7 +52,7 @@ def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
     return total, kappa * slope
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _interpolate(values: Any, first: int, last: int, centre: float, kappa: float, coefficients: Any) -> None:
     """Fill the Chebyshev coefficients of F on [centre - 1/kappa, centre + 1/kappa], window sum only."""
     n = DEGREE + 1
@@ -70,7 +70,7 @@ def _interpolate(values: Any, first: int, last: int, centre: float, kappa: float
         coefficients[k] = c * (1.0 if k == 0 else 2.0) / n
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _chebyshev(coefficients: Any, t: float) -> Any:
     """Evaluate the interpolant and its derivative in t by Clenshaw's recurrence."""
     b1 = b2 = d1 = d2 = 0.0
@@ -80,7 +80,7 @@ def _chebyshev(coefficients: Any, t: float) -> Any:
     return coefficients[0] + t * b1 - b2, b1 + t * d1 - d2
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def _solve(
     values: Any, start: int, stop: int, kappa: float, slope: float, rhs: float, x: float, centre: Any, coefficients: Any
 ) -> float:
@@ -120,7 +120,7 @@ def _solve(
     return x
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def admm_step(
     values: Any,
     offsets: Any,
@@ -140,8 +140,9 @@ def admm_step(
     """Take one ADMM step of every local problem, in place: duals first, then s from its own last value.
 
     Problem p uses the segment ``p // repeats`` (the trailing axis of alphas shares a device's scores); all other arrays
-    are flat over problems. `own` is what the device sent and `neighbours` the sum of what it heard. `centres` (problems,
-    1) and `coefficients` (problems, DEGREE + 2) remember the interpolants between rounds; start with centres = nan.
+    are flat over problems. `own` is what the device sent and `neighbours` the sum of what it heard. `centres`
+    (problems, 1) and `coefficients` (problems, DEGREE + 2) remember the interpolants between rounds; start with
+    centres = nan.
     """
     for p in range(len(s)):
         duals[p] += half_c[p] * (degree[p] * own[p] - neighbours[p])
@@ -151,7 +152,7 @@ def admm_step(
         s[p] = _solve(values, start, stop, kappa, slope[p], rhs, s[p], centres[p], coefficients[p])
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def minimise(values: Any, kappa: float, target: float, mu: float, s0: float) -> float:
     """Return the minimiser of the smoothed, regularised pinball loss of sorted scores ([Wen2025] Eq. (9)).
 

@@ -22,7 +22,7 @@ def sort_segments(values: Floats, offsets: Ints) -> None:
         values[start:stop].sort()
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def bisect_right(values: Any, lo: int, hi: int, x: float) -> int:
     """Return the first index in [lo, hi) whose value exceeds x, or hi."""
     while lo < hi:
@@ -34,7 +34,7 @@ def bisect_right(values: Any, lo: int, hi: int, x: float) -> int:
     return lo
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int) -> Any:
     """Count, per segment, the values at or below each ascending threshold: (devices, M, trials) integers.
 
@@ -60,7 +60,7 @@ def count_at_most(values: Any, offsets: Any, thresholds: Any, trials: int) -> An
     return out
 
 
-@njit(cache=True)  # type: ignore[misc]
+@njit(cache=True)
 def segment_extremes(values: Any, offsets: Any, finite: bool) -> Any:
     """Return the smallest and the largest (finite) value of each sorted segment; +inf and -inf where it has none."""
     segments = len(offsets) - 1

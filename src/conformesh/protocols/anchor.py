@@ -37,7 +37,8 @@ def anchor(
     """Return s0, the same on every device: (devices here, trials, alphas).
 
     The average (or minimum) of the devices' own quantiles at level gamma, agreed on by consensus; or a given number.
-    Sample quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores stay out.
+    Sample quantiles interpolate between order statistics (`average-rank`: they do not). Devices without scores stay
+    out.
     """
     if str(kind) not in ANCHORS:
         return np.full((len(site.here), *gamma.shape), float(kind))
@@ -63,7 +64,9 @@ def local_quantiles(samples: Samples, gamma: Floats, interpolate: bool = True) -
     """Return each device's own sample quantile at level gamma, (devices here, trials, alphas)."""
     sizes = samples.sizes[:, :, None]
     if not interpolate:
-        whole = np.ceil(np.round(gamma * sizes, 9)).astype(np.int64)  # gamma = r / n: undo the float noise of the product
+        whole = np.ceil(np.round(gamma * sizes, 9)).astype(
+            np.int64
+        )  # gamma = r / n: undo the float noise of the product
         return samples.at_rank(np.clip(whole, 1, np.maximum(sizes, 1)))
     place = np.maximum(sizes - 1, 0) * gamma
     below = np.floor(place).astype(np.int64)

@@ -90,15 +90,17 @@ def local(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: A
         ]
         for t in range(site.trials)
     ]
+    yield from ()  # a protocol that never asks is still a generator
     return Outcome(thresholds, certificates)
-    yield  # a protocol that never asks is still a generator
 
 
 def _counts_at(samples: Samples, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Count each device's own scores at or below its own thresholds, (devices, trials, alphas)."""
     counts = np.zeros(thresholds.shape, dtype=np.int64)
     for device, trial, a in np.ndindex(*thresholds.shape):
-        counts[device, trial, a] = np.searchsorted(samples.segment(device, trial), thresholds[device, trial, a], "right")
+        counts[device, trial, a] = np.searchsorted(
+            samples.segment(device, trial), thresholds[device, trial, a], "right"
+        )
     return counts
 
 
@@ -120,7 +122,5 @@ def average(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options:
     mean = yield from anchor(site, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))
     thresholds = np.where(ranks > n[:, None], np.inf, mean)
     nothing = Certificate("none", assumption="nothing: an average of quantiles is not a quantile")
-    certificates = [
-        [too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)
-    ]
+    certificates = [[too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)]
     return Outcome(thresholds, certificates)

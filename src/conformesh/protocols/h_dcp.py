@@ -6,7 +6,7 @@ Guarantees  at every device at least r of all scores lie at or below its thresho
 Message     the histogram, one number per bin and round; two more per round while the devices agree on a range
 Departures  - the message is the *cumulative* histogram: by linearity the same consensus, and rounding on the wire does
               not add up over bins
-            - scores above the range go to an overflow bin whose threshold is +inf; it needs no message, since n is known
+            - scores above the range go to an overflow bin whose threshold is +inf; it needs no message: n is known
             - counts are integers: rounded once the bound allows it, and a bound only has to exceed r - 1
             - what finite precision adds is part of epsilon (docs/guarantees.md)
 """
@@ -47,7 +47,9 @@ class HDCP:
     range: tuple[float, float] | None = option(None, "score range LO HI of the quantiser; by default agreed on")
     eta: float = option(1.0, "update rate of the consensus, in (0, 1]")
     weights: str = option("best-constant", "consensus matrix W: best-constant, metropolis or max-degree")
-    bound: Literal["cumulative", "paper"] = option("cumulative", "error bound: cumulative (tight), or paper (as printed)")
+    bound: Literal["cumulative", "paper"] = option(
+        "cumulative", "error bound: cumulative (tight), or paper (as printed)"
+    )
     rounding: bool = option(True, "round counts to integers once the bound allows it")
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
@@ -145,7 +147,7 @@ def _decide(
                 row.append(too_few(rank, n))
                 continue
             if counts is not None:
-                holds = counts >= rank
+                holds = np.asarray(counts >= rank)
             else:
                 holds = _certain(y[:, :, trial], n, rank, alpha, site.devices, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
@@ -183,10 +185,10 @@ def _certain(
     noise where this cannot cost a rank.
     """
     if bound == "cumulative":
-        return n * (y - (consensus + precision)) > rank - 1
+        return np.asarray(n * (y - (consensus + precision)) > rank - 1)
     level = (1 - alpha) * (n + devices)
     slack = n * precision if 2 * n * precision < level - (rank - 1) else -n * precision
-    return n * (y - consensus) >= float(level) - slack
+    return np.asarray(n * (y - consensus) >= float(level) - slack)
 
 
 def _certificate(rank: int, counted: int | None, epsilon: float, weights: Weights) -> Certificate:

@@ -70,7 +70,7 @@ class Each:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heard:
-    """What `Each` brought: message i went from device `sender[i]` to `receiver[i]` (global rows), and said `values[i]`."""
+    """What `Each` brought: message i went from `sender[i]` to `receiver[i]` (global rows) and said `values[i]`."""
 
     receiver: NDArray[np.int64]
     sender: NDArray[np.int64]

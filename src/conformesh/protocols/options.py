@@ -6,7 +6,7 @@ from dataclasses import field
 from typing import Any
 
 
-def option(default: Any, help: str) -> Any:  # noqa: A002 - the word the command line uses
+def option(default: Any, help: str) -> Any:
     """Declare a dataclass field with its default and one line of help."""
     return field(default=default, metadata={"help": help})
 

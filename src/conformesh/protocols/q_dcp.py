@@ -47,7 +47,9 @@ class QDCP:
     rounds: int = option(1500, "rounds of ADMM T")
     kappa: float = option(2000.0, "sharpness of the smoothed pinball loss")
     mu: float = option(2000.0, "weight of the regulariser that pulls towards s0")
-    s0: float | str = option("average", "average or min of the local quantiles, average-rank (order statistics), or a number")
+    s0: float | str = option(
+        "average", "average or min of the local quantiles, average-rank (order statistics), or a number"
+    )
     epsilon0: float = option(0.1, "assumed bound on |s0 - s*|; the guarantee rests on it")
     start: Literal["s0", "zeros"] = option("s0", "where ADMM starts: s0, or zeros as the paper prints")
     bound: Literal["sound", "paper"] = option("sound", "error terms: sound and computable, or paper (as printed)")
@@ -150,8 +152,8 @@ def _admm(
             coefficients,
         )
         sent = wire(s.reshape(shape))
-        own = sent.astype(np.float64).ravel()
-        neighbours = np.ravel((yield Sum(sent)))
+        own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
+        neighbours = (yield Sum(sent)).reshape(-1)
     return s.reshape(shape)
 
 

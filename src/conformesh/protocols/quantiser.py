@@ -1,4 +1,4 @@
-"""The quantiser: common bins for everybody's scores ([Wen2025] Eq. (19)), over a given range or one the devices agree on.
+"""The quantiser: common bins for everybody's scores ([Wen2025] Eq. (19)), over a given or an agreed range.
 
 Bin m holds the scores in (edge m-1, edge m]; the first also everything below, and what lies above the last edge
 overflows: its threshold is +inf, never silently the last edge.

@@ -46,7 +46,7 @@ class Site:
     @property
     def trials(self) -> int:
         """How many independent draws ride along."""
-        return self.sizes.shape[1]
+        return int(self.sizes.shape[1])
 
     @property
     def totals(self) -> NDArray[np.int64]:

@@ -6,14 +6,15 @@ device knows the roster (so K) and its own neighbours, nothing else of the graph
 Each round is one step of three power iterations at once. With B = I - L / (2 d_max):
     v <- B v      decays slowest along the eigenvector of l_min; the constant part is harmless, since we look at L v
     u <- L u      grows fastest along the eigenvector of l_max
-    q <- (D+A) q  stays positive, so max_k ((D+A) q)_k / q_k bounds its largest eigenvalue from above (Collatz-Wielandt)
-Every phase ends with one maximum over all devices, which normalises the vectors and lets all see the same ratios; phases
-double until the estimates settle.
+    q <- (D+A) q  stays positive, so max_k ((D+A) q)_k / q_k is at least its largest eigenvalue (Collatz-Wielandt)
+Every phase ends with one maximum over all devices, which normalises the vectors and lets all see the same ratios;
+phases double until the estimates settle.
 
 Assumes     graph connected, smallest id 0 of the roster present
 Guarantees  an estimate: power iteration approaches l_min from above and l_max from below, at a rate nobody knows.
             `signless` alone is a true upper bound. What rests on the rest says so in its certificate.
-Message     three numbers per round, nine per round of a maximum; one or two integers while the devices learn how far apart they are
+Message     three numbers per round, nine per round of a maximum; one or two integers per round at the beginning,
+            while the devices learn how far apart they are
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 r"""WFCP: histograms added up on the air, at a server ([Zhu2024]; [Wen2025] Section 3.2).
 
-Assumes     a server that hears all devices at once (a star); with noise: Gaussian, independent of the scores, known sigma
-Guarantees  without noise the counts are exact: *counted*. With noise of standard deviation sigma per bin of the average
-            histogram, the running sum over M bins leaves its true value by more than sigma sqrt(M) z with probability at
-            most 2 P(N > z) = beta (Levy's inequality); asking for the level (1 - alpha)/(1 - beta) pays for that event
+Assumes     a server that hears all devices at once (a star); noise Gaussian, independent of the scores, sigma known
+Guarantees  without noise the counts are exact: *counted*. With noise of standard deviation sigma per bin of the
+            average histogram, the running sum over M bins exceeds its true value by more than sigma sqrt(M) z with
+            probability at most 2 P(N > z) = beta (Levy's inequality); asking for the level (1 - alpha)/(1 - beta)
+            pays for that event
 Message     the histogram, one number per bin, once, all devices at the same time
 Departures  the channel is a sum plus Gaussian noise; fading and power control are left out
 """
@@ -84,7 +85,7 @@ def _certificate(
         counted = int(total[: holds.argmax() + 1].sum()) if holds.any() else n
         return Certificate("counted", rank, counted)
     words = (
-        f"the channel noise is Gaussian with standard deviation {options.noise:g} per bin and independent of the scores, "
-        f"which nobody checked"
+        f"the channel noise is Gaussian with standard deviation {options.noise:g} per bin and independent of the "
+        "scores, which nobody checked"
     )
     return Certificate("assumed", rank, None, margin / n, assumption=words)

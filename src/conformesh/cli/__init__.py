@@ -1,0 +1,86 @@
+"""The command line: a thin layer over the library.
+
+A command is a function with annotated parameters in a module of its own and a line in `COMMANDS`. Its module is imported
+when the command is called, so that ``conformesh --help`` answers without loading what only one command needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from conformesh._version import __version__
+from conformesh.cli import console
+
+COMMANDS: dict[str, tuple[str, str]] = {  # name -> (module of the function of that name, one line of help)
+    "demo": ("demo", "Every method on real images: a table and two pictures."),
+    "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
+    "predict": ("predict", "Turn model outputs into prediction sets."),
+    "methods": ("listing", "The methods, what they promise and what they send."),
+    "topologies": ("listing", "The graphs that have a name, and their options."),
+    "scores": ("listing", "The nonconformity scores, and their options."),
+    "weights": ("listing", "The consensus weights."),
+}
+
+
+class Commands(TyperGroup):
+    """The commands, each loaded when called; every error is one line."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Put the real command in the place of its line in the help."""
+        name, listed, rest = super().resolve_command(ctx, args)
+        return name, _load(name) if name in COMMANDS else listed, rest
+
+    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+        """Run, and turn whatever happens into output, one line on stderr and an exit code."""
+        given = [*(sys.argv[1:] if args is None else args)]
+        debug = "--debug" in given  # may stand anywhere, also behind the command
+        given = [word for word in given if word != "--debug"] or ["--help"]
+        with console.errors_in_one_line(debug):
+            code = super().main(given, "conformesh", **{**extra, "standalone_mode": False})
+            sys.stdout.flush()
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _settings() -> dict[str, Any]:
+    """Boxes and colours are for people: in a pipe help is plain text."""
+    return {"rich_markup_mode": "rich" if sys.stdout.isatty() else None, "pretty_exceptions_enable": False}
+
+
+def _load(name: str) -> Any:
+    module, line = COMMANDS[name]
+    alone = typer.Typer(add_completion=False, **_settings())
+    function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), name)
+    alone.command(name, short_help=line)(function)
+    return typer.main.get_command(alone)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        print(f"conformesh {__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+) -> None:
+    """Conformal prediction for devices that cannot pool their data and talk only to their neighbours."""
+
+
+app = typer.Typer(cls=Commands, name="conformesh", **_settings())
+app.callback()(_root)
+for _name, (_, _line) in COMMANDS.items():
+    app.command(_name, help=_line)(lambda: None)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

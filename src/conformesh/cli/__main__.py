@@ -1,0 +1,5 @@
+"""``python -m conformesh.cli``."""
+
+from conformesh.cli import main
+
+main()

@@ -1,0 +1,170 @@
+"""``conformesh calibrate``: from a file of scores to a certified threshold."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from conformesh.calibrating import calibrate as agree
+from conformesh.calibration import Calibration
+from conformesh.certificate import KINDS
+from conformesh.cli import console
+from conformesh.cli.options import checked_options, key_values, with_flags
+from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.methods import METHODS, get_method
+from conformesh.network import Network
+from conformesh.ranks import exact_alpha
+from conformesh.scores import SCORES, Score, get_score
+from conformesh.topologies import TOPOLOGIES
+
+
+@with_flags
+def calibrate(
+    scores: Annotated[
+        str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
+    ],
+    alpha: Annotated[
+        str, typer.Option(metavar="NUMBER", help="Tolerated miscoverage, strictly between 0 and 1.")
+    ] = "0.1",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "h-dcp",
+    topology: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
+    ] = None,
+    topology_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of the topology and, where it has one, of the method.", show_default=False)
+    ] = None,
+    strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    **options: Any,
+) -> None:
+    """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
+
+    SCORES has a column `device` and a column `score`, one row per calibration point. The devices talk over the topology,
+    or over the graph whose edges are given. Methods: see `conformesh methods`.
+    """
+    exact_alpha(alpha)
+    if "seed" in get_method(method).option_names():
+        options["seed"] = seed
+    chosen = checked_options(method, options)
+    kind = named_score(score, score_option or [])
+    held = read_scores(scores)
+    network = _network(held, topology, topology_option or [], graph, seed or 0)
+    with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
+        result = agree(
+            held.for_devices(network.ids),
+            network,
+            alpha,
+            method,
+            score=kind,
+            strict=strict,
+            observer=lambda *_: progress.step(),
+            **chosen,
+        )
+    if out is not None:
+        result.save(out)
+    if as_json:
+        print(result.to_json())
+    else:
+        console.print_facts(f"conformesh {method}", facts(result))
+
+
+def named_score(name: str | None, pairs: list[str]) -> Score | None:
+    """Build the score that was named, with its options."""
+    if name is None:
+        if pairs:
+            raise ValueError(f"--score-option {pairs[0]} needs --score to say whose option it is")
+        return None
+    hints = get_type_hints(SCORES[name]) if name in SCORES else {}
+    return get_score(name, **key_values(pairs, "score option", hints))
+
+
+def _network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Path | None, seed: int) -> Network:
+    if graph is not None:
+        if topology is not None or pairs:
+            raise ValueError(f"give a topology or --graph, not both: got --graph {graph} and a topology")
+        return _network_of(graph, held)
+    devices = len(held.devices)
+    if topology is None:
+        topology = "torus"
+        if not pairs and not _factors(devices):
+            topology = "cycle"
+            console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --topology")
+    known = TOPOLOGIES.get(topology)
+    hints = {} if known is None else _hints_of(known.build)
+    found = Network.of(topology, devices, seed=seed, **key_values(pairs, "topology option", hints))
+    return found.relabelled(held.devices)
+
+
+def _network_of(graph: Path, held: ScoreFile) -> Network:
+    network = Network.from_edges(graph)
+    known = {*network.ids}
+    strange = [device for device in held.devices if device not in known]
+    if strange:
+        more = f" (and {len(strange) - 1} more)" if len(strange) > 1 else ""
+        raise ValueError(
+            f"unknown device {strange[0]!r}{more}: it has scores in {held.name} but no edge in {graph}; "
+            "add its edges or drop its rows"
+        )
+    return network
+
+
+def _factors(devices: int) -> bool:
+    return any(devices % side == 0 for side in range(2, int(devices**0.5) + 1))
+
+
+def _hints_of(build: Any) -> dict[str, Any]:
+    return {name: hint for name, hint in get_type_hints(build).items() if name in inspect.signature(build).parameters}
+
+
+def facts(result: Calibration) -> list[tuple[str, str]]:
+    """Return what a person wants to know first."""
+    low, high = float(result.thresholds.min()), result.threshold
+    same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
+    certificate, cost = result.certificate, result.cost
+    lines = [
+        ("threshold", f"{console.in_digits(high)} ({same})"),
+        ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
+    ]
+    if isinstance(certificate.required_rank, int):
+        counted = "" if certificate.counted_rank is None else f", counted {certificate.counted_rank:,}"
+        lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {result.scores:,} scores"))
+    elif certificate.required_rank is not None:
+        lines.append(("rank", "required and counted by each device for itself, see --json"))
+    if certificate.epsilon is not None:
+        lines.append(("epsilon", _epsilon(result)))
+    if certificate.assumption:
+        lines.append(("assuming", certificate.assumption))
+    sent = f"{cost.numbers_per_device:,.10g} numbers, {console.in_bits(cost.bits_per_device)}"
+    return [
+        *lines,
+        ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
+        ("devices", f"{result.devices:,} with {result.scores:,} scores in all"),
+        ("network", result.network),
+        ("method", f"{result.method}, alpha {result.alpha:g}"),
+        ("seconds", f"{result.seconds:.3f}"),
+    ]
+
+
+def _epsilon(result: Calibration) -> str:
+    c = result.certificate
+    if c.epsilon_T is None or c.epsilon_bias is None:
+        return f"{c.epsilon:.3g} of the scores"
+    return f"{c.epsilon:.3g} added to the estimate (convergence {c.epsilon_T:.3g}, bias {c.epsilon_bias:.3g})"

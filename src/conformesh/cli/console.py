@@ -1,0 +1,206 @@
+"""What the terminal sees: answers on stdout, everything else on stderr, and plain text wherever nobody is looking."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+
+PATIENCE = 1.0  # seconds before a progress bar appears
+
+USAGE: Any = typer.BadParameter.__base__  # typer may carry a click of its own; this is that click's UsageError
+BAD_INPUT = (ValueError, TypeError, OverflowError, OSError)  # the caller's mistake, by the library's own convention
+
+
+@contextmanager
+def errors_in_one_line(debug: bool = False) -> Iterator[None]:
+    """Exit 2 for what the caller can mend and 1 for what they cannot, with one line saying what it was."""
+    try:
+        yield
+    except (KeyboardInterrupt, typer.Abort):
+        _say("error: interrupted")
+        sys.exit(130)
+    except BrokenPipeError:  # the reader has seen enough: no complaint, and none when Python flushes at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        if isinstance(error, USAGE):
+            where = error.ctx.command_path if error.ctx is not None else "conformesh"
+            _say(f"error: {_one_line(error.format_message())}", f"try: {where} --help")
+            sys.exit(2)
+        _say(f"error: {_in_words(error)}")
+        sys.exit(2 if isinstance(error, BAD_INPUT) else 1)
+
+
+def _in_words(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}; check the path and its permissions"
+    if isinstance(error, BAD_INPUT):
+        return _one_line(str(error)) or type(error).__name__
+    return f"unexpected {type(error).__name__}: {_one_line(str(error))}; --debug shows the traceback"
+
+
+def note(text: str) -> None:
+    """Say on stderr what was decided for the user."""
+    _say(f"note: {_one_line(text)}")
+
+
+@contextmanager
+def warnings_in_one_line() -> Iterator[None]:
+    """Print each warning as one line on stderr, once, after the work is done."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield
+    for text in dict.fromkeys(_one_line(str(warning.message)) for warning in caught):
+        _say(f"warning: {text}")
+
+
+def _say(*lines: str) -> None:
+    for line in lines:
+        print(line, file=sys.stderr)
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+# --- progress ---------------------------------------------------------------------------------------------------------
+
+
+class Progress:
+    """Count steps; from the first second on a bar on stderr shows them, where stderr is a terminal.
+
+    A thread draws the bar, so that work which never reports, such as a first compilation, has its clock too.
+    """
+
+    def __init__(self, what: str, total: int | None = None, unit: str = "") -> None:
+        self.what = what
+        self.total = total
+        self.unit = unit
+        self.steps = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._draw, daemon=True) if sys.stderr.isatty() else None
+
+    def step(self, what: str | None = None) -> None:
+        """Finish one step, and say what comes next."""
+        self.steps += 1
+        self.what = what or self.what
+
+    def __enter__(self) -> Progress:
+        if self._thread is not None:
+            self._thread.start()
+        return self
+
+    def __exit__(self, *reason: object) -> None:
+        self._done.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _draw(self) -> None:
+        if self._done.wait(PATIENCE):
+            return
+        from rich.console import Console
+        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        of = "" if self.total is None else f" of {self.total}"
+        count = TextColumn("{task.completed:,.0f}" + of + (f" {self.unit}" if self.unit else ""))
+        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
+        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
+            task = bar.add_task(self.what, total=self.total)
+            while not self._done.wait(0.1):
+                bar.update(task, completed=self.steps, description=self.what)
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def print_facts(title: str, facts: Sequence[tuple[str, str]]) -> None:
+    """Print names with values: a panel on a terminal, ``name: value`` lines in a pipe."""
+    if not sys.stdout.isatty():
+        for name, value in facts:
+            print(f"{name}: {value}")
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.panel import Panel
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0))
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in facts:
+        table.add_row(name, Text(value))
+    Console().print(Panel(table, title=title, title_align="left", box=box.ROUNDED, expand=False))
+
+
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], *, right: Sequence[str] = (), group_by: str | None = None
+) -> None:
+    """Print a table: ruled on a terminal, aligned text in a pipe; numbers in the columns `right` end at the right.
+
+    With `group_by` a line separates rows that differ in that column.
+    """
+    where = None if group_by is None else [*columns].index(group_by)
+    ends = [where is not None and i + 1 < len(rows) and rows[i + 1][where] != row[where] for i, row in enumerate(rows)]
+    if not sys.stdout.isatty():
+        _print_aligned(columns, rows, right, ends)
+        return
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=box.SIMPLE_HEAD)
+    for column in columns:
+        justify: Any = "right" if column in right else "left"
+        table.add_column(column, justify=justify, overflow="fold")
+    for row, end in zip(rows, ends, strict=True):
+        table.add_row(*map(Text, row), end_section=end)
+    Console().print(table)
+
+
+def _print_aligned(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], ends: Sequence[bool]
+) -> None:
+    widths = [max(map(len, column)) for column in zip(columns, *rows, strict=True)]
+    pad: list[Callable[[str, int], str]] = [str.rjust if column in right else str.ljust for column in columns]
+
+    def line(cells: Sequence[str]) -> str:
+        return "  ".join(p(cell, width) for p, cell, width in zip(pad, cells, widths, strict=True)).rstrip()
+
+    print(line(columns))
+    print(line(["-" * width for width in widths]))
+    for row, end in zip(rows, ends, strict=True):
+        print(line(row))
+        if end:
+            print()
+
+
+def in_bits(bits: float) -> str:
+    """Return an amount of data for people.
+
+    >>> in_bits(64), in_bits(9_600_000), in_bits(0)
+    ('64 bit', '9.6 Mbit', '0')
+    """
+    if bits == 0:
+        return "0"
+    for unit, size in (("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3)):
+        if bits >= 0.9995 * size:
+            return f"{bits / size:.3g} {unit}"
+    return f"{bits:.3g} bit"
+
+
+def in_digits(value: float) -> str:
+    """Return a number in six significant digits; infinity is "inf"."""
+    return f"{value:.6g}"

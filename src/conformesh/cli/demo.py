@@ -1,0 +1,258 @@
+"""``conformesh demo``: real images, devices that differ, every method on a torus and on a chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from conformesh.calibrating import Batch, calibrate_batch
+from conformesh.cli import console
+from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
+from conformesh.evaluation import wilson
+from conformesh.methods import METHODS
+from conformesh.network import Network
+from conformesh.plots import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.protocols.messages import Message, Sum
+from conformesh.ranks import conformal_rank, exact_alpha
+from conformesh.samples import Samples
+from conformesh.scores import LAC
+
+NETWORKS = ("torus", "chain")
+REACH = ("neighbours", "nothing", "server")  # the order of the table: first what needs no server
+SCORE = LAC()
+
+
+@dataclass(frozen=True)
+class Line(Measured):
+    """One method on one network, over all splits.
+
+    Attributes
+    ----------
+    needs
+        Whom a device must be able to reach.
+    guarantee, assumption
+        The kind of certificate, and what it rests on.
+    thresholds
+        Smallest and largest threshold of a device, each device's own averaged over the splits.
+    rounds, bits
+        The cost of one calibration; bits for each device.
+    """
+
+    needs: str
+    guarantee: str
+    assumption: str
+    thresholds: tuple[float, float]
+    rounds: int
+    bits: float
+
+
+def demo(
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("conformesh-demo"),
+    devices: Annotated[int, typer.Option(help="How many devices share the images.")] = 20,
+    alpha: Annotated[str, typer.Option(metavar="NUMBER", help="Tolerated miscoverage.")] = "0.1",
+    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
+    splits: Annotated[int, typer.Option(min=1, help="Random calibration/test splits to average over.")] = 40,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Write network.png and methods.png.")] = True,
+) -> None:
+    """Run every method on handwritten digits that are spread unevenly over devices, on a torus and on a chain.
+
+    A classifier is trained on the spot; each device calibrates with its own images and is tested on others of its own.
+    Coverage and set size are averages over random splits into the two.
+    """
+    level = exact_alpha(alpha)
+    networks = [Network.of(name, devices, seed=seed) for name in NETWORKS]
+    steps = len(METHODS) * len(networks) + 1 + 2 * picture
+    with console.Progress("training the classifier", steps) as progress:
+        digits = load_digits_at(devices, seed)
+        drawn = [split(digits, seed, number) for number in range(splits)]
+        samples = Samples.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
+        progress.step()
+        lines = []
+        for network in networks:
+            for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs)):
+                progress.what = f"{method} on {network.name}"
+                batch = calibrate_batch(samples, network, (level,), method)
+                lines.append(_measure(method, network, batch, digits, drawn))
+                progress.step("drawing" if picture else None)
+        pictures = _draw(out, digits, drawn[0], networks, lines, float(level), progress.step) if picture else []
+    sizes = samples.sizes[:, 0]
+    if as_json:
+        print(json.dumps(_object(digits, sizes, lines, pictures, float(level), seed, splits)))
+    else:
+        _report(digits, sizes, lines, pictures, float(level), splits)
+
+
+def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+    return SCORE(digits.probabilities[rows], digits.labels[rows])
+
+
+def _measure(method: str, network: Network, batch: Batch, digits: Digits, drawn: Sequence[Split]) -> Line:
+    """Form the sets of all test rows of all splits, each with the threshold of its own device, and count."""
+    coverage, sizes = [], []
+    for trial, one in enumerate(drawn):
+        threshold = batch.outcome.thresholds[one.device, trial, 0]
+        sets = SCORE.sets(digits.probabilities[one.test], threshold)
+        coverage.append(sets[np.arange(len(one.test)), digits.labels[one.test]].mean())
+        sizes.append(sets.sum(axis=1).mean())
+    low, high = _interval(np.array(coverage), len(drawn[0].test))
+    certificates = [row[0] for row in batch.outcome.certificates]
+    own = batch.outcome.thresholds[:, :, 0].mean(axis=1)
+    return Line(
+        method=method,
+        network=network.name,
+        coverage=float(np.mean(coverage)),
+        low=low,
+        high=high,
+        size=float(np.mean(sizes)),
+        needs=METHODS[method].needs,
+        guarantee=" or ".join(dict.fromkeys(certificate.kind for certificate in certificates)),
+        assumption=certificates[0].assumption,
+        thresholds=(float(own.min()), float(own.max())),
+        rounds=batch.cost.rounds,
+        bits=batch.cost.bits_per_device,
+    )
+
+
+def _interval(coverage: NDArray[np.float64], rows: int) -> tuple[float, float]:
+    """Enclose the mean coverage over splits by a Wilson interval for as many rows as the splits are worth.
+
+    The rows of a split share a threshold and so are no independent hits. How far the splits differ says how many
+    independent rows would have been as informative (the design effect of cluster samples).
+    """
+    mean, worth = float(coverage.mean()), float(rows)
+    if len(coverage) > 1 and coverage.var() > 0:
+        worth = mean * (1 - mean) / (float(coverage.var(ddof=1)) / len(coverage))
+    worth = max(1.0, min(worth, float(rows * len(coverage))))
+    return wilson(round(mean * worth), round(worth))
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _report(
+    digits: Digits, sizes: NDArray[np.int64], lines: Sequence[Line], pictures: Sequence[Path], alpha: float, splits: int
+) -> None:
+    print(
+        f"{len(sizes)} devices hold {sizes.sum():,} scores in all ({sizes.min()} to {sizes.max()} each), of handwritten "
+        "digits in unequal mixes.\n"
+        "Nobody shares data and there is no server: the devices talk to their neighbours only.\n"
+        f"A classifier trained on {TRAINING} images names the right digit for {digits.accuracy:.1%} of the others; "
+        f"how many digits must a set name\nto hold the right one for {1 - alpha:.4g} of them? "
+        f"Coverage and size are means over {splits} random splits.\n"
+    )
+    columns = ("network", "method", "needs", "guarantee", "threshold", "coverage", "mean size", "rounds", "bits/device")
+    rows = [
+        (
+            line.network,
+            line.method,
+            line.needs,
+            line.guarantee + ("*" if line.guarantee == "counted" and line.assumption else ""),
+            _span(*line.thresholds),
+            f"{line.coverage:.4f}",
+            f"{line.size:.3f}",
+            f"{line.rounds:,}",
+            console.in_bits(line.bits),
+        )
+        for line in lines
+    ]
+    right = ("threshold", "coverage", "mean size", "rounds", "bits/device")
+    console.print_table(columns, rows, right=right, group_by="network")
+    print()
+    for text in _reading(lines, alpha):
+        print(text)
+    if pictures:
+        print("\npictures: " + ", ".join(map(str, pictures)))
+
+
+def _reading(lines: Sequence[Line], alpha: float) -> list[str]:
+    """How to read the table, in facts that were measured."""
+    at = {(line.method, line.network): line for line in lines}
+    first, second = dict.fromkeys(line.network for line in lines)
+    h, slow, pooled = at["h-dcp", first], at["h-dcp", second], at["fcp", first]
+    q = at["q-dcp", first]
+    texts = [
+        f"Target: coverage {1 - alpha:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} digits "
+        f"a set; fcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
+        f"h-dcp takes {h.rounds:,} rounds on the {first} and {slow.rounds:,} on the {second}; q-dcp sends "
+        f"{console.in_bits(q.bits)} a device on the {first} instead of {console.in_bits(h.bits)}, and names {q.size:.3f} "
+        "digits.",
+        "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody "
+        "checked. none: no promise.",
+    ]
+    starred = {line.method: line.assumption for line in lines if line.guarantee == "counted" and line.assumption}
+    return texts + [f"* {method}: {words}." for method, words in starred.items()]
+
+
+def _span(low: float, high: float) -> str:
+    return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f} to {high:.4f}"
+
+
+def _object(
+    digits: Digits,
+    sizes: NDArray[np.int64],
+    lines: Sequence[Line],
+    pictures: Sequence[Path],
+    alpha: float,
+    seed: int,
+    splits: int,
+) -> dict[str, Any]:
+    rows = [asdict(line) for line in lines]
+    for row in rows:
+        row["thresholds"] = [value if np.isfinite(value) else str(value) for value in row["thresholds"]]
+    return {
+        "alpha": alpha,
+        "seed": seed,
+        "splits": splits,
+        "devices": len(sizes),
+        "scores": int(sizes.sum()),
+        "sizes": sizes.tolist(),
+        "accuracy": digits.accuracy,
+        "results": rows,
+        "pictures": [str(path) for path in pictures],
+    }
+
+
+# --- pictures ---------------------------------------------------------------------------------------------------------
+
+
+def _draw(
+    out: Path,
+    digits: Digits,
+    one: Split,
+    networks: Sequence[Network],
+    lines: Sequence[Line],
+    alpha: float,
+    done: Callable[[], None],
+) -> list[Path]:
+    out.mkdir(parents=True, exist_ok=True)
+    scores = [_scores(digits, rows) for rows in one.calibration]
+    first, second = out / "network.png", out / "methods.png"
+    draw_agreement(first, [_agreement(scores, network, alpha) for network in networks], alpha)
+    done()
+    draw_methods(second, lines, alpha)
+    done()
+    return [first, second]
+
+
+def _agreement(scores: Sequence[NDArray[np.float64]], network: Network, alpha: float) -> Agreement:
+    """Watch H-DCP on one split: after every round, the quantile of the histogram that each device holds by then."""
+    samples = Samples.of(scores)
+    n = int(samples.sizes.sum())
+    level = (min(conformal_rank(n, alpha, network.devices), n) - 0.5) / n  # between two ranks: no rounding matters
+    views: list[NDArray[np.float64]] = []
+
+    def watch(_: int, message: Message, answer: object) -> None:
+        if isinstance(message, Sum):
+            held = message.values[:, :, 0]  # the cumulative histogram of each device, up to a factor
+            views.append(((held >= level * held[:, -1:]).argmax(axis=1) + 1) / held.shape[1])
+
+    batch = calibrate_batch(samples, network, (alpha,), "h-dcp", range=(0.0, 1.0), observer=watch)
+    return Agreement(network, samples.sizes[:, 0], np.array(views), float(batch.outcome.thresholds.max()))

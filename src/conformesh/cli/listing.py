@@ -1,0 +1,97 @@
+"""``conformesh methods``, ``topologies``, ``scores`` and ``weights``: what there is, as tables or JSON."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
+
+
+def methods(as_json: AsJson = False) -> None:
+    """List the methods: what they promise, whom a device must reach and what it sends."""
+    from conformesh.methods import METHODS
+
+    rows = [
+        {
+            "method": name,
+            "guarantee": method.guarantee,
+            "needs": method.needs,
+            "sends": method.sends,
+            "paper": method.paper,
+            "summary": method.summary,
+            "options": _options(method.options),
+        }
+        for name, method in METHODS.items()
+    ]
+    _show(rows, ("method", "guarantee", "needs", "sends", "summary", "paper"), as_json)
+
+
+def topologies(as_json: AsJson = False) -> None:
+    """List the topologies; their options go to calibrate as --topology-option key=value."""
+    from conformesh.topologies import TOPOLOGIES
+
+    rows = [
+        {
+            "topology": name,
+            "summary": topology.summary,
+            "random": topology.random,
+            "options": [{"name": option, "help": text} for option, text in topology.options.items()],
+        }
+        for name, topology in TOPOLOGIES.items()
+    ]
+    _show(rows, ("topology", "summary", "random", "options"), as_json)
+
+
+def scores(as_json: AsJson = False) -> None:
+    """List the nonconformity scores; their options go to calibrate and predict as --score-option key=value."""
+    from conformesh.scores import SCORES
+
+    rows = [
+        {"score": name, "task": score.task, "summary": score.summary, "options": _options(score)}
+        for name, score in SCORES.items()
+    ]
+    _show(rows, ("score", "task", "summary", "options"), as_json)
+
+
+def weights(as_json: AsJson = False) -> None:
+    """List the consensus weights that h-dcp can use."""
+    from conformesh.weights import WEIGHTS
+
+    rows = [{"weights": name, "summary": _summary(build)} for name, build in WEIGHTS.items()]
+    _show(rows, ("weights", "summary"), as_json)
+
+
+def _summary(function: Callable[..., Any]) -> str:
+    """What a function returns, from the first line of its docstring, without markup."""
+    line = (function.__doc__ or "").strip().split("\n")[0].removeprefix("Return ").rstrip(".")
+    return re.sub(r":math:|`|_\{(\w+)\}", lambda found: f"_{found[1]}" if found[1] else "", line)
+
+
+def _options(kind: type[Any]) -> list[dict[str, Any]]:
+    """Name, default and meaning of a dataclass's options; of a method only those that a user may set."""
+    of_method = any("help" in field.metadata for field in fields(kind))
+    chosen = [field for field in fields(kind) if "help" in field.metadata or not of_method]
+    return [
+        {"name": f.name, "default": f.default, **({"help": f.metadata["help"]} if f.metadata else {})} for f in chosen
+    ]
+
+
+def _show(rows: list[dict[str, Any]], columns: Sequence[str], as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(rows))
+    else:
+        console.print_table(columns, [[_cell(row[column]) for column in columns] for row in rows])
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, list):
+        return ", ".join(option["name"] for option in value)
+    return ("yes" if value else "no") if isinstance(value, bool) else str(value)

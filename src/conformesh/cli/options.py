@@ -1,0 +1,137 @@
+"""Flags from options: what a method, topology or score can be told, as command line flags with their help.
+
+The flags of `calibrate` are the union of the options of all methods, so that a new line in `METHODS` brings its own.
+"""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, dataclass, fields
+from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+
+import typer
+
+from conformesh.methods import METHODS, make_options
+
+PANEL = "Options of methods"
+
+
+@dataclass(frozen=True)
+class Flag:
+    """One option, and what it means to each method that has it."""
+
+    name: str
+    hints: dict[str, Any]
+    fields: dict[str, Field[Any]]
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        """The values that some method allows, where they can be listed."""
+        listed = [get_args(hint) for hint in self.hints.values() if get_origin(hint) is Literal]
+        return tuple(dict.fromkeys(str(value) for values in listed for value in values))
+
+    @property
+    def kind(self) -> Any:
+        """The type of the flag: that of the option, or text where methods differ."""
+        kinds = {str if get_origin(hint) is Literal else hint for hint in self.hints.values()}
+        return kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
+
+    @property
+    def help(self) -> str:
+        """What it means, and to whom; the same meaning is said once."""
+        meanings: dict[tuple[str, str], list[str]] = {}
+        for method, field in self.fields.items():
+            default = "" if field.default in (None, MISSING) else f"; default {_shown(field.default)}"
+            meanings.setdefault((field.metadata["help"], default), []).append(method)
+        lines = [
+            f"{text[:1].upper()}{text[1:]} ({', '.join(who)}{default})." for (text, default), who in meanings.items()
+        ]
+        return " ".join(lines)
+
+    def parameter(self) -> inspect.Parameter:
+        """Return the parameter of the command."""
+        dashed = self.name.replace("_", "-")
+        metavar = "LO HI" if get_origin(self.kind) is tuple else "|".join(self.choices) or None
+        word = f"--{dashed}/--no-{dashed}" if self.kind is bool else f"--{dashed}"
+        info = typer.Option(word, help=self.help, metavar=metavar, rich_help_panel=PANEL, show_default=False)
+        kind = Annotated[self.kind | None, info]  # None: not given, the method's own default holds
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+
+
+def flags_of_methods() -> dict[str, Flag]:
+    """Return every option of every method, in the order of `METHODS`."""
+    flags: dict[str, Flag] = {}
+    for method, entry in METHODS.items():
+        hints = get_type_hints(entry.options)
+        for field in fields(entry.options):
+            if "help" in field.metadata:
+                flag = flags.setdefault(field.name, Flag(field.name, {}, {}))
+                flag.hints[method] = without_none(hints[field.name])
+                flag.fields[method] = field
+    return flags
+
+
+def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command ``(..., **options)`` one parameter for each option of a method that it does not have itself."""
+    own = [*inspect.signature(command, eval_str=True).parameters.values()]
+    names = {parameter.name for parameter in own}
+    extra = [flag.parameter() for name, flag in flags_of_methods().items() if name not in names]
+    known = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD] + extra
+    command.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in known}
+    return command
+
+
+def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, after the method has accepted them."""
+    chosen = {name: value for name, value in given.items() if value is not None}
+    flags = flags_of_methods()
+    for name, value in chosen.items():
+        hint = flags[name].hints.get(method)
+        if get_origin(hint) is Literal and value not in (allowed := get_args(hint)):
+            raise ValueError(f"{name} of {method} must be {' or '.join(map(str, allowed))}, got {value!r}")
+    make_options(method, chosen)
+    return chosen
+
+
+def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Read ``key=value`` words; each value takes the type that `hints` gives its key (unknown keys stay text)."""
+    found: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = pair.partition("=")
+        key = key.strip().replace("-", "_")
+        if not (equals and key and text.strip()):
+            raise ValueError(f"{what} must be key=value, got {pair!r}")
+        found[key] = as_type(text.strip(), without_none(hints.get(key, str)), f"{what} {key}")
+    return found
+
+
+def as_type(text: str, kind: Any, what: str) -> Any:
+    """Turn text into a bool, int, float or text."""
+    if kind is bool:
+        if text.lower() in ("true", "yes", "1", "false", "no", "0"):
+            return text.lower() in ("true", "yes", "1")
+        raise ValueError(f"{what} must be true or false, got {text!r}")
+    if kind not in (int, float):
+        return text
+    try:
+        return kind(text)
+    except ValueError:
+        needed = "an integer" if kind is int else "a number"
+        raise ValueError(f"{what} must be {needed}, got {text!r}") from None
+
+
+def without_none(hint: Any) -> Any:
+    """Return the type that an optional value has when it is there."""
+    if get_origin(hint) in (Union, types.UnionType):
+        left = [kind for kind in get_args(hint) if kind is not type(None)]
+        return left[0] if len(left) == 1 else str
+    return hint
+
+
+def _shown(value: Any) -> str:
+    return (
+        f"{value:g}" if isinstance(value, float) else "yes" if value is True else "no" if value is False else str(value)
+    )

@@ -1,0 +1,134 @@
+"""``conformesh predict``: from a calibrated threshold and model outputs to prediction sets."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+
+from conformesh.calibration import Calibration
+from conformesh.cli import console
+from conformesh.cli.calibrate import named_score
+from conformesh.data.output_files import OutputFile, read_outputs
+from conformesh.scores import LAC, SCORES, Score
+
+STDIN = "-"
+
+
+class Format(str, Enum):
+    """How the sets are written."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+
+
+def predict(
+    result: Annotated[
+        str, typer.Argument(metavar="RESULT", help="What calibrate --out or --json wrote; - reads it from stdin.")
+    ],
+    probabilities: Annotated[
+        str,
+        typer.Argument(
+            metavar="PROBABILITIES",
+            help="Model outputs: CSV or Parquet with a column per class, NPZ, NPY; - reads CSV.",
+        ),
+    ],
+    score: Annotated[
+        str | None,
+        typer.Option(help=f"Where RESULT does not name it: {', '.join(SCORES)}.", show_default=False),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Use this device's own threshold.", show_default=False)
+    ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column that names each row's device; by default `device`, where there is one.",
+            show_default=False,
+        ),
+    ] = None,
+    form: Annotated[Format, typer.Option("--format", help="CSV or JSON lines.")] = Format.csv,
+    labels: Annotated[bool, typer.Option("--labels/--indices", help="Write label names, or column numbers.")] = True,
+) -> None:
+    """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
+
+    Rows are counted from 0. A row's device, where the file names it, selects that device's own threshold; otherwise the
+    threshold that is valid on every device is used.
+    """
+    if result == STDIN == probabilities:
+        raise ValueError("only one of RESULT and PROBABILITIES can come from standard input, got - for both")
+    if device is not None and device_column is not None:
+        raise ValueError("give --device or --device-column, not both")
+    calibration = _load(result)
+    kind = _score(calibration, named_score(score, score_option or []))
+    outputs = read_outputs(probabilities, device_column, logits=kind.name == "logit")
+    values = outputs.values
+    if kind.task == "regression" and values.shape[1] == 1:
+        values = values[:, 0]
+    whose = device if device is not None else outputs.devices
+    predicted = calibration.predict(values, score=kind, device=whose)
+    if kind.task == "regression":
+        _write(("row", "lower", "upper"), _intervals(predicted), form)
+        return
+    names = outputs.labels if labels else tuple(map(str, range(len(outputs.labels))))
+    if form is Format.csv and any(" " in name for name in names):
+        console.note("some labels contain spaces, which also separate them; --format jsonl keeps labels apart")
+    _write(("row", "size", "set"), _sets(predicted, names, form), form)
+
+
+def _load(source: str) -> Calibration:
+    try:
+        if source != STDIN:
+            return Calibration.load(source)
+        try:
+            raw = json.loads(sys.stdin.read())
+        except json.JSONDecodeError as problem:
+            raise ValueError(
+                f"standard input: a calibration is a JSON object, but it does not parse: {problem}"
+            ) from None
+        return Calibration.from_dict(raw, "standard input")
+    except KeyError as missing:
+        raise ValueError(
+            f"{source}: the calibration lacks the key {missing}; run `conformesh calibrate` again"
+        ) from None
+
+
+def _score(calibration: Calibration, named: Score | None) -> Score:
+    if calibration.score is None:
+        if named is None:
+            console.note("the result does not name its score, taking 'lac'; name it with --score")
+        return named or LAC()
+    if named is not None and named != calibration.score:
+        raise ValueError(f"the result was calibrated with {calibration.score!r}, got {named!r}; leave --score out")
+    return calibration.score
+
+
+def _sets(sets: NDArray[np.bool_], names: tuple[str, ...], form: Format) -> Iterator[tuple[Any, ...]]:
+    for row, inside in enumerate(sets):
+        members = [names[i] for i in np.flatnonzero(inside)]
+        yield row, len(members), members if form is Format.jsonl else " ".join(members)
+
+
+def _intervals(intervals: NDArray[np.float64]) -> Iterator[tuple[Any, ...]]:
+    for row, (lower, upper) in enumerate(intervals.tolist()):
+        yield row, *(value if np.isfinite(value) else str(value) for value in (lower, upper))
+
+
+def _write(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], form: Format) -> None:
+    if form is Format.jsonl:
+        sys.stdout.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+        return
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows(rows)

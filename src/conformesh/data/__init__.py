@@ -1,0 +1,1 @@
+"""Data: files of scores and model outputs, and the real images of the demo."""

@@ -1,0 +1,69 @@
+"""Scores from files: one row per calibration point, with its `device` and its `score`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.data.tables import Table, read_table, same_length
+from conformesh.network import natural_order
+
+NEEDED = "columns 'device' and 'score', one row per score"
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreFile:
+    """The scores of every device that has some.
+
+    Attributes
+    ----------
+    devices
+        Device names in natural order.
+    scores
+        One array per device, in that order.
+    name
+        Where they come from, for errors.
+    """
+
+    devices: tuple[str, ...]
+    scores: tuple[NDArray[np.float64], ...]
+    name: str
+
+    def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
+        """Return one array for each of `ids`, empty where a device has no scores."""
+        held = dict(zip(self.devices, self.scores, strict=True))
+        return [held.get(device, np.empty(0)) for device in ids]
+
+
+def read_scores(source: str, stdin: BinaryIO | None = None) -> ScoreFile:
+    """Read scores from CSV, Parquet or NPZ; "-" reads CSV from standard input."""
+    table = read_table(source, NEEDED, stdin)
+    for column in ("device", "score"):
+        if np.ndim(table.column(column)) != 1:
+            raise ValueError(
+                f"{table.name}: {column!r} must be one-dimensional, got shape {table.column(column).shape}"
+            )
+    same_length(table, ("device", "score"))
+    if not len(table.column("score")):
+        raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
+    names, index = table.names("device")
+    values = table.numbers("score")
+    _refuse_nan(table, values, names, index)
+    order = np.argsort(index, kind="stable")
+    pieces = np.split(values[order], np.cumsum(np.bincount(index, minlength=len(names)))[:-1])
+    held = dict(zip(names, pieces, strict=True))
+    devices = natural_order(names)
+    return ScoreFile(devices, tuple(held[device] for device in devices), table.name)
+
+
+def _refuse_nan(table: Table, values: NDArray[np.float64], names: list[str], index: NDArray[np.int64]) -> None:
+    missing = np.isnan(values)
+    if missing.any():
+        row = int(missing.argmax())
+        raise ValueError(
+            f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
+            "repair or drop this row"
+        )

@@ -1,0 +1,74 @@
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.engines import Simulator
+from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
+
+
+def once(message):
+    answer = yield message
+    return answer
+
+
+def test_sum_adds_the_neighbours_only():
+    answer, cost = Simulator(Network.chain(3)).run(once(Sum(np.array([1.0, 10.0, 100.0]))))
+    assert answer.tolist() == [10.0, 101.0, 10.0]
+    assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (1, [1] * 3, [64] * 3)
+
+
+def test_weighted_sum_uses_the_receivers_weights():
+    net = Network.chain(3)
+    answer, _ = Simulator(net).run(once(Sum(np.array([1.0, 10.0, 100.0]), np.array([0.5, 2.0, 3.0, 0.1]))))
+    assert answer.tolist() == [5.0, 302.0, 1.0]
+
+
+@pytest.mark.parametrize(("kind", "expected"), [(Max, [10, 100, 100]), (Min, [1, 1, 10])])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int32])
+def test_extremes_include_oneself_and_keep_the_type(kind, expected, dtype):
+    answer, cost = Simulator(Network.chain(3)).run(once(kind(np.array([1, 10, 100], dtype=dtype))))
+    assert answer.tolist() == expected
+    assert answer.dtype == dtype
+    assert cost.bits_per_device == 8 * np.dtype(dtype).itemsize
+
+
+def test_each_costs_only_the_speakers():
+    net = Network.star(4)
+    heard, cost = Simulator(net).run(once(Each(np.arange(4.0), np.array([True, False, True, False]))))
+    said = list(zip(heard.receiver.tolist(), heard.sender.tolist(), heard.values.tolist(), strict=True))
+    assert said == [(0, 2, 2.0), (1, 0, 0.0), (2, 0, 0.0), (3, 0, 0.0)]
+    assert cost.numbers.tolist() == [1, 0, 1, 0]
+
+
+def test_nobody_speaking_is_free():
+    heard, cost = Simulator(Network.star(4)).run(once(Each(np.arange(4.0), np.zeros(4, dtype=bool))))
+    assert len(heard.values) == 0
+    assert cost.rounds == 1
+    assert cost.bits_per_device == 0
+
+
+def test_pool_costs_what_each_device_uploads_and_an_oracle_nothing():
+    net, values, offsets = Network.chain(2), np.array([1.0, 2.0, 3.0]), np.array([0, 2, 3])
+    _, cost = Simulator(net).run(once(Pool(values, offsets)))
+    assert (cost.rounds, cost.numbers.tolist()) == (2, [2, 1])
+    _, cost = Simulator(net).run(once(Pool(values, offsets, oracle=True)))
+    assert (cost.rounds, cost.bits_per_device) == (0, 0)
+
+
+def test_runs_that_ride_along_share_the_bill():
+    net, x = Network.chain(2), np.zeros((2, 3, 5))
+    assert Simulator(net).run(once(Sum(x)), runs=5)[1].numbers_per_device == 3
+    assert Simulator(net).run(once(Sum(x, shared=True)), runs=5)[1].numbers_per_device == 15
+
+
+def test_observers_see_every_round():
+    seen = []
+    net = Network.chain(2)
+
+    def twice():
+        first = yield Sum(np.array([1.0, 2.0]))
+        yield Max(first)
+
+    Simulator(net, lambda *event: seen.append(event)).run(twice())
+    assert [round_ for round_, _, _ in seen] == [1, 2]
+    assert [type(message) for _, message, _ in seen] == [Sum, Max]

@@ -1,0 +1,141 @@
+import json
+import math
+
+import numpy as np
+import pytest
+
+from conformesh import Calibration, Network, TooFewScores, calibrate, scores
+from conformesh.evaluation import wilson
+
+
+@pytest.fixture
+def classified():
+    rng = np.random.default_rng(0)
+    logits = rng.normal(size=(600, 4)) * 2
+    p = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
+    labels = np.array([rng.choice(4, p=row) for row in p])
+    devices = rng.integers(5, size=600)
+    return p, labels, devices
+
+
+@pytest.fixture
+def result(classified):
+    p, labels, devices = classified
+    lac = scores.LAC()
+    mine = [lac(p[:300][devices[:300] == k], labels[:300][devices[:300] == k]) for k in range(5)]
+    return calibrate(mine, Network.cycle(5), 0.2, "h-dcp", score=lac)
+
+
+def test_saved_and_loaded_results_are_equal(result, tmp_path):
+    path = tmp_path / "threshold.json"
+    result.save(path)
+    again = Calibration.load(path)
+    assert again.to_dict() == result.to_dict()
+    assert again.score == result.score
+    assert again.certificate == result.certificate
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_infinity_is_a_word_in_json(tmp_path):
+    with pytest.warns(TooFewScores):
+        result = calibrate([[0.1], [0.2]], Network.chain(2), 0.1, "fcp")
+    raw = json.loads(result.to_json())
+    assert raw["threshold"] == "inf"
+    assert raw["thresholds"] == ["inf", "inf"]
+    result.save(tmp_path / "r.json")
+    assert math.isinf(Calibration.load(tmp_path / "r.json").threshold)
+
+
+def test_the_file_holds_no_score(result, classified, method):
+    """No calibration score appears in the JSON, but for the threshold itself where it is one of them."""
+    rng = np.random.default_rng(3)
+    mine = [rng.random(40) for _ in range(5)]
+    found = calibrate(mine, Network.cycle(5), 0.2, method)
+
+    def numbers(value):
+        if isinstance(value, dict):
+            return {x for v in value.values() for x in numbers(v)}
+        if isinstance(value, list):
+            return {x for v in value for x in numbers(v)}
+        return {value} if isinstance(value, float) else set()
+
+    shown = numbers(json.loads(found.to_json())) - set(found.thresholds.tolist())
+    assert not shown & set(np.concatenate(mine).tolist())
+
+
+@pytest.mark.parametrize("text", ["", "[1, 2]", "{}", '{"format": "other/1"}', "not json"])
+def test_other_files_are_refused(text, tmp_path):
+    path = tmp_path / "x.json"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r"x\.json"):
+        Calibration.load(path)
+
+
+def test_sets_and_evaluation_agree(result, classified):
+    p, labels, devices = classified
+    p, labels, devices = p[300:], labels[300:], devices[300:]
+    sets = result.predict(p)
+    report = result.evaluate(p, labels, device=devices)
+    np.testing.assert_array_equal(sets, scores.LAC().sets(p, result.threshold))
+    assert report.coverage.rate == np.mean(sets[np.arange(300), labels])
+    assert report.mean_size == sets.sum(1).mean()
+    assert report.empty == np.mean(sets.sum(1) == 0)
+    assert report.singleton == np.mean(sets.sum(1) == 1)
+    assert sum(c.rows for c in report.per_class.values()) == 300
+    assert sum(c.rows for c in report.per_device.values()) == 300
+    assert set(report.per_device) == {str(d) for d in devices}
+    assert "coverage" in str(report)
+
+
+def test_rows_use_their_own_devices_threshold(classified):
+    p, labels, devices = classified
+    lac = scores.LAC()
+    mine = [lac(p[devices == k], labels[devices == k]) for k in range(5)]
+    alone = calibrate(mine, Network.cycle(5), 0.2, "local", score=lac)
+    assert len(set(alone.thresholds.tolist())) > 1
+    np.testing.assert_array_equal(alone.predict(p, device=devices), lac.sets(p, alone.thresholds[devices]))
+    np.testing.assert_array_equal(alone.predict(p, device=3), lac.sets(p, alone.thresholds[3]))
+
+
+def test_regression_gives_intervals():
+    rng = np.random.default_rng(1)
+    score = scores.AbsoluteResidual()
+    prediction, truth = rng.normal(size=200), rng.normal(size=200)
+    result = calibrate(np.split(score(prediction, truth), 4), Network.cycle(4), 0.2, "fcp", score=score)
+    intervals = result.predict(prediction)
+    assert intervals.shape == (200, 2)
+    report = result.evaluate(prediction, truth)
+    assert report.coverage.rate >= 0.8
+    assert report.singleton is None
+    assert report.mean_size == pytest.approx(2 * result.threshold, rel=1e-9)
+
+
+def test_unknown_devices_and_scores_are_named(result):
+    with pytest.raises(ValueError, match="unknown device 'mars'"):
+        result.threshold_of("mars")
+    with pytest.raises(ValueError, match="unknown device"):
+        result.predict(np.full((2, 4), 0.25), device=["0", "mars"])
+    anonymous = calibrate([[0.1, 0.2]] * 3, Network.cycle(3), 0.5)
+    with pytest.raises(ValueError, match="was not told its score"):
+        anonymous.predict(np.full((2, 4), 0.25))
+
+
+def test_wilson_matches_the_quadratic():
+    """The ends solve |p - q| = z sqrt(q (1 - q) / n)."""
+    for hits, rows in [(90, 100), (0, 10), (10, 10), (1, 3)]:
+        low, high = wilson(hits, rows)
+        for q in (low, high):
+            if 0 < q < 1:
+                assert abs(hits / rows - q) == pytest.approx(
+                    1.959963984540054 * math.sqrt(q * (1 - q) / rows), rel=1e-9
+                )
+    assert wilson(0, 0) == (0.0, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("h-dpc", "did you mean 'h-dcp'"), ("zzz", "known: q-dcp, h-dcp")],
+)
+def test_unknown_methods_suggest(name, message):
+    with pytest.raises(ValueError, match=message):
+        calibrate([[0.1]], Network.chain(1), 0.5, name)
