@@ -5,7 +5,7 @@ import math
 from fractions import Fraction
 
 import numpy as np
-from scipy.optimize import brentq
+from scipy.optimize import brentq, fsolve
 from scipy.special import expit
 
 
@@ -69,6 +69,29 @@ def admm_in_matrices(scores, network, gamma, kappa, mu, s0, c, rounds, start=0.0
             s[k] = brentq(equation, -wide, wide, xtol=1e-14, rtol=1e-15)
         z = -np.linalg.inv(c * b.T @ b) @ b.T @ (c * a @ s + dual)
         dual = dual + c * a @ s + c * b @ z
+    return s
+
+
+def q_dcp_by_fsolve(scores, network, gamma, kappa, mu, s0, rounds):
+    """Algorithm 1's loop with SciPy's general root finder for every device in every round: the plain way to write it."""
+    from conformesh.bounds.quantile import admm_rate
+
+    smoothness = max(map(len, scores)) * kappa / 4 + mu
+    c = admm_rate(network.spectrum, smoothness, mu).c
+    s, dual = np.zeros(network.devices), np.zeros(network.devices)
+    for _ in range(rounds):
+        old = s.copy()
+        for k in range(network.devices):
+            near, d = sum(old[j] for j in network.neighbours(k)), len(network.neighbours(k))
+
+            def equation(x, k=k, near=near, d=d, old=old):
+                local = expit(kappa * (x - scores[k])).sum() - gamma * len(scores[k]) + mu * (x - s0)
+                return local + dual[k] + c * d * x - c / 2 * (d * old[k] + near)
+
+            s[k] = fsolve(equation, old[k])[0]
+        for k in range(network.devices):
+            near, d = sum(s[j] for j in network.neighbours(k)), len(network.neighbours(k))
+            dual[k] += c / 2 * (d * s[k] - near)
     return s
 
 

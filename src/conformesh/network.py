@@ -19,7 +19,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,6 +34,16 @@ EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fract
 
 class DisconnectedError(ValueError):
     """The graph falls into parts that no message can cross."""
+
+
+class Known(NamedTuple):
+    """What a topology has in closed form; None is computed when asked for.
+
+    `eigenvalues` are the smallest non-zero and the largest of the Laplacian, rounded outwards.
+    """
+
+    diameter: int | None = None
+    eigenvalues: tuple[float, float] | None = None
 
 
 class _ByTopology(type):
@@ -70,8 +80,8 @@ class Network(metaclass=_ByTopology):
         What tables and plots call the network: "torus 5x4", "graph.txt".
     coordinates
         Where to draw the devices, shape (devices, 2), or None to have `positions` lay them out.
-    known_diameter
-        The diameter, where the topology has it in closed form; else None.
+    known
+        What the topology has in closed form.
 
     >>> Network.torus(5, 4)
     Network(torus 5x4: 20 devices, 40 edges)
@@ -82,7 +92,7 @@ class Network(metaclass=_ByTopology):
     indices: NDArray[np.int32]
     name: str = "graph"
     coordinates: NDArray[np.float64] | None = None
-    known_diameter: int | None = None
+    known: Known = Known()
 
     def __post_init__(self) -> None:
         for array in (self.indptr, self.indices, self.coordinates):
@@ -112,7 +122,7 @@ class Network(metaclass=_ByTopology):
 
     @cached_property
     def receivers(self) -> NDArray[np.int64]:
-        """The row that each directed edge belongs to, beside `indices`: edge p carries ``indices[p] -> receivers[p]``."""
+        """The row of each directed edge, beside `indices`: edge p carries messages ``indices[p] -> receivers[p]``."""
         receivers = np.repeat(np.arange(self.devices), self.degree)
         receivers.setflags(write=False)
         return receivers
@@ -148,8 +158,8 @@ class Network(metaclass=_ByTopology):
 
     @cached_property
     def _diameter(self) -> tuple[int, bool]:
-        if self.known_diameter is not None:
-            return self.known_diameter, True
+        if self.known.diameter is not None:
+            return self.known.diameter, True
         if self.devices <= EXACT_DIAMETER_UP_TO:
             from conformesh.kernels.graph import eccentricities
 
@@ -223,7 +233,7 @@ class Network(metaclass=_ByTopology):
 
     @classmethod
     def of(cls, topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
-        """Build a topology by its name: ``Network.of("torus", 20, rows=10)``; a topology without chance ignores `seed`."""
+        """Build a topology by name: ``Network.of("torus", 20, rows=10)``; one without chance ignores `seed`."""
         from conformesh.topologies import build
 
         return build(topology, devices, seed=seed, **options)
@@ -236,7 +246,7 @@ class Network(metaclass=_ByTopology):
         name: str = "graph",
         *,
         coordinates: NDArray[np.float64] | None = None,
-        known_diameter: int | None = None,
+        known: Known = Known(),  # noqa: B008 - immutable
     ) -> Network:
         """Build a network from its edges.
 
@@ -246,7 +256,7 @@ class Network(metaclass=_ByTopology):
             A number of devices, which are then called "0", "1", ..., or their names, whose order is the row order.
         pairs
             Edges as pairs of device names (rows, when `devices` is a number); repeated and reversed ones count once.
-        name, coordinates, known_diameter
+        name, coordinates, known
             As the attributes of `Network`.
 
         >>> Network.from_pairs(["a", "b", "c"], [("a", "b"), ("b", "c")]).degree
@@ -270,7 +280,7 @@ class Network(metaclass=_ByTopology):
             raise ValueError(f"device {ids[int(rows[loops[0], 0])]!r} has an edge to itself; leave self-loops out")
         indptr, indices = _compressed_rows(len(ids), rows.astype(np.int64))
         where = None if coordinates is None else np.array(coordinates, dtype=np.float64).reshape(len(ids), 2)
-        return cls(ids, indptr, indices, name, where, known_diameter)
+        return cls(ids, indptr, indices, name, where, known)
 
     @classmethod
     def from_networkx(

@@ -5,9 +5,9 @@ need the smallest non-zero one, the largest, and the largest of the signless Lap
 the last two as squared singular values of the incidence matrices).
 
 Up to `DENSE_UP_TO` devices LAPACK gives all eigenvalues. Beyond, Lanczos gives the ends of the spectrum with a residual
-r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric graphs) the
-ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and Lanczos runs
-on the inverse. On expanders it is the other way round.
+r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric graphs)
+the ends crowd and plain Lanczos would need as many steps as devices; there a sparse factorisation is cheap and Lanczos
+runs on the inverse. On expanders it is the other way round. Some topologies have closed forms.
 
 Every number errs on the safe side: `smallest` is reduced, `largest` and `signless` raised by the residual and the
 rounding error, so a bound built on them holds. What does not converge is an error, never a guess.
@@ -16,7 +16,7 @@ rounding error, so a bound built on them holds. What does not converge is an err
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,7 +32,6 @@ Vector = NDArray[np.float64]
 
 DENSE_UP_TO = 1500  # devices; the dense solver takes about a second here
 EPS = float(np.finfo(np.float64).eps)
-BASIS = 40  # Lanczos vectors kept between restarts
 
 
 @dataclass(frozen=True)
@@ -67,10 +66,12 @@ class Extremes(NamedTuple):
 
 def spectrum_of(network: Network) -> Spectrum:
     """Return the ends of the spectrum of `network`; see the module for how, and for which way they are rounded."""
-    K = network.devices
-    if 2 * network.edges == K * (K - 1):
-        return Spectrum(K * (K > 1), K * (K > 1), 2.0 * (K - 1), "closed-form")
-    ends = extremes_of(network.laplacian())
+    if network.devices == 1:
+        return Spectrum(0.0, 0.0, 0.0, "closed-form")
+    if network.known.eigenvalues is not None:
+        ends = Extremes(*network.known.eigenvalues, "closed-form")
+    else:
+        ends = extremes_of(network.laplacian())
     return Spectrum(ends.largest, ends.smallest, _signless(network, ends), ends.source)
 
 
@@ -102,7 +103,7 @@ def _signless(network: Network, ends: Extremes) -> float:
     if is_bipartite(network.indptr, network.indices):
         return ends.largest  # D + A is D - A with the signs of one side changed
     matrix = abs(network.laplacian())
-    if ends.source == "dense":
+    if network.devices <= DENSE_UP_TO:
         from scipy.linalg import eigvalsh
 
         K = network.devices
@@ -110,16 +111,16 @@ def _signless(network: Network, ends: Extremes) -> float:
     return _top(matrix)
 
 
-# --- the lower end ----------------------------------------------------------------------------------------------------
+# --- the two ends -----------------------------------------------------------------------------------------------------
 
 
 def _bottom(matrix: csr_array[np.float64]) -> float:
-    """Smallest eigenvalue but for the constant vector's, minus its residual."""
+    """Smallest eigenvalue but for the constant vector's, rounded down."""
     bound = _bound(matrix)
     if _one_signed(matrix) and _is_narrow(matrix):
         vector = _inverse_iterated(matrix)
     else:
-        vector = _lanczos(lambda x: matrix @ x + bound * x.mean(), len(matrix.indptr) - 1, "SA", restarts=500)
+        vector, _ = _lanczos(lambda x: matrix @ x + bound * x.mean(), _start(matrix), -1)
     return _certified(matrix, vector - vector.mean(), bound, -1)
 
 
@@ -131,85 +132,111 @@ def _inverse_iterated(matrix: csr_array[np.float64]) -> Vector:
 
     def pseudo_inverse(b: Vector) -> Vector:
         y = np.append(solve((b - b.mean())[:-1]), 0.0)
-        return y - y.mean()
+        return np.asarray(y - y.mean(), dtype=np.float64)
 
-    vector = _lanczos(pseudo_inverse, matrix.shape[0], "LA", restarts=200)
+    vector, _ = _lanczos(pseudo_inverse, _start(matrix), +1, most=1000)
     for _ in range(3):  # the small eigenvalue asks for a vector clean of large ones, which inversion shrinks
         vector = pseudo_inverse(vector)
         vector /= np.linalg.norm(vector)
     return vector
 
 
-# --- the upper end ----------------------------------------------------------------------------------------------------
-
-
 def _top(matrix: csr_array[np.float64]) -> float:
-    """Largest eigenvalue plus its residual."""
+    """Largest eigenvalue, rounded up."""
     bound = _bound(matrix)
-    try:
-        vector = _lanczos(lambda x: matrix @ x, matrix.shape[0], "LA", restarts=25)
-    except _NoConvergenceError:
+    vector, converged = _lanczos(lambda x: matrix @ x, _start(matrix), +1, most=1000)
+    if not converged:
         if _is_narrow(matrix):
-            vector = _closed_in_from_above(matrix, bound)
+            vector = _closed_in_from_above(matrix, vector, bound)
         else:
-            vector = _lanczos(lambda x: matrix @ x, matrix.shape[0], "LA", restarts=500)
+            vector, _ = _lanczos(lambda x: matrix @ x, vector, +1)
     return _certified(matrix, vector, bound, +1)
 
 
-def _closed_in_from_above(matrix: csr_array[np.float64], bound: float) -> Vector:
+def _closed_in_from_above(matrix: csr_array[np.float64], vector: Vector, bound: float) -> Vector:
     """Lanczos on (s I - M)^-1 with shifts s that fall towards the largest eigenvalue, each proved to lie above it.
 
-    Positive pivots of s I - M are the proof. A shift that fails it is too low and is raised half way to the last good one.
+    Positive pivots of s I - M are the proof. A shift that fails is too low, and is raised half way to the last good one.
     """
     from scipy.sparse import csc_array, eye_array
 
     identity = eye_array(matrix.shape[0], format="csr")
     above, shift = math.inf, bound * (1 + 1e-9)
-    vector: Vector | None = None
     for _ in range(40):
         factor = _factored(csc_array(shift * identity - matrix))
         if (factor.U.diagonal() <= 0).any():
             shift = (shift + above) / 2
             continue
         above = shift
-        vector = _lanczos(factor.solve, matrix.shape[0], "LA", restarts=50, start=vector, tol=1e-6)
+        vector, _ = _lanczos(factor.solve, vector, +1, most=60)
         value, residual = _rayleigh(matrix, vector)
-        if residual <= 1e-10 * value or above - value <= 1e-9 * value:
-            return vector
-        shift = value + max(2 * residual, 1e-10 * value)
-    raise _NoConvergenceError(_advice(matrix.shape[0]))
+        if residual <= 1e-10 * value:
+            break
+        shift = min(value + max(2 * residual, 1e-10 * value), (value + above) / 2)
+    return vector
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-class _NoConvergenceError(RuntimeError):
-    """Told to the caller with advice, or caught to try the other way."""
+def _start(matrix: csr_array[np.float64]) -> Vector:
+    """The same random vector every time, so that a run repeats; its mean is zero."""
+    x = np.random.default_rng(0).standard_normal(matrix.shape[0])
+    return np.asarray(x - x.mean(), dtype=np.float64)
+
+
+def _lanczos(
+    apply: Callable[[Vector], Vector], start: Vector, end: int, most: int = 20_000, tol: float = 1e-10
+) -> tuple[Vector, bool]:
+    """Eigenvector for the largest (`end` = +1) or smallest (-1) eigenvalue of a symmetric operator; did it converge?
+
+    Only the three-term recurrence is kept, and run a second time to add up the vector. Lost orthogonality repeats
+    eigenvalues already found, which at the end of a spectrum does no harm ([Paige1980]); memory stays a few vectors.
+    """
+    from scipy.linalg import eigh_tridiagonal
+
+    diagonal: list[float] = []
+    off: list[float] = []
+    mix, converged, check = np.ones(1), False, 16
+    for steps, (_, a, b) in enumerate(_krylov(apply, start), start=1):
+        diagonal.append(a)
+        off.append(b)
+        scale = max(map(abs, diagonal)) + 2 * max(off[:-1], default=0.0) if steps <= check else 0.0
+        exhausted = b <= 8 * EPS * scale
+        if steps < check and not exhausted and steps < most:
+            continue
+        pick = steps - 1 if end > 0 else 0
+        if steps > 1:
+            (value,), vectors = eigh_tridiagonal(diagonal, off[:-1], select="i", select_range=(pick, pick))
+            mix = vectors[:, 0]
+            converged = b * abs(mix[-1]) <= max(tol * abs(value), EPS * scale)
+        if converged or exhausted or steps >= most:
+            break
+        check = steps + max(8, steps // 8)
+    vector = np.zeros_like(start)
+    for weight, (q, _, _) in zip(mix, _krylov(apply, start), strict=False):
+        vector += weight * q
+    return vector / np.linalg.norm(vector), bool(converged or exhausted)
+
+
+def _krylov(apply: Callable[[Vector], Vector], start: Vector) -> Iterator[tuple[Vector, float, float]]:
+    """Lanczos vectors q_j with the entries a_j = T_jj and b_j = T_j,j+1 of the tridiagonal matrix T."""
+    before, b = np.zeros_like(start), 0.0
+    q = start / np.linalg.norm(start)
+    while True:
+        z = apply(q)
+        a = float(q @ z)
+        z = z - a * q - b * before
+        b = float(np.linalg.norm(z))
+        yield q, a, b
+        before, q = q, z / b
 
 
 def _advice(K: int) -> str:
     return (
         f"the extreme eigenvalues of this network of {K} devices did not converge; give your own estimate with "
-        "weights.constant_weights(network, Spectrum(...)), or add up over a tree or by flooding, which need no eigenvalues"
+        "weights.constant_weights(network, Spectrum(...)), or add up over a tree or by flooding, which need none"
     )
-
-
-def _lanczos(
-    apply: Callable[[Vector], Vector], K: int, which: str, restarts: int, start: Vector | None = None, tol: float = 1e-9
-) -> Vector:
-    """Eigenvector of one end of a symmetric operator; the start is fixed, so that a run repeats bit for bit."""
-    from scipy.sparse.linalg import ArpackError, LinearOperator, eigsh
-
-    if start is None:
-        start = np.random.default_rng(0).standard_normal(K)
-        start -= start.mean()
-    operator: Any = LinearOperator((K, K), matvec=lambda x: apply(x.ravel()), dtype=np.float64)
-    try:
-        _, vectors = eigsh(operator, k=1, which=which, v0=start, ncv=min(K, BASIS), maxiter=restarts, tol=tol)
-    except ArpackError as problem:
-        raise _NoConvergenceError(_advice(K)) from problem
-    vector: Vector = vectors[:, 0]
-    return vector
 
 
 def _rayleigh(matrix: csr_array[np.float64], vector: Vector) -> tuple[float, float]:
@@ -227,14 +254,14 @@ def _certified(matrix: csr_array[np.float64], vector: Vector, scale: float, side
     """
     value, residual = _rayleigh(matrix, vector)
     if not residual <= max(1e-8 * abs(value), min(64 * EPS * scale, 1e-2 * abs(value))):
-        raise _NoConvergenceError(f"{_advice(len(vector))} (value {value:.6e}, residual {residual:.1e})")
+        raise RuntimeError(f"{_advice(len(vector))} (value {value:.6e}, residual {residual:.1e})")
     size = abs(matrix) @ np.abs(vector / np.linalg.norm(vector))
     rounding = EPS / 2 * float(np.linalg.norm(np.diff(matrix.indptr) * size))  # of a row's sum, term by term
     return value + side * (residual + rounding)
 
 
 def _factored(matrix: Any) -> Any:
-    """Sparse LU without pivoting, which a positive definite matrix allows; then the pivots tell how many are positive."""
+    """Sparse LU without pivoting, as a positive definite matrix allows; its pivots are positive only if the matrix is."""
     from scipy.sparse.linalg import splu
 
     return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.network import DisconnectedError, Network
+from conformesh.network import DisconnectedError, Known, Network
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 
@@ -61,14 +61,15 @@ def chain(devices: int) -> Network:
     row = np.arange(_at_least_one(devices))
     line = np.column_stack([row, np.zeros(devices)]).astype(np.float64)
     pairs = np.column_stack([row[:-1], row[1:]])
-    return Network.from_pairs(devices, pairs, f"chain {devices}", coordinates=line, known_diameter=devices - 1)
+    known = Known(devices - 1, _outwards(*_path_ends(devices)))
+    return Network.from_pairs(devices, pairs, f"chain {devices}", coordinates=line, known=known)
 
 
 def cycle(devices: int) -> Network:
     """Devices around a circle; two are joined by one edge."""
     pairs = _ring(_at_least_one(devices), 1)
-    around = _circle(devices)
-    return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=around, known_diameter=devices // 2)
+    known = Known(devices // 2, _outwards(*_cycle_ends(devices)))
+    return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=_circle(devices), known=known)
 
 
 def star(devices: int) -> Network:
@@ -76,20 +77,20 @@ def star(devices: int) -> Network:
     leaves = np.arange(1, _at_least_one(devices))
     pairs = np.column_stack([np.zeros_like(leaves), leaves])
     around = np.concatenate([np.zeros((1, 2)), _circle(devices - 1)])
-    return Network.from_pairs(devices, pairs, f"star {devices}", coordinates=around, known_diameter=min(devices - 1, 2))
+    known = Known(min(devices - 1, 2), (1.0 if devices > 2 else float(devices), float(devices)))
+    return Network.from_pairs(devices, pairs, f"star {devices}", coordinates=around, known=known)
 
 
 def complete(devices: int) -> Network:
     """Every device joined to every other."""
     _require_room("complete", _at_least_one(devices), devices * (devices - 1) / 2)
     pairs = np.column_stack(np.triu_indices(devices, 1)).astype(np.int64)
-    around = _circle(devices)
-    known = min(devices - 1, 1)
-    return Network.from_pairs(devices, pairs, f"complete {devices}", coordinates=around, known_diameter=known)
+    known = Known(min(devices - 1, 1), (float(devices), float(devices)))
+    return Network.from_pairs(devices, pairs, f"complete {devices}", coordinates=_circle(devices), known=known)
 
 
 def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Network:
-    """A grid whose opposite borders are joined; ``torus(20)`` is as square as possible, ``torus(5, 4)`` is rows, columns.
+    """A grid whose opposite borders are joined; ``torus(20)`` is as square as can be, ``torus(5, 4)`` is rows, columns.
 
     Along a side of length 2 the way round is the same edge, which counts once.
     """
@@ -98,9 +99,8 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
     row, column = np.divmod(device, c)
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
     pairs = np.concatenate([np.column_stack([device, down]), np.column_stack([device, right])])
-    return Network.from_pairs(
-        r * c, pairs, f"torus {r}x{c}", coordinates=_lattice(row, column), known_diameter=r // 2 + c // 2
-    )
+    known = Known(r // 2 + c // 2, _product_ends(_cycle_ends(r), _cycle_ends(c)))
+    return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=_lattice(row, column), known=known)
 
 
 def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Network:
@@ -112,9 +112,8 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
     pairs = np.concatenate(
         [np.column_stack([device[down], device[down] + c]), np.column_stack([device[right], device[right] + 1])]
     )
-    return Network.from_pairs(
-        r * c, pairs, f"grid {r}x{c}", coordinates=_lattice(row, column), known_diameter=r + c - 2
-    )
+    known = Known(r + c - 2, _product_ends(_path_ends(r), _path_ends(c)))
+    return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=_lattice(row, column), known=known)
 
 
 # --- with chance ------------------------------------------------------------------------------------------------------
@@ -253,7 +252,8 @@ def _sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | No
             columns = _squarest(kind, devices)
         rows = devices // columns if rows is None and columns is not None else rows
         columns = devices // rows if columns is None and rows is not None else columns
-    assert rows is not None and columns is not None
+    assert rows is not None
+    assert columns is not None
     if min(rows, columns) < shortest or (devices is not None and rows * columns != devices):
         of = "" if devices is None else f" with rows * columns = {devices}"
         raise ValueError(f"{kind} needs sides of at least {shortest}{of}, got {rows}x{columns}")
@@ -276,6 +276,27 @@ def _squarest(kind: str, devices: int) -> int:
 
 def _divisor(n: int) -> int | None:
     return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
+
+
+def _path_ends(n: int) -> tuple[float, float]:
+    """Smallest non-zero and largest Laplacian eigenvalue of a path, 4 sin^2(pi i / 2n) at i = 1 and n - 1."""
+    return 4 * math.sin(math.pi / (2 * n)) ** 2, 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2
+
+
+def _cycle_ends(n: int) -> tuple[float, float]:
+    """The same of a cycle, 4 sin^2(pi i / n) at i = 1 and n // 2; a cycle of two is a path."""
+    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else _path_ends(n)
+
+
+def _product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """The same of a Cartesian product, whose eigenvalues are all sums of one of each; of a path of one, only zero."""
+    return _outwards(min(one[0], other[0]), one[1] + other[1])
+
+
+def _outwards(smallest: float, largest: float) -> tuple[float, float]:
+    """Leave room for the rounding of a few operations, so that bounds built on the values hold."""
+    slack = 8 * float(np.finfo(np.float64).eps)
+    return smallest * (1 - slack), largest * (1 + slack)
 
 
 def _circle(K: int) -> NDArray[np.float64]:
@@ -345,7 +366,7 @@ def _bad_pairs(K: int, pairs: Pairs) -> NDArray[np.int64]:
 def _complement(K: int, pairs: Pairs) -> Pairs:
     missing = np.ones((K, K), np.bool_)
     missing[pairs[:, 0], pairs[:, 1]] = missing[pairs[:, 1], pairs[:, 0]] = False
-    return np.argwhere(np.triu(missing, 1)).astype(np.int64)
+    return np.column_stack(np.nonzero(np.triu(missing, 1))).astype(np.int64)
 
 
 def _rewired(rng: np.random.Generator, K: int, pairs: Pairs, probability: float) -> Pairs:

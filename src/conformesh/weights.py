@@ -94,7 +94,7 @@ def max_degree(network: Network) -> Weights:
 
 
 def metropolis(network: Network) -> Weights:
-    """Return ``w_kj = 1 / (1 + max(d_k, d_j))``, which two neighbours find between themselves ([XiaoBoyd2004] Section 5)."""
+    """Return ``w_kj = 1 / (1 + max(d_k, d_j))``, which two neighbours settle between themselves ([XiaoBoyd2004])."""
     d = network.degree
     if d.min() == d.max():
         return _constant(network, 1 / (int(d[0]) + 1), network.spectrum, "metropolis")
@@ -104,8 +104,8 @@ def metropolis(network: Network) -> Weights:
 def weights_from_matrix(network: Network, matrix: Any) -> Weights:
     """Return one's own W, dense or sparse, after checking that consensus with it converges to the mean.
 
-    W must be symmetric with rows that sum to 1, zero between devices that are not neighbours, and all its eigenvalues but
-    that of the constant vector must lie strictly between -1 and 1. Negative weights are allowed.
+    W must be symmetric with rows that sum to 1, zero between devices that are not neighbours, and all its eigenvalues
+    but that of the constant vector must lie strictly between -1 and 1. Negative weights are allowed.
     """
     from scipy.sparse import coo_array
 
@@ -139,7 +139,7 @@ WEIGHTS: dict[str, Callable[[Network], Weights]] = {
 
 def _constant(network: Network, a: float, spectrum: Spectrum, name: str) -> Weights:
     """Eigenvalues of I - a L are 1 - a l."""
-    strength = a * network.degree
+    strength = a * network.degree.astype(np.float64)
     if network.devices == 1:
         return Weights(name, a, strength, 0.0, 0.0, spectrum.source)
     return Weights(name, a, strength, 1 - a * spectrum.smallest, 1 - a * spectrum.largest, spectrum.source)
@@ -158,7 +158,8 @@ def _weighted(network: Network, edge: NDArray[np.float64], name: str) -> Weights
     second, smallest = 1 - ends.smallest, 1 - ends.largest
     if max(abs(second), abs(smallest)) >= 1:
         raise ValueError(
-            f"weights must have eigenvalues between -1 and 1 but for the constant vector's, got {smallest:.6g} to {second:.6g}"
+            "weights must have eigenvalues strictly between -1 and 1, but for the constant vector's; "
+            f"got {smallest:.6g} to {second:.6g}"
         )
     edge.setflags(write=False)
     return Weights(name, edge, strength, second, smallest, ends.source)

@@ -1,7 +1,7 @@
 """The command line: a thin layer over the library.
 
-A command is a function with annotated parameters in a module of its own and a line in `COMMANDS`. Its module is imported
-when the command is called, so that ``conformesh --help`` answers without loading what only one command needs.
+A command is a function with annotated parameters and a line in `COMMANDS`. Its module is imported when the command is
+called, so that ``conformesh --help`` answers without loading what only one command needs.
 """
 
 from __future__ import annotations
@@ -36,13 +36,21 @@ class Commands(TyperGroup):
         name, listed, rest = super().resolve_command(ctx, args)
         return name, _load(name) if name in COMMANDS else listed, rest
 
-    def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run, and turn whatever happens into output, one line on stderr and an exit code."""
         given = [*(sys.argv[1:] if args is None else args)]
         debug = "--debug" in given  # may stand anywhere, also behind the command
         given = [word for word in given if word != "--debug"] or ["--help"]
         with console.errors_in_one_line(debug):
-            code = super().main(given, "conformesh", **{**extra, "standalone_mode": False})
+            code = super().main(given, "conformesh", complete_var, False, windows_expand_args, **extra)
             sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
 

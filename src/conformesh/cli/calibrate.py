@@ -57,8 +57,8 @@ def calibrate(
 ) -> None:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
 
-    SCORES has a column `device` and a column `score`, one row per calibration point. The devices talk over the topology,
-    or over the graph whose edges are given. Methods: see `conformesh methods`.
+    SCORES has columns `device` and `score`, one row per calibration point. The devices talk over the topology, or over
+    the graph whose edges are given. Methods: see `conformesh methods`.
     """
     exact_alpha(alpha)
     if "seed" in get_method(method).option_names():

@@ -35,18 +35,14 @@ class Line(Measured):
 
     Attributes
     ----------
-    needs
-        Whom a device must be able to reach.
-    guarantee, assumption
-        The kind of certificate, and what it rests on.
+    assumption
+        What the guarantee rests on, in words.
     thresholds
         Smallest and largest threshold of a device, each device's own averaged over the splits.
     rounds, bits
         The cost of one calibration; bits for each device.
     """
 
-    needs: str
-    guarantee: str
     assumption: str
     thresholds: tuple[float, float]
     rounds: int
@@ -141,8 +137,8 @@ def _report(
     digits: Digits, sizes: NDArray[np.int64], lines: Sequence[Line], pictures: Sequence[Path], alpha: float, splits: int
 ) -> None:
     print(
-        f"{len(sizes)} devices hold {sizes.sum():,} scores in all ({sizes.min()} to {sizes.max()} each), of handwritten "
-        "digits in unequal mixes.\n"
+        f"{len(sizes)} devices hold {sizes.sum():,} scores in all ({sizes.min()} to {sizes.max()} each), of "
+        "handwritten digits in unequal mixes.\n"
         "Nobody shares data and there is no server: the devices talk to their neighbours only.\n"
         f"A classifier trained on {TRAINING} images names the right digit for {digits.accuracy:.1%} of the others; "
         f"how many digits must a set name\nto hold the right one for {1 - alpha:.4g} of them? "
@@ -177,14 +173,12 @@ def _reading(lines: Sequence[Line], alpha: float) -> list[str]:
     at = {(line.method, line.network): line for line in lines}
     first, second = dict.fromkeys(line.network for line in lines)
     h, slow, pooled = at["h-dcp", first], at["h-dcp", second], at["fcp", first]
-    q = at["q-dcp", first]
     texts = [
-        f"Target: coverage {1 - alpha:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} digits "
-        f"a set; fcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
-        f"h-dcp takes {h.rounds:,} rounds on the {first} and {slow.rounds:,} on the {second}; q-dcp sends "
-        f"{console.in_bits(q.bits)} a device on the {first} instead of {console.in_bits(h.bits)}, and names {q.size:.3f} "
-        "digits.",
-        "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody "
+        f"Target: coverage {1 - alpha:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} "
+        f"digits a set;\nfcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
+        f"On the {first} h-dcp takes {h.rounds:,} rounds and {console.in_bits(h.bits)} a device, on the {second} "
+        f"{slow.rounds:,} rounds and {console.in_bits(slow.bits)}.",
+        "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"
         "checked. none: no promise.",
     ]
     starred = {line.method: line.assumption for line in lines if line.guarantee == "counted" and line.assumption}
@@ -235,7 +229,7 @@ def _draw(
     out.mkdir(parents=True, exist_ok=True)
     scores = [_scores(digits, rows) for rows in one.calibration]
     first, second = out / "network.png", out / "methods.png"
-    draw_agreement(first, [_agreement(scores, network, alpha) for network in networks], alpha)
+    draw_agreement(first, [_agreement(scores, network, alpha) for network in networks])
     done()
     draw_methods(second, lines, alpha)
     done()

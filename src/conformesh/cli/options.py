@@ -9,7 +9,7 @@ import inspect
 import types
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
@@ -55,9 +55,9 @@ class Flag:
         dashed = self.name.replace("_", "-")
         metavar = "LO HI" if get_origin(self.kind) is tuple else "|".join(self.choices) or None
         word = f"--{dashed}/--no-{dashed}" if self.kind is bool else f"--{dashed}"
-        info = typer.Option(word, help=self.help, metavar=metavar, rich_help_panel=PANEL, show_default=False)
-        kind = Annotated[self.kind | None, info]  # None: not given, the method's own default holds
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
+        given = typer.Option(None, word, help=self.help, metavar=metavar, rich_help_panel=PANEL, show_default=False)
+        hint = self.kind | None  # None: not given, the method's own default holds
+        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=hint)
 
 
 def flags_of_methods() -> dict[str, Flag]:

@@ -6,7 +6,7 @@ import csv
 import json
 import sys
 from collections.abc import Iterable, Iterator
-from enum import Enum
+from enum import StrEnum
 from typing import Annotated, Any
 
 import numpy as np
@@ -16,13 +16,13 @@ from numpy.typing import NDArray
 from conformesh.calibration import Calibration
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
-from conformesh.data.output_files import OutputFile, read_outputs
+from conformesh.data.output_files import read_outputs
 from conformesh.scores import LAC, SCORES, Score
 
 STDIN = "-"
 
 
-class Format(str, Enum):
+class Format(StrEnum):
     """How the sets are written."""
 
     csv = "csv"

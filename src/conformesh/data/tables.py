@@ -144,10 +144,7 @@ def _frame(data: bytes, name: str, parquet: bool) -> Table:
     import polars as pl
 
     try:
-        if parquet:
-            frame = pl.read_parquet(io.BytesIO(data))
-        else:
-            frame = pl.read_csv(io.BytesIO(data), infer_schema=False)
+        frame = pl.read_parquet(io.BytesIO(data)) if parquet else pl.read_csv(io.BytesIO(data), infer_schema=False)
     except pl.exceptions.PolarsError as problem:
         kind = "Parquet" if parquet else "CSV in UTF-8"
         raise ValueError(f"{name}: cannot be read as {kind}: {str(problem).splitlines()[0]}") from None

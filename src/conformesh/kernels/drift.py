@@ -14,13 +14,12 @@ def drift(
 ) -> None:
     """Move x in place: ``x_k += step * (neighbours_k - strength_k * sent_k)``, trailing axes riding along."""
     rows = len(x)
-    _drift(
-        x.reshape(rows, -1),
-        np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1),
-        np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1),
-        strength,
-        step,
-    )
+    table = x.reshape(rows, -1)
+    heard = np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1)
+    if sent is x:  # nothing was rounded; saying so lets the compiler vectorise
+        _drift_own(table, heard, strength, step)
+    else:
+        _drift(table, heard, np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1), strength, step)
 
 
 @njit(cache=True)
@@ -28,3 +27,10 @@ def _drift(x: Any, neighbours: Any, sent: Any, strength: Any, step: float) -> No
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):
             x[k, m] += step * (neighbours[k, m] - strength[k] * sent[k, m])
+
+
+@njit(cache=True)
+def _drift_own(x: Any, neighbours: Any, strength: Any, step: float) -> None:
+    for k in range(x.shape[0]):
+        for m in range(x.shape[1]):
+            x[k, m] += step * (neighbours[k, m] - strength[k] * x[k, m])

@@ -16,7 +16,7 @@ Rows = NDArray[np.int32]
 
 @njit(cache=True, nogil=True)
 def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
-    """Fill `levels` with hops from `source` (-1 where unreachable) and `queue` with rows by distance; count the reached.
+    """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
 
     The walk stops at the last row found: on a dense graph that is long before the last edge.
     """

@@ -16,6 +16,7 @@ import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
+THREADS: int = getattr(config, "NUMBA_NUM_THREADS")  # noqa: B009 - set when numba is imported
 PARALLEL_ABOVE = 1_000_000  # additions (directed edges x columns); handing work to a thread costs about 0.1 ms
 
 
@@ -88,7 +90,7 @@ def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
 
 @cache
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(config.NUMBA_NUM_THREADS - 1, thread_name_prefix="conformesh")
+    return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")
 
 
 if hasattr(os, "register_at_fork"):
@@ -97,13 +99,13 @@ if hasattr(os, "register_at_fork"):
 
 def _by_rows(kernel: Callable[..., None], indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
-    rows, threads = len(out), config.NUMBA_NUM_THREADS
-    if threads == 1 or int(indptr[-1] - indptr[0]) * out.shape[1] <= PARALLEL_ABOVE:
+    rows = len(out)
+    if THREADS == 1 or int(indptr[-1] - indptr[0]) * out.shape[1] <= PARALLEL_ABOVE:
         kernel(indptr, indices, *rest, out)
         return
-    cuts = np.searchsorted(indptr, np.linspace(indptr[0], indptr[-1], threads + 1))
+    cuts = np.searchsorted(indptr, np.linspace(indptr[0], indptr[-1], THREADS + 1))
     cuts[0], cuts[-1] = 0, rows  # rows without neighbours at either end
-    first, *others = [(a, b) for a, b in zip(cuts[:-1], cuts[1:], strict=True) if a < b]
+    first, *others = [(a, b) for a, b in pairwise(cuts) if a < b]
     jobs = [_pool().submit(kernel, indptr[a : b + 1], indices, *rest, out[a:b]) for a, b in others]
     kernel(indptr[: first[1] + 1], indices, *rest, out[: first[1]])
     for job in jobs:
@@ -121,13 +123,13 @@ def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Ar
 
 
 def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the largest of the neighbours' values and row k's own into ``out[k]``; NaN wins, of equals the first stays."""
+    """Write the largest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
     out[:] = x[: len(out)]
     _by_rows(_raise_to_max, indptr, indices, x, out=out)
 
 
 def neighbour_min(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the smallest of the neighbours' values and row k's own into ``out[k]``; NaN wins, of equals the first stays."""
+    """Write the smallest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
     out[:] = x[: len(out)]
     _by_rows(_lower_to_min, indptr, indices, x, out=out)
 
@@ -183,7 +185,7 @@ def min_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
 
 
 def _table(indptr: Offsets, x: Array, real: bool = False) -> Array:
-    """View messages as a C-ordered table (devices, columns) of float64 or int64; both hold every smaller type exactly."""
+    """View messages as a C-ordered table (devices, columns) of float64 or int64, which hold smaller types exactly."""
     if x.dtype.kind not in "fiub":
         raise TypeError(f"messages must be floats, integers or booleans, got dtype {x.dtype}")
     if x.ndim == 0 or len(x) < len(indptr) - 1:
