@@ -1,7 +1,7 @@
 """Run all benchmarks: ratios measured in one run, median of five after a warm-up, written into README.md.
 
-    make bench                 # everything, about three minutes on two cores
-    python benchmarks/run.py scores growth     # some of them
+make bench                 # everything, about three minutes on two cores
+python benchmarks/run.py scores growth     # some of them
 """
 
 from __future__ import annotations

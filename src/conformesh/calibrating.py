@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -142,8 +142,15 @@ def calibrate_batch(
     site = Site.everywhere(network, samples.sizes)
     runs = samples.trials * (len(levels) if entry.per_alpha else 1)
     outcome, cost = Simulator(network, observer).run(entry.protocol(site, samples, levels, chosen), runs)
-    names = entry.option_names()
-    return Batch(outcome, cost, {key: value for key, value in asdict(chosen).items() if key in names})
+    named = {name: getattr(chosen, name) for name in entry.option_names()}
+    return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()})
+
+
+def _plain(option: Any) -> Any:
+    """Return an option as it may stand in a JSON file: one's own matrix or weights by name only."""
+    if option is None or isinstance(option, str | bool | int | float | tuple):
+        return option
+    return getattr(option, "name", "matrix")
 
 
 def counted_ranks(samples: Samples, thresholds: ArrayLike, trial: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:

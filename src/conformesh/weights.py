@@ -59,6 +59,12 @@ class Weights:
         """``1 - rate``, the spectral gap."""
         return 1 - self.rate
 
+    def reach(self, network: Network) -> float:
+        """Return the largest sum of a device's weights in magnitude: how much one round may add up."""
+        if isinstance(self.edge, float):
+            return abs(self.edge) * float(network.degree.max())
+        return float(np.bincount(network.receivers, np.abs(self.edge), network.devices).max())
+
     def matrix(self, network: Network) -> csr_array[np.float64]:
         """Return W itself, sparse."""
         from scipy.sparse import csr_array, diags_array
@@ -72,7 +78,7 @@ class Weights:
 def best_constant(network: Network) -> Weights:
     r"""Return the constant weight that mixes fastest: :math:`2 / (l_{max} + l_{min})`.
 
-    Reference: [Wen2025] Section 5.3; [XiaoBoyd2004] Section 4.1.
+    Reference: [Wen2025] Section 6.3; [XiaoBoyd2004] Section 4.1.
     """
     return constant_weights(network, network.spectrum)
 

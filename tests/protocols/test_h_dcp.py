@@ -206,7 +206,24 @@ def test_a_wrong_consensus_matrix_is_caught_not_believed(twenty_devices):
     honest = WEIGHTS["best-constant"](net)
     liar = replace(honest, second=0.1, smallest=-0.1)
     with pytest.raises(ArithmeticError, match="away from an integer"):
-        calibrate(twenty_devices, net, 0.1, "h-dcp", matrix=liar)
+        calibrate(twenty_devices, net, 0.1, "h-dcp", weights=liar)
+
+
+def test_any_doubly_stochastic_matrix_will_do(twenty_devices):
+    """One's own W, here a lazy one with a negative weight thrown in, certifies the same threshold."""
+    net = Network.torus(5, 4)
+    named = calibrate(twenty_devices, net, 0.1, "h-dcp")
+    w = weight_matrix(net, WEIGHTS["metropolis"](net)) * 0.6 + 0.4 * np.eye(20)
+    w[0, 1] = w[1, 0] = -0.01
+    for k in (0, 1):
+        w[k, k] = 1 - (w[k].sum() - w[k, k])
+    own = calibrate(twenty_devices, net, 0.1, "h-dcp", weights=w)
+    assert own.threshold == named.threshold
+    assert own.certificate.kind == "counted"
+    assert own.options["weights"] == "matrix"
+    w[0, 0] += 0.1
+    with pytest.raises(ValueError, match="doubly stochastic"):
+        calibrate(twenty_devices, net, 0.1, "h-dcp", weights=w)
 
 
 def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):

@@ -12,7 +12,7 @@ from conformesh.calibrating import calibrate as agree
 from conformesh.calibration import Calibration
 from conformesh.certificate import KINDS
 from conformesh.cli import console
-from conformesh.cli.options import checked_options, key_values, with_flags
+from conformesh.cli.options import checked_options, key_values, whole, with_flags
 from conformesh.data.score_files import ScoreFile, read_scores
 from conformesh.methods import METHODS, get_method
 from conformesh.network import Network
@@ -48,8 +48,8 @@ def calibrate(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Seed of the topology and, where it has one, of the method.", show_default=False)
-    ] = None,
+        str, typer.Option(metavar="<int>", help="Seed of the topology and, where it has one, of the method.")
+    ] = "0",
     strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
@@ -62,11 +62,11 @@ def calibrate(
     """
     exact_alpha(alpha)
     if "seed" in get_method(method).option_names():
-        options["seed"] = seed
+        options["seed"] = whole(seed, "seed", 0)
     chosen = checked_options(method, options)
     kind = named_score(score, score_option or [])
     held = read_scores(scores)
-    network = _network(held, topology, topology_option or [], graph, seed or 0)
+    network = _network(held, topology, topology_option or [], graph, whole(seed, "seed", 0))
     with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
         result = agree(
             held.for_devices(network.ids),
@@ -79,11 +79,18 @@ def calibrate(
             **chosen,
         )
     if out is not None:
-        result.save(out)
+        _save(result, out)
     if as_json:
         print(result.to_json())
     else:
         console.print_facts(f"conformesh {method}", facts(result))
+
+
+def _save(result: Calibration, out: Path) -> None:
+    try:
+        result.save(out)
+    except OSError as problem:
+        raise ValueError(f"{out}: cannot write the result: {problem.strerror}; check the path") from problem
 
 
 def named_score(name: str | None, pairs: list[str]) -> Score | None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from conformesh.calibrating import Batch, calibrate_batch
 from conformesh.cli import console
+from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
 from conformesh.evaluation import wilson
 from conformesh.methods import METHODS
@@ -51,10 +52,12 @@ class Line(Measured):
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("conformesh-demo"),
-    devices: Annotated[int, typer.Option(help="How many devices share the images.")] = 20,
+    devices: Annotated[str, typer.Option(metavar="<int>", help="How many devices share the images.")] = "20",
     alpha: Annotated[str, typer.Option(metavar="NUMBER", help="Tolerated miscoverage.")] = "0.1",
-    seed: Annotated[int, typer.Option(help="Seed of everything that is drawn.")] = 0,
-    splits: Annotated[int, typer.Option(min=1, help="Random calibration/test splits to average over.")] = 40,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of everything that is drawn.")] = "0",
+    splits: Annotated[
+        str, typer.Option(metavar="<int>", help="Random calibration/test splits to average over.")
+    ] = "40",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Write network.png and methods.png.")] = True,
 ) -> None:
@@ -64,11 +67,12 @@ def demo(
     Coverage and set size are averages over random splits into the two.
     """
     level = exact_alpha(alpha)
-    networks = [Network.of(name, devices, seed=seed) for name in NETWORKS]
+    key, many = whole(seed, "seed", 0), whole(splits, "splits", 1)
+    networks = [Network.of(name, whole(devices, "devices", 1), seed=key) for name in NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
     with console.Progress("training the classifier", steps) as progress:
-        digits = load_digits_at(devices, seed)
-        drawn = [split(digits, seed, number) for number in range(splits)]
+        digits = load_digits_at(networks[0].devices, key)
+        drawn = [split(digits, key, number) for number in range(many)]
         samples = Samples.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
         progress.step()
         lines = []
@@ -77,13 +81,22 @@ def demo(
                 progress.what = f"{method} on {network.name}"
                 batch = calibrate_batch(samples, network, (level,), method)
                 lines.append(_measure(method, network, batch, digits, drawn))
-                progress.step("drawing" if picture else None)
+                progress.step()
+        progress.what = "drawing"
         pictures = _draw(out, digits, drawn[0], networks, lines, float(level), progress.step) if picture else []
-    sizes = samples.sizes[:, 0]
+    facts = {
+        "alpha": float(level),
+        "seed": key,
+        "splits": many,
+        "devices": samples.devices,
+        "sizes": samples.sizes[:, 0].tolist(),
+        "accuracy": digits.accuracy,
+        "pictures": [str(path) for path in pictures],
+    }
     if as_json:
-        print(json.dumps(_object(digits, sizes, lines, pictures, float(level), seed, splits)))
+        print(json.dumps({**facts, "results": [_object(line) for line in lines]}))
     else:
-        _report(digits, sizes, lines, pictures, float(level), splits)
+        _report(facts, lines)
 
 
 def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -133,16 +146,15 @@ def _interval(coverage: NDArray[np.float64], rows: int) -> tuple[float, float]:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _report(
-    digits: Digits, sizes: NDArray[np.int64], lines: Sequence[Line], pictures: Sequence[Path], alpha: float, splits: int
-) -> None:
+def _report(facts: dict[str, Any], lines: Sequence[Line]) -> None:
+    sizes, target = facts["sizes"], 1 - facts["alpha"]
     print(
-        f"{len(sizes)} devices hold {sizes.sum():,} scores in all ({sizes.min()} to {sizes.max()} each), of "
+        f"{len(sizes)} devices hold {sum(sizes):,} scores in all ({min(sizes)} to {max(sizes)} each), of "
         "handwritten digits in unequal mixes.\n"
         "Nobody shares data and there is no server: the devices talk to their neighbours only.\n"
-        f"A classifier trained on {TRAINING} images names the right digit for {digits.accuracy:.1%} of the others; "
-        f"how many digits must a set name\nto hold the right one for {1 - alpha:.4g} of them? "
-        f"Coverage and size are means over {splits} random splits.\n"
+        f"A classifier trained on {TRAINING} images names the right digit for {facts['accuracy']:.1%} of the others; "
+        f"how many digits must a set name\nto hold the right one for {target:.4g} of them? "
+        f"Coverage and size are means over {facts['splits']} random splits.\n"
     )
     columns = ("network", "method", "needs", "guarantee", "threshold", "coverage", "mean size", "rounds", "bits/device")
     rows = [
@@ -162,19 +174,19 @@ def _report(
     right = ("threshold", "coverage", "mean size", "rounds", "bits/device")
     console.print_table(columns, rows, right=right, group_by="network")
     print()
-    for text in _reading(lines, alpha):
+    for text in _reading(lines, target):
         print(text)
-    if pictures:
-        print("\npictures: " + ", ".join(map(str, pictures)))
+    if facts["pictures"]:
+        print("\npictures: " + ", ".join(facts["pictures"]))
 
 
-def _reading(lines: Sequence[Line], alpha: float) -> list[str]:
+def _reading(lines: Sequence[Line], target: float) -> list[str]:
     """How to read the table, in facts that were measured."""
     at = {(line.method, line.network): line for line in lines}
     first, second = dict.fromkeys(line.network for line in lines)
     h, slow, pooled = at["h-dcp", first], at["h-dcp", second], at["fcp", first]
     texts = [
-        f"Target: coverage {1 - alpha:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} "
+        f"Target: coverage {target:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} "
         f"digits a set;\nfcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
         f"On the {first} h-dcp takes {h.rounds:,} rounds and {console.in_bits(h.bits)} a device, on the {second} "
         f"{slow.rounds:,} rounds and {console.in_bits(slow.bits)}.",
@@ -189,29 +201,9 @@ def _span(low: float, high: float) -> str:
     return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f} to {high:.4f}"
 
 
-def _object(
-    digits: Digits,
-    sizes: NDArray[np.int64],
-    lines: Sequence[Line],
-    pictures: Sequence[Path],
-    alpha: float,
-    seed: int,
-    splits: int,
-) -> dict[str, Any]:
-    rows = [asdict(line) for line in lines]
-    for row in rows:
-        row["thresholds"] = [value if np.isfinite(value) else str(value) for value in row["thresholds"]]
-    return {
-        "alpha": alpha,
-        "seed": seed,
-        "splits": splits,
-        "devices": len(sizes),
-        "scores": int(sizes.sum()),
-        "sizes": sizes.tolist(),
-        "accuracy": digits.accuracy,
-        "results": rows,
-        "pictures": [str(path) for path in pictures],
-    }
+def _object(line: Line) -> dict[str, Any]:
+    thresholds = [value if np.isfinite(value) else str(value) for value in line.thresholds]
+    return {**asdict(line), "thresholds": thresholds}
 
 
 # --- pictures ---------------------------------------------------------------------------------------------------------

@@ -33,12 +33,6 @@ class Flag:
         return tuple(dict.fromkeys(str(value) for values in listed for value in values))
 
     @property
-    def kind(self) -> Any:
-        """The type of the flag: that of the option, or text where methods differ."""
-        kinds = {str if get_origin(hint) is Literal else hint for hint in self.hints.values()}
-        return kinds.pop() if len(kinds) == 1 else float if kinds == {int, float} else str
-
-    @property
     def help(self) -> str:
         """What it means, and to whom; the same meaning is said once."""
         meanings: dict[tuple[str, str], list[str]] = {}
@@ -52,11 +46,16 @@ class Flag:
 
     def parameter(self) -> inspect.Parameter:
         """Return the parameter of the command."""
-        dashed = self.name.replace("_", "-")
-        metavar = "LO HI" if get_origin(self.kind) is tuple else "|".join(self.choices) or None
-        word = f"--{dashed}/--no-{dashed}" if self.kind is bool else f"--{dashed}"
+        dashed, kinds = self.name.replace("_", "-"), [*self.hints.values()]
+        word = f"--{dashed}"
+        kind: Any = str  # text: each method turns it into what it needs, with one kind of error
+        metavar = "|".join(self.choices) or "|".join(dict.fromkeys(f"<{_word(hint)}>" for hint in kinds))
+        if bool in kinds:
+            word, kind, metavar = f"{word}/--no-{dashed}", bool, ""
+        elif get_origin(kinds[0]) is tuple:
+            kind, metavar = types.GenericAlias(tuple, (str,) * len(get_args(kinds[0]))), "LO HI"
         given = typer.Option(None, word, help=self.help, metavar=metavar, rich_help_panel=PANEL, show_default=False)
-        hint = self.kind | None  # None: not given, the method's own default holds
+        hint = kind | None  # None: not given, the method's own default holds
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=hint)
 
 
@@ -85,13 +84,13 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
 
 
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the options that were given, after the method has accepted them."""
-    chosen = {name: value for name, value in given.items() if value is not None}
+    """Return the options that were given, in the types of the method and after it has accepted them."""
     flags = flags_of_methods()
-    for name, value in chosen.items():
-        hint = flags[name].hints.get(method)
-        if get_origin(hint) is Literal and value not in (allowed := get_args(hint)):
-            raise ValueError(f"{name} of {method} must be {' or '.join(map(str, allowed))}, got {value!r}")
+    chosen = {
+        name: value if isinstance(value, bool | int) else as_type(value, flags[name].hints.get(method), name)
+        for name, value in given.items()
+        if value is not None
+    }
     make_options(method, chosen)
     return chosen
 
@@ -108,8 +107,12 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
     return found
 
 
-def as_type(text: str, kind: Any, what: str) -> Any:
-    """Turn text into a bool, int, float or text."""
+def as_type(text: Any, kind: Any, what: str) -> Any:
+    """Turn text into what an option holds: a bool, an int, a float, one of several words, a tuple of these, or text."""
+    if get_origin(kind) is tuple:
+        return tuple(as_type(one, wanted, what) for one, wanted in zip(text, get_args(kind), strict=True))
+    if get_origin(kind) is Literal and text not in (allowed := get_args(kind)):
+        raise ValueError(f"{what} must be {' or '.join(map(str, allowed))}, got {text!r}")
     if kind is bool:
         if text.lower() in ("true", "yes", "1", "false", "no", "0"):
             return text.lower() in ("true", "yes", "1")
@@ -129,6 +132,18 @@ def without_none(hint: Any) -> Any:
         left = [kind for kind in get_args(hint) if kind is not type(None)]
         return left[0] if len(left) == 1 else str
     return hint
+
+
+def _word(kind: Any) -> str:
+    return getattr(kind, "__name__", "text").replace("str", "text")
+
+
+def whole(text: str, what: str, least: int) -> int:
+    """Return an integer that is not too small."""
+    number: int = as_type(text, int, what)
+    if number < least:
+        raise ValueError(f"{what} must be at least {least}, got {number}")
+    return number
 
 
 def _shown(value: Any) -> str:

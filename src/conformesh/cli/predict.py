@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -81,8 +81,8 @@ def predict(
     if kind.task == "regression":
         _write(("row", "lower", "upper"), _intervals(predicted), form)
         return
-    names = outputs.labels if labels else tuple(map(str, range(len(outputs.labels))))
-    if form is Format.csv and any(" " in name for name in names):
+    names: Sequence[str | int] = outputs.labels if labels else range(len(outputs.labels))
+    if form is Format.csv and any(" " in str(name) for name in names):
         console.note("some labels contain spaces, which also separate them; --format jsonl keeps labels apart")
     _write(("row", "size", "set"), _sets(predicted, names, form), form)
 
@@ -114,10 +114,10 @@ def _score(calibration: Calibration, named: Score | None) -> Score:
     return calibration.score
 
 
-def _sets(sets: NDArray[np.bool_], names: tuple[str, ...], form: Format) -> Iterator[tuple[Any, ...]]:
+def _sets(sets: NDArray[np.bool_], names: Sequence[str | int], form: Format) -> Iterator[tuple[Any, ...]]:
     for row, inside in enumerate(sets):
         members = [names[i] for i in np.flatnonzero(inside)]
-        yield row, len(members), members if form is Format.jsonl else " ".join(members)
+        yield row, len(members), members if form is Format.jsonl else " ".join(map(str, members))
 
 
 def _intervals(intervals: NDArray[np.float64]) -> Iterator[tuple[Any, ...]]:

@@ -5,6 +5,7 @@ CSV is read as text and turned into numbers here, so that ``abc`` in line 7 is r
 
 from __future__ import annotations
 
+import csv
 import io
 import sys
 import zipfile
@@ -33,17 +34,17 @@ class Table:
         Polars series or NumPy arrays by name.
     name
         The file, or "standard input".
-    first_line
-        The line of the first row in a text file; None where a row has no line, and is counted from 0.
+    lines
+        The line of each row in a text file; None where a row has no line, and is counted from 0.
     """
 
     columns: dict[str, Any]
     name: str
-    first_line: int | None = None
+    lines: Sequence[int] | None = None
 
     def where(self, row: int) -> str:
         """Return the place of a row, for an error."""
-        return f"{self.name}, " + (f"row {row}" if self.first_line is None else f"line {row + self.first_line}")
+        return f"{self.name}, " + (f"row {row}" if self.lines is None else f"line {self.lines[row]}")
 
     def column(self, name: str) -> Any:
         """Return a column, or say which ones there are."""
@@ -147,9 +148,24 @@ def _frame(data: bytes, name: str, parquet: bool) -> Table:
         frame = pl.read_parquet(io.BytesIO(data)) if parquet else pl.read_csv(io.BytesIO(data), infer_schema=False)
     except pl.exceptions.PolarsError as problem:
         kind = "Parquet" if parquet else "CSV in UTF-8"
-        raise ValueError(f"{name}: cannot be read as {kind}: {str(problem).splitlines()[0]}") from None
-    columns = {column.name.strip(): column for column in frame.get_columns()}
-    return Table(columns, name, None if parquet else 2)
+        why = (None if parquet else _odd_line(data)) or str(problem).splitlines()[0]
+        raise ValueError(f"{name}: cannot be read as {kind}: {why}") from None
+    lines: Sequence[int] | None = None if parquet else range(2, len(frame) + 2)
+    blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series() if lines and frame.width else None
+    if blank is not None and blank.any():  # empty lines count as lines, not as rows
+        lines = (np.flatnonzero(~blank.to_numpy()) + 2).tolist()
+        frame = frame.filter(~blank)
+    return Table({column.name.strip(): column for column in frame.get_columns()}, name, lines)
+
+
+def _odd_line(data: bytes) -> str | None:
+    """Find the line that made a CSV unreadable: the first with more fields than the header."""
+    rows = csv.reader(io.StringIO(data.decode("utf-8-sig", errors="replace")))
+    header = next(rows, [])
+    for row in rows:
+        if len(row) > len(header):
+            return f"line {rows.line_num} has {len(row)} fields, the header {len(header)}"
+    return None
 
 
 def _arrays(data: bytes, name: str) -> dict[str, NDArray[Any]]:

@@ -14,7 +14,7 @@ Departures  - the message is the *cumulative* histogram: by linearity the same c
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -46,14 +46,15 @@ class HDCP:
     bins: int = option(1000, "quantisation levels M")
     range: tuple[float, float] | None = option(None, "score range LO HI of the quantiser; by default agreed on")
     eta: float = option(1.0, "update rate of the consensus, in (0, 1]")
-    weights: str = option("best-constant", "consensus matrix W: best-constant, metropolis or max-degree")
+    weights: str | Weights | Floats = option(
+        "best-constant", "consensus matrix W: best-constant, metropolis or max-degree"
+    )
     bound: Literal["cumulative", "paper"] = option(
         "cumulative", "error bound: cumulative (tight), or paper (as printed)"
     )
     rounding: bool = option(True, "round counts to integers once the bound allows it")
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
-    matrix: Weights | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_quantiser(self.bins, self.range)
@@ -68,7 +69,7 @@ class HDCP:
 def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Run Algorithm 2 and read every device's threshold off its own view of the histogram."""
     wire = Wire(options.wire)
-    weights = options.matrix or (yield from mixing_weights(site, options.weights, options.spectrum))
+    weights = yield from mixing_weights(site, options.weights, options.spectrum)
     quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
     rounds, chosen = _rounds(site, weights, options)
 
@@ -115,7 +116,7 @@ def _epsilon(site: Site, trial: int, weights: Weights, options: HDCP, rounds: in
         second=1 - eta * (1 - weights.second),
         smallest=1 - eta * (1 - weights.smallest),
         degree=int(site.network.degree.max()),
-        strength=eta * float(weights.strength.max(initial=0.0)),
+        strength=eta * weights.reach(site.network),
     )
     return consensus, arithmetic_epsilon(sizes, mixing, rounds, wire)
 

@@ -26,7 +26,7 @@ from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
 from conformesh.spectrum import Spectrum
 from conformesh.streams import stream
-from conformesh.weights import WEIGHTS, Weights, constant_weights
+from conformesh.weights import WEIGHTS, Weights, constant_weights, weights_from_matrix
 
 Floats = NDArray[np.float64]
 MAX_ROUNDS = 200_000
@@ -35,8 +35,15 @@ LOST_DIGITS = 1e-5  # a phase that shrank v more than this is long enough: a lon
 TINY = 1e-300
 
 
-def mixing_weights(site: Site, name: str, source: str) -> Protocol[Weights]:
-    """Return the consensus matrix `name`, its eigenvalues from the map or estimated by message passing."""
+def mixing_weights(site: Site, name: str | Weights | Floats, source: str) -> Protocol[Weights]:
+    """Return the consensus matrix, its eigenvalues from the map or estimated by message passing.
+
+    `name` is a key of `WEIGHTS`, ready `Weights`, or one's own matrix, which is checked.
+    """
+    if isinstance(name, Weights):
+        return name
+    if not isinstance(name, str):
+        return weights_from_matrix(site.network, name)
     if name not in WEIGHTS:
         raise ValueError(f"unknown weights {name!r}; known: {', '.join(WEIGHTS)}")
     if source == "map":

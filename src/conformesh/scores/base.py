@@ -157,7 +157,7 @@ def labels_of(who: str, table: Array, labels: ArrayLike) -> NDArray[np.int64]:
             f"score '{who}' needs labels between 0 and {classes - 1}, one for each column of outputs, "
             f"got {low if low < 0 else high}"
         )
-    return np.asarray(array, np.int64)
+    return np.array(array, np.int64)
 
 
 def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:

@@ -160,7 +160,7 @@ def around(lower: Floats, upper: Floats, distance: Floats, empty: Array) -> Floa
 
 def finite(who: str, what: str, array: Array) -> Floats:
     """Return the array as float64 if every number in it is finite."""
-    values: Floats = array.astype(np.float64)
+    values = np.asarray(array, np.float64)
     if not np.isfinite(values).all():
         place = tuple(np.argwhere(~np.isfinite(values))[0])
         raise ValueError(
