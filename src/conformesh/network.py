@@ -46,6 +46,9 @@ class Known(NamedTuple):
     eigenvalues: tuple[float, float] | None = None
 
 
+NOTHING_KNOWN = Known()
+
+
 class _ByTopology(type):
     """Makes every line of `TOPOLOGIES` a constructor of `Network`: ``Network.random_regular(20)``."""
 
@@ -92,7 +95,7 @@ class Network(metaclass=_ByTopology):
     indices: NDArray[np.int32]
     name: str = "graph"
     coordinates: NDArray[np.float64] | None = None
-    known: Known = Known()
+    known: Known = NOTHING_KNOWN
 
     def __post_init__(self) -> None:
         for array in (self.indptr, self.indices, self.coordinates):
@@ -246,7 +249,7 @@ class Network(metaclass=_ByTopology):
         name: str = "graph",
         *,
         coordinates: NDArray[np.float64] | None = None,
-        known: Known = Known(),  # noqa: B008 - immutable
+        known: Known = NOTHING_KNOWN,
     ) -> Network:
         """Build a network from its edges.
 

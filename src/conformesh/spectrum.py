@@ -156,7 +156,7 @@ def _top(matrix: csr_array[np.float64]) -> float:
 def _closed_in_from_above(matrix: csr_array[np.float64], vector: Vector, bound: float) -> Vector:
     """Lanczos on (s I - M)^-1 with shifts s that fall towards the largest eigenvalue, each proved to lie above it.
 
-    Positive pivots of s I - M are the proof. A shift that fails is too low, and is raised half way to the last good one.
+    Positive pivots of s I - M are the proof. A shift that fails is too low and is raised half way to the last good one.
     """
     from scipy.sparse import csc_array, eye_array
 
@@ -188,7 +188,7 @@ def _start(matrix: csr_array[np.float64]) -> Vector:
 def _lanczos(
     apply: Callable[[Vector], Vector], start: Vector, end: int, most: int = 20_000, tol: float = 1e-10
 ) -> tuple[Vector, bool]:
-    """Eigenvector for the largest (`end` = +1) or smallest (-1) eigenvalue of a symmetric operator; did it converge?
+    """Eigenvector for the largest (`end` = +1) or smallest (-1) eigenvalue of a symmetric operator, and if it converged.
 
     Only the three-term recurrence is kept, and run a second time to add up the vector. Lost orthogonality repeats
     eigenvalues already found, which at the end of a spectrum does no harm ([Paige1980]); memory stays a few vectors.
@@ -197,13 +197,13 @@ def _lanczos(
 
     diagonal: list[float] = []
     off: list[float] = []
-    mix, converged, check = np.ones(1), False, 16
+    mix, converged, check, scale = np.ones(1), False, 16, 0.0
     for steps, (_, a, b) in enumerate(_krylov(apply, start), start=1):
+        scale = max(scale, abs(a) + 2 * (off[-1] if off else 0.0))
         diagonal.append(a)
         off.append(b)
-        scale = max(map(abs, diagonal)) + 2 * max(off[:-1], default=0.0) if steps <= check else 0.0
-        exhausted = b <= 8 * EPS * scale
-        if steps < check and not exhausted and steps < most:
+        exhausted = b <= 8 * EPS * scale  # few distinct eigenvalues, as on a star: all have been found
+        if not exhausted and steps < min(check, most):
             continue
         pick = steps - 1 if end > 0 else 0
         if steps > 1:
@@ -225,9 +225,9 @@ def _krylov(apply: Callable[[Vector], Vector], start: Vector) -> Iterator[tuple[
     q = start / np.linalg.norm(start)
     while True:
         z = apply(q)
-        a = float(q @ z)
+        a = float(np.einsum("i,i->", q, z))  # not BLAS, whose bits depend on the number of threads
         z = z - a * q - b * before
-        b = float(np.linalg.norm(z))
+        b = math.sqrt(np.einsum("i,i->", z, z))
         yield q, a, b
         before, q = q, z / b
 
@@ -261,7 +261,7 @@ def _certified(matrix: csr_array[np.float64], vector: Vector, scale: float, side
 
 
 def _factored(matrix: Any) -> Any:
-    """Sparse LU without pivoting, as a positive definite matrix allows; its pivots are positive only if the matrix is."""
+    """Sparse LU without pivoting, as a positive definite matrix allows; all pivots are positive only if it is one."""
     from scipy.sparse.linalg import splu
 
     return splu(matrix, permc_spec="MMD_AT_PLUS_A", diag_pivot_thresh=0.0, options={"SymmetricMode": True})

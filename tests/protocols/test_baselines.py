@@ -94,6 +94,13 @@ def test_best_ranks_are_the_best_of_all_pairs_when_sizes_are_equal(devices, n, a
     assert table[choice.local[0], choice.server] == choice.coverage
 
 
+def test_many_devices_try_fewer_levels_and_still_meet_the_target_closely():
+    """1000 devices: the server's rank alone resolves coverage to about 1e-4."""
+    sizes = np.random.default_rng(0).integers(20, 80, size=1000)
+    choice = best_ranks(sizes, 0.9)
+    assert 0.9 <= choice.coverage < 0.9005
+
+
 def test_fedcp_qq_takes_the_order_statistic_it_says(twenty_devices):
     result = calibrate(twenty_devices, Network.star(20), 0.1, "fedcp-qq")
     choice = best_ranks(np.array([len(s) for s in twenty_devices]), 0.9)

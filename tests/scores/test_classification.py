@@ -379,3 +379,13 @@ def test_the_table_of_scores_is_complete():
 @pytest.mark.parametrize("module", [scores, classification, scores.base], ids=lambda m: m.__name__)
 def test_examples_run(module):
     assert doctest.testmod(module).failed == 0
+
+
+@pytest.mark.parametrize("name", ["lac", "margin", "aps", "raps"])
+def test_a_softmax_in_single_precision_may_end_just_above_one(name):
+    p = np.array([[1.0000001, 0.0], [0.25, 0.75]], dtype=np.float32)
+    score = get_score(name)
+    found = score(p, [0, 1])
+    np.testing.assert_array_equal(score.sets(p, found)[[0, 1], [0, 1]], True)
+    with pytest.raises(ValueError, match="between 0 and 1"):
+        score(p + np.float32(0.01), [0, 0])

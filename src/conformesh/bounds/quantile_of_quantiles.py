@@ -17,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import betainc, betaincinv
 
+from conformesh.kernels.poisson_binomial import fewer_than
+
 NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
-MAX_LEVELS = 512  # local levels tried; all of them where there are no more
+MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
+WORK = 4e9  # multiplications spent on the choice: with many devices fewer levels are tried, and fewer are needed
 _X, _W = np.polynomial.legendre.leggauss(NODES)
 
 
@@ -42,14 +45,7 @@ def expected_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDA
     low, high = betaincinv(a, b, 1e-18 / m).min(), betaincinv(a, b, 1 - 1e-16).max()
     u = 0.5 * (high - low) * (_X + 1) + low
     chance = betainc(a[:, None], b[:, None], u[None, :])  # P(X_j <= u), (m, nodes)
-    # P(exactly i of the first j devices have X <= u), one device after the other
-    exactly = np.zeros((m + 1, NODES))
-    exactly[0] = 1.0
-    for j in range(m):
-        exactly[1 : j + 2] = exactly[1 : j + 2] * (1 - chance[j]) + exactly[: j + 1] * chance[j]
-        exactly[0] *= 1 - chance[j]
-    fewer = np.minimum(np.cumsum(exactly[:-1], axis=0), 1.0)  # fewer than k = 1..m
-    return np.asarray(low + fewer @ _W * 0.5 * (high - low))
+    return np.asarray(low + fewer_than(chance) @ _W * 0.5 * (high - low))
 
 
 def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:
@@ -61,8 +57,8 @@ def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:
     if not len(sizes):
         return None
     levels = np.unique(np.concatenate([np.arange(1, n + 1) / (n + 1) for n in np.unique(sizes)]))
-    if len(levels) > MAX_LEVELS:
-        levels = levels[np.unique(np.linspace(0, len(levels) - 1, MAX_LEVELS).astype(int))]
+    most = min(MAX_LEVELS, max(4, int(WORK / (NODES * len(sizes) ** 2))))
+    levels = np.sort(levels[np.argsort(np.abs(levels - coverage), kind="stable")[:most]])
     best: Ranks | None = None
     for level in levels:
         local = np.clip(np.ceil(np.round(level * (sizes + 1), 9)).astype(np.int64), 1, sizes)

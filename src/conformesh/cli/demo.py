@@ -151,7 +151,8 @@ def _report(facts: dict[str, Any], lines: Sequence[Line]) -> None:
     print(
         f"{len(sizes)} devices hold {sum(sizes):,} scores in all ({min(sizes)} to {max(sizes)} each), of "
         "handwritten digits in unequal mixes.\n"
-        "Nobody shares data and there is no server: the devices talk to their neighbours only.\n"
+        "Nobody shares data and there is no server: the devices talk to their neighbours only. (Methods that need a\n"
+        "server are here for comparison.)\n"
         f"A classifier trained on {TRAINING} images names the right digit for {facts['accuracy']:.1%} of the others; "
         f"how many digits must a set name\nto hold the right one for {target:.4g} of them? "
         f"Coverage and size are means over {facts['splits']} random splits.\n"
@@ -188,8 +189,8 @@ def _reading(lines: Sequence[Line], target: float) -> list[str]:
     texts = [
         f"Target: coverage {target:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} "
         f"digits a set;\nfcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
-        f"On the {first} h-dcp takes {h.rounds:,} rounds and {console.in_bits(h.bits)} a device, on the {second} "
-        f"{slow.rounds:,} rounds and {console.in_bits(slow.bits)}.",
+        f"h-dcp takes {h.rounds:,} rounds and {console.in_bits(h.bits)} a device on the {first}, and "
+        f"{slow.rounds:,} rounds and {console.in_bits(slow.bits)} on the {second}.",
         "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"
         "checked. none: no promise.",
     ]

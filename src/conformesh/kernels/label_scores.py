@@ -21,6 +21,7 @@ Floats = NDArray[np.float64]
 
 ONE = 2**50
 UNIT = 2.0**-50
+LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 SLACK = ONE // 1000  # how far a row of probabilities may sum from one
 FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 
@@ -63,7 +64,7 @@ def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> 
         rival = -1.0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, 1.0)
+            inside &= _within(p, 0.0, LARGEST)
             rival = max(rival, -1.0 if j == labels[i] else p)
         if not inside:
             return i
@@ -81,7 +82,7 @@ def margin_sets(outputs: Array, thresholds: Floats, sets: NDArray[np.bool_]) -> 
         second = -1.0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, 1.0)
+            inside &= _within(p, 0.0, LARGEST)
             second = max(second, min(top, p))
             top = max(top, p)
         if not inside:
@@ -121,14 +122,14 @@ def adaptive_scores(
         own = np.float64(outputs[i, label])
         for j in range(label):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, 1.0)
+            inside &= _within(p, 0.0, LARGEST)
             total += _units(p)
             if p >= own:
                 above += _units(p)
                 ahead += 1
         for j in range(label, classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, 1.0)
+            inside &= _within(p, 0.0, LARGEST)
             total += _units(p)
             if p > own:
                 above += _units(p)
@@ -157,7 +158,7 @@ def adaptive_sets(
         total = 0
         for j in range(classes):
             p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, 1.0)
+            inside &= _within(p, 0.0, LARGEST)
             total += _units(p)
             sets[i, j] = False
         if not inside or abs(total - ONE) > SLACK:

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Task = Literal["classification", "regression"]
 
+LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
 HINT = "use score 'logit' or apply softmax"
 
 
@@ -172,7 +173,7 @@ def refuse_row(who: str, table: Array, i: int) -> NoReturn:
     row = table[i].astype(np.float64)
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
-    outside = row[(row < 0.0) | (row > 1.0)]
+    outside = row[(row < 0.0) | (row > LARGEST)]
     if outside.size:
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.scores.base import (
+    LARGEST,
     Array,
     Bools,
     ClassificationScore,
@@ -78,7 +79,7 @@ class LAC(_OneMinus):
     name: ClassVar[str] = "lac"
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
-    high: ClassVar[float] = 1.0
+    high: ClassVar[float] = LARGEST
 
 
 @dataclass(frozen=True)
@@ -143,7 +144,7 @@ class Margin(ClassificationScore):
 
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return the margin of every label."""
-        p = checked_table(self.name, self._table(outputs), 0.0, 1.0)
+        p = checked_table(self.name, self._table(outputs), 0.0, LARGEST)
         if p.size == 0:
             return p
         second, top = np.partition(p, -2, axis=1)[:, -2:].T[:, :, None]
@@ -203,7 +204,7 @@ class _Adaptive(ClassificationScore):
         """Return the score of every label, with the uniforms that `sets` uses."""
         from conformesh.kernels.label_scores import ONE, SLACK, UNIT
 
-        p = checked_table(self.name, outputs, 0.0, 1.0)
+        p = checked_table(self.name, outputs, 0.0, LARGEST)
         units = np.rint(p * ONE).astype(np.int64)
         unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
         if unsummed.any():
