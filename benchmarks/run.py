@@ -20,12 +20,13 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
+
 from conformesh import Network, Samples, __version__, calibrate, calibrate_batch, scores
 from conformesh.engines import Simulator
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.weights import WEIGHTS
-from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
 
 HERE = Path(__file__).parent
 Row = dict[str, str]

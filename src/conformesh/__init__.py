@@ -4,17 +4,22 @@ Devices keep their calibration scores, talk only to their neighbours, and agree 
 hold the truth with probability at least 1 - alpha. Start with `calibrate`, `Network` and `scores`.
 """
 
-from conformesh import scores
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from conformesh._version import __version__
-from conformesh.calibrating import Batch, CalibrationNote, TooFewScores, calibrate, calibrate_batch
-from conformesh.calibration import Calibration
-from conformesh.certificate import Certificate, Cost
-from conformesh.evaluation import Evaluation
-from conformesh.methods import METHODS
-from conformesh.network import Network
-from conformesh.ranks import conformal_rank
-from conformesh.samples import Samples
-from conformesh.topologies import TOPOLOGIES
+
+if TYPE_CHECKING:
+    from conformesh import scores
+    from conformesh.calibrating import Batch, CalibrationNote, TooFewScores, calibrate, calibrate_batch
+    from conformesh.calibration import Calibration
+    from conformesh.certificate import Certificate, Cost
+    from conformesh.evaluation import Evaluation
+    from conformesh.methods import METHODS
+    from conformesh.network import Network
+    from conformesh.ranks import conformal_rank
+    from conformesh.samples import Samples
+    from conformesh.topologies import TOPOLOGIES
 
 __all__ = [
     "METHODS",
@@ -34,3 +39,35 @@ __all__ = [
     "conformal_rank",
     "scores",
 ]
+
+# Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
+_HOMES = {
+    "METHODS": "methods",
+    "TOPOLOGIES": "topologies",
+    "Batch": "calibrating",
+    "Calibration": "calibration",
+    "CalibrationNote": "calibrating",
+    "Certificate": "certificate",
+    "Cost": "certificate",
+    "Evaluation": "evaluation",
+    "Network": "network",
+    "Samples": "samples",
+    "TooFewScores": "calibrating",
+    "calibrate": "calibrating",
+    "calibrate_batch": "calibrating",
+    "conformal_rank": "ranks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "scores":
+        return import_module("conformesh.scores")
+    if name not in _HOMES:
+        raise AttributeError(f"module 'conformesh' has no attribute {name!r}")
+    value = getattr(import_module(f"conformesh.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

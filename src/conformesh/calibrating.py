@@ -35,7 +35,7 @@ def calibrate(
     devices: Iterable[ArrayLike],
     network: Network,
     alpha: Alpha = 0.1,
-    method: str = "h-dcp",
+    method: str = "e-dcp",
     *,
     score: Score | None = None,
     strict: bool = False,

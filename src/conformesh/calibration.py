@@ -154,8 +154,13 @@ class Calibration:
         """Write the result as JSON, whole or not at all. It holds no score."""
         target = Path(path)
         draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
-        draft.write_text(json.dumps(self.to_dict(), allow_nan=False, indent=2) + "\n", encoding="utf-8")
-        draft.replace(target)
+        text = json.dumps(self.to_dict(), allow_nan=False, indent=2) + "\n"
+        try:
+            draft.write_text(text, encoding="utf-8")
+            draft.replace(target)
+        except OSError as error:
+            draft.unlink(missing_ok=True)
+            raise OSError(f"cannot write the calibration to {target}: {error.strerror or error}") from error
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.special import ndtri
 
 from conformesh.scores import Score
 
@@ -42,7 +42,7 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     """
     if rows == 0:
         return 0.0, 1.0
-    z = float(ndtri(0.5 + confidence / 2))
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
     p = hits / rows
     centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
     half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from conformesh.protocols.baselines import Alone, Averaged, Pooled, average, cp, fcp, local
+from conformesh.protocols.e_dcp import EDCP, e_dcp
 from conformesh.protocols.fedcp_qq import FedCPQQ, fedcp_qq
 from conformesh.protocols.h_dcp import HDCP, h_dcp
 from conformesh.protocols.messages import Protocol
@@ -63,7 +64,10 @@ _H = "consensus on the histogram of quantised scores; no tuning"
 _WFCP = "histograms added up on a shared channel, with or without noise"
 _QQ = "quantile of the devices' quantiles, ranks chosen in closed form"
 
+_E = "exact pooled threshold by counting: no tuning, no approximation"
+
 METHODS: dict[str, Method] = {
+    "e-dcp": Method(e_dcp, EDCP, "counted", "neighbours", "a few integers a stage", "", _E),
     "q-dcp": Method(q_dcp, QDCP, "assumed", "neighbours", "1 number a round", "Wen2025", _Q, True),
     "h-dcp": Method(h_dcp, HDCP, "bounded or counted", "neighbours", "M numbers a round", "Wen2025", _H),
     "cp": Method(cp, Pooled, "counted", "server", "all scores", "Vovk2005", "split CP on the pooled scores"),

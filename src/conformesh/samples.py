@@ -13,7 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.segments import count_at_most, segment_extremes, sort_segments
+from conformesh.kernels.segments import (
+    count_at_most,
+    count_problems,
+    scores_inside,
+    segment_extremes,
+    sort_segments,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -115,6 +121,22 @@ class Samples:
         """
         counts: Ints = count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
         return counts
+
+    def counts_of(self, trials: Ints, thresholds: Floats) -> Ints:
+        """Count each device's scores for many problems: problem p asks trial ``trials[p]`` for ``thresholds[p]``.
+
+        `thresholds` has shape (problems, M), in any order; the answer (devices, M, problems).
+        """
+        counts: Ints = count_problems(self.values, self.offsets, self.trials, trials, np.ascontiguousarray(thresholds))
+        return counts
+
+    def inside(self, trials: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
+        """Return each device's smallest score above `low` and largest at or below `high`, (devices, problems).
+
+        +inf where no score is above `low`, -inf where none is at or below `high`.
+        """
+        above, below = scores_inside(self.values, self.offsets, self.trials, trials, low, high)
+        return above, below
 
     def extremes(self, finite: bool = False) -> tuple[Floats, Floats]:
         """Return each device's smallest and largest (finite) score, (devices, trials); +inf and -inf if it has none."""

@@ -2,7 +2,7 @@ r"""The extreme eigenvalues of a graph: how fast linear consensus can be.
 
 The Laplacian D - A has eigenvalues 0 = l_1 < l_2 <= ... <= l_K on a connected graph. Consensus steps and error bounds
 need the smallest non-zero one, the largest, and the largest of the signless Laplacian D + A ([Wen2025] Section 4.3 has
-the last two as squared singular values of the incidence matrices).
+the first and the last as squared singular values of the incidence matrices).
 
 Up to `DENSE_UP_TO` devices LAPACK gives all eigenvalues. Beyond, Lanczos gives the ends of the spectrum with a residual
 r = ||L v - l v||, and there is an eigenvalue within r of l. On narrow graphs (chains, trees, grids, geometric graphs)
@@ -188,7 +188,7 @@ def _start(matrix: csr_array[np.float64]) -> Vector:
 def _lanczos(
     apply: Callable[[Vector], Vector], start: Vector, end: int, most: int = 20_000, tol: float = 1e-10
 ) -> tuple[Vector, bool]:
-    """Eigenvector for the largest (`end` = +1) or smallest (-1) eigenvalue of a symmetric operator, and if it converged.
+    """Eigenvector at the upper (`end` = +1) or lower (-1) end of the spectrum of a symmetric operator, and success.
 
     Only the three-term recurrence is kept, and run a second time to add up the vector. Lost orthogonality repeats
     eigenvalues already found, which at the end of a spectrum does no harm ([Paige1980]); memory stays a few vectors.

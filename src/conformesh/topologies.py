@@ -315,8 +315,7 @@ def _ring(K: int, reach: int) -> Pairs:
     low, high = around.min(axis=1), around.max(axis=1)
     _, first = np.unique(low * K + high, return_index=True)
     first.sort()
-    once: Pairs = around[first]
-    return once[once[:, 0] != once[:, 1]]
+    return np.asarray(around[first][low[first] != high[first]], dtype=np.int64)
 
 
 def _chosen(rng: np.random.Generator, n: int, p: float) -> NDArray[np.int64]:

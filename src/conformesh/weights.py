@@ -2,7 +2,7 @@ r"""WEIGHTS: matrices of linear consensus.
 
 Each round a device moves towards its neighbours, ``x_k <- x_k + sum over j in N_k of w_kj (x_j - x_k)``, which is
 ``x <- W x`` with a symmetric W whose rows sum to one. The mean is kept, and the disagreement shrinks each round by the
-largest magnitude among the eigenvalues of W other than that of the constant vector ([XiaoBoyd2004] Section 2).
+largest magnitude among the eigenvalues of W other than that of the constant vector ([XiaoBoyd2004]).
 
 The eigenvalues come from those of ``I - W``, a weighted Laplacian, and are rounded so that `rate` is never too small.
 """

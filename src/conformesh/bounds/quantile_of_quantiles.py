@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import betainc, betaincinv
 
 from conformesh.kernels.poisson_binomial import fewer_than
 
@@ -40,6 +39,8 @@ def expected_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDA
     >>> expected_coverage(np.array([9]), np.array([9])).round(12).tolist()      # one device: l / (n + 1)
     [0.9]
     """
+    from scipy.special import betainc, betaincinv
+
     m = len(sizes)
     a, b = local.astype(np.float64), (sizes - local + 1).astype(np.float64)
     low, high = betaincinv(a, b, 1e-18 / m).min(), betaincinv(a, b, 1 - 1e-16).max()

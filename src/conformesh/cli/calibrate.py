@@ -27,9 +27,9 @@ def calibrate(
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
     ],
     alpha: Annotated[
-        str, typer.Option(metavar="NUMBER", help="Tolerated miscoverage, strictly between 0 and 1.")
+        str, typer.Option(metavar="<float>", help="Tolerated miscoverage, strictly between 0 and 1.")
     ] = "0.1",
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "h-dcp",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
     topology: Annotated[
         str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
     ] = None,
@@ -113,7 +113,8 @@ def _network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Pat
         topology = "torus"
         if not pairs and not _factors(devices):
             topology = "cycle"
-            console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --topology")
+            if devices > 1:
+                console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --topology")
     known = TOPOLOGIES.get(topology)
     hints = {} if known is None else _hints_of(known.build)
     found = Network.of(topology, devices, seed=seed, **key_values(pairs, "topology option", hints))

@@ -161,7 +161,7 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=box.SIMPLE_HEAD)
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for column in columns:
         justify: Any = "right" if column in right else "left"
         table.add_column(column, justify=justify, overflow="fold")

@@ -53,7 +53,7 @@ class Line(Measured):
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("conformesh-demo"),
     devices: Annotated[str, typer.Option(metavar="<int>", help="How many devices share the images.")] = "20",
-    alpha: Annotated[str, typer.Option(metavar="NUMBER", help="Tolerated miscoverage.")] = "0.1",
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
     seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of everything that is drawn.")] = "0",
     splits: Annotated[
         str, typer.Option(metavar="<int>", help="Random calibration/test splits to average over.")
@@ -199,7 +199,7 @@ def _reading(lines: Sequence[Line], target: float) -> list[str]:
 
 
 def _span(low: float, high: float) -> str:
-    return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f} to {high:.4f}"
+    return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f}..{high:.4f}"
 
 
 def _object(line: Line) -> dict[str, Any]:

@@ -135,7 +135,7 @@ def without_none(hint: Any) -> Any:
 
 
 def _word(kind: Any) -> str:
-    return getattr(kind, "__name__", "text").replace("str", "text")
+    return getattr(kind, "__name__", "str")
 
 
 def whole(text: str, what: str, least: int) -> int:

@@ -116,7 +116,7 @@ def _score(calibration: Calibration, named: Score | None) -> Score:
 
 def _sets(sets: NDArray[np.bool_], names: Sequence[str | int], form: Format) -> Iterator[tuple[Any, ...]]:
     for row, inside in enumerate(sets):
-        members = [names[i] for i in np.flatnonzero(inside)]
+        members = [names[i] for i in np.flatnonzero(inside).tolist()]
         yield row, len(members), members if form is Format.jsonl else " ".join(map(str, members))
 
 

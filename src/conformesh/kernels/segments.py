@@ -77,3 +77,37 @@ def segment_extremes(values: Any, offsets: Any, finite: bool) -> Any:
             low[i] = values[first]
             high[i] = values[last]
     return low, high
+
+
+@njit(cache=True)
+def count_problems(values: Any, offsets: Any, trials: int, trial_of: Any, thresholds: Any) -> Any:
+    """Count, per device, the values of trial ``trial_of[p]`` up to ``thresholds[p, m]``: (devices, M, problems)."""
+    devices = (len(offsets) - 1) // trials
+    problems, m_count = thresholds.shape
+    out = np.empty((devices, m_count, problems), np.int64)
+    for device in range(devices):
+        for p in range(problems):
+            start = offsets[device * trials + trial_of[p]]
+            stop = offsets[device * trials + trial_of[p] + 1]
+            for m in range(m_count):
+                out[device, m, p] = bisect_right(values, start, stop, thresholds[p, m]) - start
+    return out
+
+
+@njit(cache=True)
+def scores_inside(values: Any, offsets: Any, trials: int, trial_of: Any, low: Any, high: Any) -> Any:
+    """Return, per device and problem, the smallest value above low (else +inf) and the largest at or below high."""
+    devices = (len(offsets) - 1) // trials
+    above = np.full((devices, len(low)), np.inf)
+    below = np.full((devices, len(low)), -np.inf)
+    for device in range(devices):
+        for p in range(len(low)):
+            start = offsets[device * trials + trial_of[p]]
+            stop = offsets[device * trials + trial_of[p] + 1]
+            first = bisect_right(values, start, stop, low[p])
+            last = bisect_right(values, start, stop, high[p])
+            if first < stop:
+                above[device, p] = values[first]
+            if last > start:
+                below[device, p] = values[last - 1]
+    return above, below

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import cache
 
 import numpy as np
 
@@ -33,7 +34,8 @@ def fedcp_qq(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options
     """Send one local order statistic up; take the best order statistic of what arrived."""
     wire = Wire(options.wire)
     ranks = np.zeros((site.devices, site.trials, len(alphas)), dtype=np.int64)
-    choices = [[best_ranks(site.sizes[:, t], float(1 - a)) for a in alphas] for t in range(site.trials)]
+    choose = cache(lambda sizes, alpha: best_ranks(np.array(sizes), float(1 - alpha)))  # trials often share their sizes
+    choices = [[choose(tuple(site.sizes[:, t].tolist()), a) for a in alphas] for t in range(site.trials)]
     for t, a in np.ndindex(site.trials, len(alphas)):
         if (choice := choices[t][a]) is not None:
             ranks[site.sizes[:, t] > 0, t, a] = choice.local

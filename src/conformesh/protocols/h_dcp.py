@@ -147,13 +147,14 @@ def _decide(
             if rank > n:
                 row.append(too_few(rank, n))
                 continue
+            holds: NDArray[np.bool_]
             if counts is not None:
-                holds = np.asarray(counts >= rank)
+                holds = np.greater_equal(counts, rank)
             else:
                 holds = _certain(y[:, :, trial], n, rank, alpha, site.devices, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
-            found = holds.any(axis=1)
+            found: NDArray[np.bool_] = np.asarray(holds.any(axis=1))
             bin_ = holds.argmax(axis=1)
             thresholds[found, trial, a] = quantiser.edges[trial, bin_[found]]
             rank_here = None if counts is None else int(counts[0, bin_[0]]) if found[0] else n
@@ -186,10 +187,10 @@ def _certain(
     noise where this cannot cost a rank.
     """
     if bound == "cumulative":
-        return np.asarray(n * (y - (consensus + precision)) > rank - 1)
+        return np.greater(n * (y - (consensus + precision)), rank - 1)
     level = (1 - alpha) * (n + devices)
     slack = n * precision if 2 * n * precision < level - (rank - 1) else -n * precision
-    return np.asarray(n * (y - consensus) >= float(level) - slack)
+    return np.greater_equal(n * (y - consensus), float(level) - slack)
 
 
 def _certificate(rank: int, counted: int | None, epsilon: float, weights: Weights) -> Certificate:
@@ -207,5 +208,5 @@ def _loose(consensus: float, precision: float, chosen: bool) -> str:
             f"h-dcp: rounding on the wire leaves an error of {precision:.3g}, too large for a finite or useful "
             "threshold; use a wider wire (32 or 64 bits)"
         )
-    more = "raise it beyond the automatic limit" if chosen else "raise it, or leave it out to have it chosen"
-    return f"h-dcp: after these rounds the error bound is still {consensus:.3g}, so some sets hold every label; {more}"
+    more = "set more rounds than the automatic limit" if chosen else "set more rounds, or none to have them chosen"
+    return f"h-dcp: after these rounds the error bound is still {consensus:.3g}, too large to say much; {more}"

@@ -20,8 +20,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse.linalg import spsolve
-from scipy.special import expit
 
 from conformesh.bounds import quantile as bounds
 from conformesh.certificate import Certificate, too_few
@@ -195,6 +193,8 @@ def _oracle(
     options: QDCP,
 ) -> Protocol[Floats]:
     """Return ||u0 - u*||_G^2 for every (trial, alpha), from all scores: what the printed epsilon^(T) needs."""
+    from scipy.special import expit
+
     everyone = yield Pool(samples.values, samples.offsets, oracle=True)
     pooled = Samples(everyone.values, everyone.offsets, site.trials)
     distance = np.zeros_like(gamma)
@@ -220,6 +220,8 @@ def _oracle(
 
 def _energy(site: Site, gradient: Floats) -> float:
     """Return g' (D-A)^+ g for a gradient that sums to zero, by grounding the first device."""
+    from scipy.sparse.linalg import spsolve
+
     laplacian = site.network.laplacian().tocsc()[1:, 1:]
     return float(gradient[1:] @ spsolve(laplacian, gradient[1:]))
 

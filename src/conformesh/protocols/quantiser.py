@@ -45,18 +45,18 @@ def agree_on_edges(
     if range_ is not None:
         low, high = np.full(site.trials, float(range_[0])), np.full(site.trials, float(range_[1]))
     else:
-        ends = yield from _ends(site, *samples.extremes(), wire)
+        ends = yield from agree_on_ends(site, *samples.extremes(), wire)
         complete = np.isfinite(ends[1])
         if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
-            ends = yield from _ends(site, *samples.extremes(finite=True), wire)
+            ends = yield from agree_on_ends(site, *samples.extremes(finite=True), wire)
         low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
     share = np.arange(1, bins + 1) / bins
     edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow, and ends exactly at `high`
     return Quantiser(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1), complete)
 
 
-def _ends(
-    site: Site, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire
+def agree_on_ends(
+    site: Site, least: NDArray[np.float64], most: NDArray[np.float64], wire: Wire = EXACT
 ) -> Protocol[NDArray[np.float64]]:
     """Agree on the smallest and the largest score, (2, trials); one maximum serves both ends."""
     mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)

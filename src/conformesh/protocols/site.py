@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -58,6 +58,10 @@ class Site:
         """Number of neighbours of each device here."""
         return self.network.degree[self.here].astype(np.float64)
 
+    def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where devices hosted here stand in `here`."""
+        return rows if len(self.here) == self.devices else np.searchsorted(self.here, rows)
+
     @property
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
@@ -85,10 +89,13 @@ class Outcome:
     estimates
         The method's estimate before any correction, shape of `thresholds`, where it has one.
     notes
-        Sentences for the user: what was chosen for them, what to change. One list for the run.
+        Sentences for the user that deserve a warning: what to change. One list for the run.
+    facts
+        What was chosen on the way, for the record: words by name.
     """
 
     thresholds: NDArray[np.float64]
     certificates: list[list[Certificate]]
     estimates: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
+    facts: dict[str, str] = field(default_factory=dict)

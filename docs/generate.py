@@ -1,0 +1,267 @@
+"""Regenerate what the documentation says about the code: tables, options, help pages and the map of the paper.
+
+    python docs/generate.py            rewrite the parts that are stale
+    python docs/generate.py --check    change nothing; exit 1 and name the pages that are stale
+
+A page asks for a part with ``<!-- generated: name -->``; what stands between that line and ``<!-- end -->`` is replaced.
+Parts are functions in `PARTS`; words after the name are their arguments (``options h-dcp``).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import MISSING, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import paper_to_code
+from references import entries, page_of
+
+from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh.scores import SCORES
+from conformesh.weights import WEIGHTS
+
+DOCS = Path(__file__).parent
+ROOT = DOCS.parent
+MARKED = re.compile(r"(<!-- generated: ([^>]+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+PAPER_GRAPHS = ("chain", "cycle", "star", "torus", "complete")
+WIDTH = 100  # columns of the help pages
+
+
+def pages() -> list[Path]:
+    """Return every page that may ask for generated parts."""
+    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+
+
+def regenerated(text: str) -> str:
+    """Return a page with its generated parts made anew."""
+
+    def part(found: re.Match[str]) -> str:
+        name, *arguments = found[2].split()
+        if name not in PARTS:
+            raise ValueError(f"no generated part is called {name!r}; known: {', '.join(PARTS)}")
+        return f"{found[1]}\n{PARTS[name](*arguments).strip()}\n\n{found[3]}"
+
+    return MARKED.sub(part, text)
+
+
+def stale() -> dict[Path, str]:
+    """Return the pages whose generated parts have changed, with their new text."""
+    before = {page: page.read_text(encoding="utf-8") for page in pages() if page.exists()}
+    after = {page: regenerated(text) for page, text in before.items() if MARKED.search(text)}
+    return {page: text for page, text in after.items() if text != before[page]}
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Rewrite, or with ``--check`` complain."""
+    changed = stale()
+    for page, text in changed.items():
+        if "--check" not in arguments:
+            page.write_text(text, encoding="utf-8")
+        print(f"{'stale' if '--check' in arguments else 'rewritten'}: {page.relative_to(ROOT)}")
+    if changed and "--check" in arguments:
+        print("run: python docs/generate.py")
+        return 1
+    return 0
+
+
+# --- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a Markdown table; a bar inside a cell is escaped."""
+    lines = [columns, ["---"] * len(columns), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", r"\|") for cell in line) + " |" for line in lines)
+
+
+def code(words: object) -> str:
+    """Return words set as code; nothing stays nothing."""
+    return f"`{words}`" if str(words) else ""
+
+
+def methods() -> str:
+    """All methods side by side; what each assumes is taken from a certificate it gave."""
+    rows = []
+    for name, method in METHODS.items():
+        assumed = example(name).certificate.assumption
+        paper = f"[{method.paper}]" if method.paper else "—"
+        rows.append((code(name), method.guarantee, method.needs, method.sends, assumed or "—", paper))
+    return table(("method", "guarantee", "a device must reach", "it sends", "the guarantee assumes", "paper"), rows)
+
+
+def certificates() -> str:
+    """Every method on one example: threshold, certificate and cost."""
+    rows = []
+    for name in METHODS:
+        result = example(name)
+        certificate, cost = result.certificate, result.cost
+        rows.append(
+            (
+                code(name),
+                f"{result.threshold:.4f}",
+                certificate.kind,
+                _rank(certificate.required_rank),
+                _rank(certificate.counted_rank),
+                "—" if certificate.epsilon is None else f"{certificate.epsilon:.3g}",
+                f"{cost.rounds:,}",
+                f"{cost.numbers_per_device:,.10g}",
+                f"{cost.bits_per_device:,.10g}",
+            )
+        )
+    columns = ("method", "threshold", "certificate", "required rank", "counted rank", "epsilon", "rounds")
+    return table((*columns, "numbers sent per device", "bits"), rows)
+
+
+def example(method: str) -> Calibration:
+    """Return the run behind the tables: 20 devices on a torus, 50 uniform scores each, alpha = 0.1."""
+    rng = np.random.default_rng(0)
+    return calibrate([rng.random(50) for _ in range(20)], Network.torus(5, 4), 0.1, method)
+
+
+def _rank(rank: int | tuple[int, ...] | None) -> str:
+    if isinstance(rank, tuple):
+        low, high = min(rank), max(rank)
+        return f"{low}, each device" if low == high else f"{low} to {high}, by device"
+    return "—" if rank is None else str(rank)
+
+
+def options(name: str) -> str:
+    """The options of one method."""
+    method = METHODS[name]
+    rows = [
+        (code(f.name), code(_type(str(f.type))), code(_default(f.default)), f.metadata["help"])
+        for f in fields(method.options)
+        if f.name in method.option_names()
+    ]
+    return table(("option", "type", "default", "meaning"), rows) if rows else f"`{name}` has no options."
+
+
+def _type(annotation: str) -> str:
+    """The annotation as written, with the words of a Literal spelled out."""
+    return re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
+
+
+def _default(value: Any) -> str:
+    return "" if value is MISSING else f"{value:g}" if isinstance(value, float) else repr(value)
+
+
+def other_methods() -> str:
+    """A section for each method that the page of methods does not describe in words of its own."""
+    text = MARKED.sub("", (DOCS / "methods.md").read_text(encoding="utf-8"))
+    sections = []
+    for name, method in METHODS.items():
+        if f"\n## {name}\n" not in text:
+            contract = sys.modules[method.protocol.__module__].__doc__ or ""
+            sections.append(f"## {name}\n\n{method.summary}.\n\n```text\n{contract.strip()}\n```\n\n{options(name)}")
+    return "\n\n".join(sections)
+
+
+def topologies() -> str:
+    """The named graphs, with what makes them fast or slow at 20 devices."""
+    rows = []
+    for name, topology in TOPOLOGIES.items():
+        network = Network.of(name, 20)
+        chosen = ", ".join(f"`{option}`: {words}" for option, words in topology.options.items())
+        rows.append(
+            (
+                code(name),
+                topology.summary,
+                "yes" if topology.random else "no",
+                chosen or "—",
+                str(network.edges),
+                str(network.diameter),
+                f"{WEIGHTS['best-constant'](network).rate:.4f}",
+                f"{_rounds_to_count(network):,}",
+            )
+        )
+    columns = ("topology", "what it is", "random", "options", "edges", "diameter", "rate", "rounds of h-dcp")
+    return table(columns, rows)
+
+
+def _rounds_to_count(network: Network) -> int:
+    rng = np.random.default_rng(0)
+    scores = [rng.random(50) for _ in range(network.devices)]
+    return calibrate(scores, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=10).cost.rounds
+
+
+def scores() -> str:
+    """The nonconformity scores."""
+    rows = []
+    for name, score in SCORES.items():
+        chosen = ", ".join(f"`{f.name}` = {_default(f.default)}" for f in fields(score))
+        rows.append((code(name), code(f"scores.{score.__name__}"), score.task, score.summary, chosen or "—"))
+    return table(("score", "class", "task", "what it measures", "options"), rows)
+
+
+def weights() -> str:
+    """The consensus weights, with the factor by which a round shrinks disagreement on the paper's graphs."""
+    rows = []
+    for name, build in WEIGHTS.items():
+        rates = [f"{build(Network.of(graph, 20)).rate:.4f}" for graph in PAPER_GRAPHS]
+        rows.append((code(name), _first_line(build), *rates))
+    return table(("weights", "what they are", *PAPER_GRAPHS), rows)
+
+
+def _first_line(thing: Callable[..., Any]) -> str:
+    line = (thing.__doc__ or "").strip().split("\n")[0].removeprefix("Return ").rstrip(".")
+    return re.sub(r":math:`([^`]*)`", lambda found: f"`{re.sub(r'[{}]', '', found[1])}`", line.replace("``", "`"))
+
+
+# --- help, skeletons, references --------------------------------------------------------------------------------------
+
+SHOW_HELP = """
+import sys
+from conformesh.cli import app
+for command in [[], *([name] for name in sys.argv[1:])]:
+    print("\\0", end="")
+    try:
+        app([*command, "--help"], terminal_width=WIDTH)
+    except SystemExit:
+        pass
+""".replace("WIDTH", str(WIDTH))
+
+
+def command_line() -> str:
+    """The help page of every command, as a pipe sees it: plain text of a fixed width."""
+    from conformesh.cli import COMMANDS
+
+    plain = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
+    plain |= {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": str(WIDTH), "PYTHONIOENCODING": "utf-8"}
+    command = [sys.executable, "-c", SHOW_HELP, *COMMANDS]
+    shown = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, encoding="utf-8").stdout
+    helps = [page.rstrip() for page in shown.split("\0")[1:]]
+    titles = ["conformesh", *(f"conformesh {name}" for name in COMMANDS)]
+    return "\n\n".join(f"## {title}\n\n```text\n{page}\n```" for title, page in zip(titles, helps, strict=True))
+
+
+def skeleton(name: str) -> str:
+    """A skeleton, whole."""
+    return f"```python\n{(DOCS / 'skeletons' / f'{name}.py').read_text(encoding='utf-8').strip()}\n```"
+
+
+def references() -> str:
+    """The references page, from the BibTeX file."""
+    return page_of(entries((DOCS / "references.bib").read_text(encoding="utf-8")))
+
+
+PARTS: dict[str, Callable[..., str]] = {
+    "methods": methods,
+    "certificates": certificates,
+    "options": options,
+    "other-methods": other_methods,
+    "topologies": topologies,
+    "scores": scores,
+    "weights": weights,
+    "command-line": command_line,
+    "skeleton": skeleton,
+    "references": references,
+    "paper-to-code": lambda: paper_to_code.page(ROOT),
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,141 @@
+r"""LaTeX of the docstrings to MathML, so that the site shows equations without a script and without a network.
+
+Browsers draw MathML themselves. Only what the docstrings use is known: an unknown command is an error that says where
+to add it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from html import escape
+
+GREEK = dict(
+    zip(
+        "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu pi rho sigma tau phi chi psi omega "
+        "varrho Gamma Delta Lambda Sigma Phi Omega".split(),
+        "αβγδεζηθκλμνπρστφχψωϱΓΔΛΣΦΩ",
+        strict=True,
+    )
+)
+OPERATORS = {
+    **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
+    **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "|": "‖", "{": "{", "}": "}", "%": "%"},
+}
+SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
+LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
+NAMES = {"log", "exp", "cosh"}
+ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
+FENCES = "()[]|"
+
+
+def mathml(latex: str, *, display: bool = False) -> str:
+    r"""Return the equation as a MathML element.
+
+    >>> mathml(r"\frac{1}{n_k} \le \alpha")  # doctest: +ELLIPSIS
+    '<math><mrow><mfrac><mn>1</mn><msub><mi>n</mi><mi>k</mi></msub></mfrac><mo>≤</mo><mi>α</mi></mrow></math>'
+    """
+    parser = _Parser(latex, display)
+    row = parser.row(until="")
+    return f'<math display="block">{row}</math>' if display else f"<math>{row}</math>"
+
+
+class _Parser:
+    """Reads tokens from left to right; every method returns MathML."""
+
+    def __init__(self, latex: str, display: bool) -> None:
+        self.tokens = re.findall(r"\\text\{[^}]*\}|\\[A-Za-z]+|\\.|\S", latex)
+        self.at = 0
+        self.display = display
+        self.commands: dict[str, Callable[[], str]] = {
+            r"\frac": self._fraction,
+            r"\tfrac": self._fraction,
+            r"\sqrt": lambda: f"<msqrt>{self.argument()}</msqrt>",
+            r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(
+                ('<mi mathvariant="normal">', "</mi>")
+            ),
+            r"\int": lambda: "<mo>∫</mo>",
+            r"\left": self._fenced,
+        }
+
+    def next(self) -> str:
+        if self.at >= len(self.tokens):
+            raise ValueError("the equation ends too early: is a brace missing?")
+        self.at += 1
+        return self.tokens[self.at - 1]
+
+    def peek(self) -> str:
+        return self.tokens[self.at] if self.at < len(self.tokens) else ""
+
+    def row(self, until: str) -> str:
+        """Read atoms with their scripts up to a token, which is consumed."""
+        found = []
+        while self.peek() != until:
+            found.append(self._scripted())
+        self.at += bool(until)
+        return found[0] if len(found) == 1 else f"<mrow>{''.join(found)}</mrow>"
+
+    def argument(self) -> str:
+        """Read what a command or a script applies to: a group, or one token."""
+        if self.peek() == "{":
+            self.at += 1
+            return self.row("}")
+        return self._atom(single=True)
+
+    def _scripted(self) -> str:
+        limits = self.display and self.peek().removeprefix("\\") in LIMITS
+        base, scripts = self._atom(), {}
+        while (mark := self.peek()) in ("_", "^") and mark not in scripts:
+            self.at += 1
+            scripts[mark] = self.argument()
+        if not scripts:
+            return base
+        tag = {"_": "sub", "^": "sup", "_^": "subsup"}["".join(sorted(scripts, reverse=True))]
+        if limits:
+            tag = tag.replace("sub", "under").replace("sup", "over")
+        parts = "".join(scripts[mark] for mark in "_^" if mark in scripts)
+        return f"<m{tag}>{base}{parts}</m{tag}>"
+
+    def _atom(self, single: bool = False) -> str:
+        token = self.next()
+        if token == "{":
+            return self.row("}")
+        if token.startswith(r"\text{"):
+            return f"<mtext>{escape(token[6:-1].replace(' ', chr(160)))}</mtext>"
+        if token in self.commands:
+            return self.commands[token]()
+        if token.startswith("\\"):
+            return self._named(token[1:])
+        if token.isdigit():
+            while not single and (self.peek().isdigit() or self.peek() == "."):
+                token += self.next()
+            return f"<mn>{token}</mn>"
+        if token.isalpha():
+            return f"<mi>{token}</mi>"
+        fence = ' stretchy="false"' if token in FENCES else ""
+        return f"<mo{fence}>{escape(token.replace('-', '−').replace('*', '∗'))}</mo>"
+
+    def _named(self, name: str) -> str:
+        if name in GREEK:
+            return f"<mi>{GREEK[name]}</mi>"
+        if name in OPERATORS:
+            return f'<mo stretchy="false">{OPERATORS[name]}</mo>' if name in "|" else f"<mo>{OPERATORS[name]}</mo>"
+        if name in SPACES:
+            return f'<mspace width="{SPACES[name]}"></mspace>'
+        if name in LIMITS:
+            return f"<mo>{LIMITS[name]}</mo>"
+        if name in NAMES:
+            return f"<mi>{name}</mi><mspace width='0.17em'></mspace>"
+        if name in ACCENTS:
+            return f'<mover accent="true">{self.argument()}<mo stretchy="false">{ACCENTS[name]}</mo></mover>'
+        raise ValueError(f"docs/mathml.py does not know \\{name}; add it to one of its tables")
+
+    def _fraction(self) -> str:
+        above = self.argument()
+        return f"<mfrac>{above}{self.argument()}</mfrac>"
+
+    def _fenced(self) -> str:
+        opening = self.next().removeprefix("\\")
+        inside = self.row(r"\right")
+        closing = self.next().removeprefix("\\")
+        return f"<mrow><mo>{opening}</mo>{inside}<mo>{closing}</mo></mrow>"

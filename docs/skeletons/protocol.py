@@ -1,0 +1,52 @@
+"""Largest score: the devices agree on the largest score of all, by max-consensus.
+
+Assumes     graph connected; K and every n_k known
+Guarantees  all n scores lie at or below the threshold, so its rank is n: *counted*
+Message     one number per round, for as many rounds as the diameter
+Departures  none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+
+from conformesh.certificate import Certificate, too_few
+from conformesh.methods import Method
+from conformesh.protocols.consensus import largest
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.options import option
+from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.wire import Wire
+from conformesh.samples import Samples
+
+
+@dataclass(frozen=True)
+class LargestScore:
+    """Options; each field with its help becomes a keyword of `calibrate` and a flag of the command line."""
+
+    wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
+
+
+def largest_score(
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: LargestScore
+) -> Protocol[Outcome]:
+    """Ask for the maximum; thresholds have the shape (devices here, trials, alphas)."""
+    wire = Wire(options.wire)
+    _, mine = samples.extremes()  # (devices here, trials); -inf where a device has no score
+    agreed = yield from largest(wire.outward(mine, np.inf), site)  # rounded up: never below the true maximum
+    ranks = site.ranks(alphas)  # (trials, alphas)
+    thresholds = np.where(ranks > site.totals[:, None], np.inf, agreed.astype(np.float64)[:, :, None])
+    certificates = [
+        [too_few(int(r), int(n)) if r > n else Certificate("counted", int(r), int(n)) for r in row]
+        for n, row in zip(site.totals, ranks, strict=True)
+    ]
+    return Outcome(thresholds, certificates)
+
+
+# The line for METHODS in methods.py (and its import):
+LINE = {
+    "largest": Method(largest_score, LargestScore, "counted", "neighbours", "1 number a round", "", "the largest score")
+}

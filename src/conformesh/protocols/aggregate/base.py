@@ -1,0 +1,71 @@
+"""What every aggregator offers: the sum of an integer vector over all devices, known to every device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+from typing import Protocol as TypingProtocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.site import Site
+
+Ints = NDArray[np.int64]
+
+
+class Total(TypingProtocol):
+    """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all."""
+
+    def __call__(self, values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        """Return the protocol; `largest` is a known upper bound of any sum, so that integers travel in few bits."""
+
+
+class CannotAggregate(ValueError):  # noqa: N818 - reads as a sentence where it is raised
+    """Exact sums cannot be promised in this way on this network; another aggregator may."""
+
+
+class InexactCount(ArithmeticError):  # noqa: N818
+    """A sum that should be an integer is not near one: never returned as a count."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a sum of M numbers costs each device: rounds, and M * `per_number` numbers; `setup` rounds once before."""
+
+    rounds: int
+    per_number: float
+    setup: int = 0
+
+    def of(self, width: int) -> tuple[float, float]:
+        """Return rounds and numbers of one sum of `width` numbers."""
+        return float(self.rounds), width * self.per_number
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """One way to add up over all devices.
+
+    Attributes
+    ----------
+    prepare
+        Protocol that sets it up (a spanning tree is built by messages) and returns the function that adds up.
+    price
+        What a sum costs on this network; raises `CannotAggregate`, with the reason, where it cannot be exact.
+    summary
+        One sentence.
+    """
+
+    prepare: Callable[[Site], Protocol[Total]]
+    price: Callable[[Site], Price]
+    summary: str
+
+
+def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
+    """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
+    for kind in (np.int16, np.int32):
+        if largest is not None and largest <= np.iinfo(kind).max:
+            return values.astype(kind)
+    return values.astype(np.int64)

@@ -1,0 +1,43 @@
+"""Sums by flooding: everybody learns everybody's numbers, in as many rounds as the diameter, and adds them up.
+
+It is max-consensus of a (devices x numbers) table with -1 for unknown: idempotent, so a message that arrives twice or
+late does no harm.
+
+Assumes     graph connected, diameter known; numbers >= 0
+Guarantees  exact, in the fewest rounds possible
+Message     K numbers per number and round
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, narrow
+from conformesh.protocols.consensus import largest as largest_of
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.site import Site
+
+LARGEST_TABLE = 3000  # devices up to which a table of everybody's numbers is reasonable
+
+
+def flood_total(site: Site) -> Protocol[Total]:
+    """Return the function that floods and adds up."""
+    yield from ()
+
+    def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        table = np.full((len(values), site.devices, *values.shape[1:]), -1, dtype=np.int64)
+        table[np.arange(len(values)), site.here] = values
+        known = yield from largest_of(narrow(table, largest), site)
+        return np.asarray(known.astype(np.int64).sum(axis=1))
+
+    return total
+
+
+def flood_price(site: Site) -> Price:
+    """The diameter in rounds, K numbers each."""
+    if site.devices > LARGEST_TABLE:
+        raise CannotAggregate(
+            f"flooding sends all devices' numbers in every message, too much beyond {LARGEST_TABLE:,} devices"
+        )
+    rounds = site.network.diameter
+    return Price(rounds, float(rounds * site.devices))

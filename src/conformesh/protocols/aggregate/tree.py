@@ -1,0 +1,76 @@
+"""Sums over a spanning tree: up to the root and back, two numbers a device for each number added up.
+
+The root is the first device of the roster (the smallest id). It speaks; whoever hears for the first time takes the
+smallest speaker as parent and speaks next, naming its parent, so that parents learn their children. Then each sum goes
+up the levels and the total comes down.
+
+Assumes     graph connected; the root's eccentricity known (how many rounds to wait)
+Guarantees  integers added as integers: exact, at any size
+Message     one number once to build; then at most two per number and sum. Silent devices cost nothing
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.graph import breadth_first
+from conformesh.protocols.aggregate.base import Ints, Price, Total, narrow
+from conformesh.protocols.messages import Each, Heard, Protocol
+from conformesh.protocols.site import Site
+
+
+def tree_total(site: Site) -> Protocol[Total]:
+    """Build the tree by messages, then add up over it."""
+    depth = root_depth(site)
+    parent, level, children = yield from _grow(site, depth)
+    has_child = np.zeros(len(site.here), dtype=bool)
+    for heard, mine in children.values():
+        has_child[site.local(heard.receiver[mine])] = True
+
+    def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        x = np.array(values, dtype=np.int64)
+        for at in range(depth, 0, -1):  # up: children of one level speak at the same time
+            heard = yield Each(narrow(x, largest), level == at)
+            mine = children[at][1]
+            np.add.at(x, site.local(heard.receiver[mine]), heard.values[mine].astype(np.int64))
+        for at in range(depth):  # down: a device that has heard the total passes it on
+            heard = yield Each(narrow(x, largest), (level == at) & has_child)
+            receiver = site.local(heard.receiver)
+            mine = (parent[receiver] == heard.sender) & (level[receiver] == at + 1)
+            x[receiver[mine]] = heard.values[mine]
+        return x
+
+    return total
+
+
+def tree_price(site: Site) -> Price:
+    """Twice the depth in rounds, two numbers a device."""
+    depth = root_depth(site)
+    return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
+
+
+def root_depth(site: Site) -> int:
+    """Return how far the farthest device is from the root."""
+    network = site.network
+    levels, queue = np.full(network.devices, -1, dtype=np.int64), np.empty(network.devices, dtype=np.int64)
+    breadth_first(network.indptr, network.indices, 0, levels, queue)
+    return int(levels.max())
+
+
+_Children = dict[int, tuple[Heard, NDArray[np.bool_]]]
+
+
+def _grow(site: Site, depth: int) -> Protocol[tuple[Ints, Ints, _Children]]:
+    """Return each device's parent and level, and for each level which of the messages heard come from a child."""
+    parent = np.full(len(site.here), -1, dtype=np.int64)
+    level = np.where(site.here == 0, 0, -1)
+    children: _Children = {}
+    for at in range(depth + 1 if depth else 0):
+        heard = yield Each(parent.astype(np.int32), level == at)
+        receiver = site.local(heard.receiver)
+        children[at] = (heard, np.asarray(heard.values == heard.receiver))
+        new, first = np.unique(receiver[level[receiver] < 0], return_index=True)  # sorted by receiver, then sender
+        parent[new] = heard.sender[level[receiver] < 0][first]
+        level[new] = at + 1
+    return parent, level, children

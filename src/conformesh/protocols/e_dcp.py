@@ -1,0 +1,202 @@
+"""E-DCP: the exact pooled threshold, by counting.
+
+Every device counts its own scores at or below a few common thresholds; the counts are added up exactly; the bracket
+around the required rank shrinks; at the end one maximum (or minimum) names the score itself.
+
+1. n is added up; r = ceil((1 - alpha)(n + K)). If r > n the threshold is +inf.
+2. The devices agree on the smallest and the largest score.
+3. Bracket (lo, hi] with count(lo) < r <= count(hi). Each stage adds up the counts at `width` thresholds inside.
+4. Once count(hi) = r the answer is the largest score <= hi; once count(lo) = r - 1, the smallest score > lo. Ties have
+   neither: then the smallest score > lo and the largest <= hi are found to be the same.
+
+Thresholds interpolate between the counts at the ends, kept within the middle half of the bracket; after PATIENCE stages
+they halve the *keys* of the floats instead, of which no interval has more than 2^64, so the search always ends.
+
+Assumes     graph connected; an aggregator that is exact on it
+Guarantees  the r-th smallest of all scores, bit for bit, on every device: *counted*
+Message     `width` integers a stage through the aggregator; two numbers a round for the ends, one for the answer
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.certificate import Certificate, too_few
+from conformesh.keys import from_keys, to_keys
+from conformesh.protocols.aggregate import InexactCount, Total, get_aggregator, ranked
+from conformesh.protocols.consensus import largest
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.quantiser import agree_on_ends
+from conformesh.protocols.site import Outcome, Site
+from conformesh.ranks import conformal_rank
+from conformesh.samples import Samples
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+WIDTHS = {"numbers": 1, "balanced": 4, "rounds": 32}  # balanced: 4 minimises width / log(width + 1)^2
+PATIENCE = 16  # stages by value; then by key
+
+
+@dataclass(frozen=True)
+class EDCP:
+    """Options of E-DCP; none of them changes the result, only what it costs."""
+
+    aggregate: str = option("auto", "how sums are formed: auto, tree, finite-time, flood, chebyshev or gossip")
+    prefer: Literal["rounds", "numbers", "balanced"] = option("balanced", "what `auto` and the default width save")
+    width: int | None = option(None, "thresholds a stage; by default 1, 4 or 32 for numbers, balanced or rounds")
+
+    def __post_init__(self) -> None:
+        check_choice("prefer", self.prefer, tuple(WIDTHS))
+        if self.aggregate != "auto":
+            get_aggregator(self.aggregate)
+        if self.width is not None and self.width < 1:
+            raise ValueError(f"width must be at least 1, got {self.width}")
+
+
+def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
+    """Find the exact threshold of every trial and alpha in shared stages."""
+    width = options.width or WIDTHS[options.prefer]
+    names = [options.aggregate]
+    if options.aggregate == "auto":
+        names = [name for name, _ in ranked(site, options.prefer, width)]
+    notes: list[str] = []
+    for name in names:
+        try:
+            total = yield from get_aggregator(name).prepare(site)
+            found = yield from _search(site, samples, alphas, total, width)
+        except InexactCount as error:  # never a count: the next aggregator, or a clear end
+            notes.append(f"e-dcp: sums by {name} failed their integer check ({error})")
+            continue
+        why = "given" if options.aggregate != "auto" else f"best for {options.prefer} on this network"
+        return Outcome(found.thresholds, found.certificates, notes=tuple(notes), facts={"aggregate": name, "why": why})
+    raise InexactCount("; ".join(notes) + "; use --aggregate tree, which adds integers as integers")
+
+
+def _search(site: Site, samples: Samples, alphas: tuple[Fraction, ...], total: Total, width: int) -> Protocol[Outcome]:
+    """Run the stages of all trials and alphas together; whoever is done falls silent."""
+    n = (yield from total(samples.sizes))[0]
+    most = int(n.max(initial=0))
+    ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
+    brackets = Brackets(ranks.ravel(), np.repeat(n, len(alphas)), np.repeat(np.arange(len(n)), len(alphas)))
+    if brackets.open.any():
+        ends = yield from agree_on_ends(site, *samples.extremes())
+        brackets.begin(ends)
+    while brackets.open.any():
+        if brackets.stuck().any():
+            yield from _snap(site, samples, brackets, np.flatnonzero(brackets.stuck()))
+        elif (ready := brackets.ready()).any():
+            yield from _finish(site, samples, brackets, np.flatnonzero(ready), total, most)
+        else:
+            which = np.flatnonzero(brackets.open)
+            pivots = brackets.pivots(which, width)
+            counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
+            brackets.shrink(which, pivots, counts.T)
+    thresholds = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
+    counted = brackets.at_high.reshape(ranks.shape)
+    certificates = [
+        [
+            too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a]))
+            for a, r in enumerate(ranks[t])
+        ]
+        for t in range(len(n))
+    ]
+    return Outcome(np.broadcast_to(thresholds, (len(site.here), *ranks.shape)).copy(), certificates)
+
+
+def _count(samples: Samples, brackets: Brackets, which: Ints, pivots: Ints) -> Ints:
+    """Count own scores at or below every pivot: (devices here, width, problems)."""
+    return samples.counts_of(brackets.trial[which], from_keys(pivots))
+
+
+def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total: Total, most: int) -> Protocol[None]:
+    """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
+    above = brackets.at_high[which] != brackets.rank[which]
+    low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
+    found = (yield from largest(np.where(above, -low, high), site))[0]
+    answer = to_keys(np.where(above, -found, found))
+    brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
+    if above.any():
+        rest = which[above]
+        counts = yield from total(_count(samples, brackets, rest, answer[above][:, None]), most)
+        brackets.close(rest, answer[above], counts[0, 0])
+
+
+def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Protocol[None]:
+    """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
+    low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
+    ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]
+    smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
+    brackets.low[which], brackets.high[which] = smallest - 1, greatest
+    brackets.quiet[which] = 0
+    same = smallest == greatest
+    brackets.close(which[same], greatest[same], brackets.at_high[which[same]])
+
+
+class Brackets:
+    """The state of the search, one entry per problem: count(low) < rank <= count(high), as keys of floats."""
+
+    def __init__(self, rank: Ints, n: Ints, trial: Ints) -> None:
+        self.rank, self.trial = rank, trial
+        self.open = rank <= n
+        self.low, self.high = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
+        self.at_low, self.at_high = np.zeros(len(rank), dtype=np.int64), n.copy()
+        self.stage, self.quiet = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
+
+    def begin(self, ends: Floats) -> None:
+        """Start from the smallest and the largest score of each trial, `ends` (2, trials)."""
+        self.low, self.high = to_keys(ends[0])[self.trial] - 1, to_keys(ends[1])[self.trial]
+
+    def ready(self) -> NDArray[np.bool_]:
+        """Mark where the next score up or down is the answer."""
+        return np.asarray(self.open & ((self.at_high == self.rank) | (self.at_low == self.rank - 1)))
+
+    def stuck(self) -> NDArray[np.bool_]:
+        """Mark where stages no longer exclude scores, or no float is left in between: ties."""
+        return np.asarray(self.open & ~self.ready() & ((self.quiet >= 2) | (self.high - 1 == self.low)))
+
+    def pivots(self, which: Ints, width: int) -> Ints:
+        """Return `width` ascending keys strictly inside each bracket, (problems, width)."""
+        low, high = self.low[which], self.high[which]
+        share = (self.rank[which] - 0.5 - self.at_low[which]) / (self.at_high[which] - self.at_low[which])
+        if width == 1:
+            parts = np.clip(share, 0.25, 0.75)[:, None]
+        else:
+            parts = np.broadcast_to(np.arange(1, width + 1) / (width + 1), (len(which), width))
+        bottom, top = from_keys(low), from_keys(high)
+        with np.errstate(over="ignore", invalid="ignore"):
+            by_value = bottom[:, None] * (1 - parts) + top[:, None] * parts
+        keys = to_keys(np.where(np.isnan(by_value), 0.0, by_value))
+        by_key = [self._between(int(a), int(b), width) for a, b in zip(low, high, strict=True)]
+        late = (self.stage[which] >= PATIENCE) | ~np.isfinite(bottom) | ~np.isfinite(top)
+        keys = np.where(late[:, None], np.array(by_key, dtype=np.int64).reshape(keys.shape), keys)
+        return np.sort(np.clip(keys, (low + 1)[:, None], (high - 1)[:, None]), axis=1)
+
+    @staticmethod
+    def _between(low: int, high: int, width: int) -> list[int]:
+        """Return keys that cut a bracket into equal parts, in Python's unbounded integers."""
+        return [low + (high - low) * (i + 1) // (width + 1) for i in range(width)]
+
+    def shrink(self, which: Ints, pivots: Ints, counts: Ints) -> None:
+        """Take the narrowest bracket that the counts allow; both are (problems, width), ascending."""
+        before = self.at_high[which] - self.at_low[which]
+        below = (counts < self.rank[which][:, None]).sum(axis=1)  # so many pivots lie below the answer
+        at = np.arange(len(which))
+        up, down = below < pivots.shape[1], below > 0
+        self.high[which[up]] = pivots[at[up], below[up]]
+        self.at_high[which[up]] = counts[at[up], below[up]]
+        self.low[which[down]] = pivots[at[down], below[down] - 1]
+        self.at_low[which[down]] = counts[at[down], below[down] - 1]
+        self.stage[which] += 1
+        still = self.at_high[which] - self.at_low[which] == before
+        self.quiet[which] = np.where(still, self.quiet[which] + 1, 0)
+
+    def close(self, which: Ints, answer: Ints, counted: Ints) -> None:
+        """Note an answer and its counted rank."""
+        self.high[which], self.at_high[which] = answer, counted
+        self.open[which] = False

@@ -1,0 +1,229 @@
+"""`conformesh calibrate`: the answer of the library, from files and flags."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import polars as pl
+import pytest
+
+from conformesh import METHODS, Calibration, Network, calibrate
+from conformesh.cli.options import checked_options, flags_of_methods, key_values, with_flags
+from conformesh.methods import Method
+from conformesh.network import natural_order
+from conformesh.protocols.options import option
+
+KEYS = {"method", "alpha", "devices", "scores", "threshold", "thresholds", "estimate", "certificate", "cost", "seconds"}
+CERTIFICATE = {
+    "kind",
+    "required_rank",
+    "counted_rank",
+    "epsilon",
+    "epsilon_T",
+    "epsilon_bias",
+    "assumption",
+}
+COST = {"rounds", "numbers_per_device", "bits_per_device"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_prints_one_json_object(run, scores, held, method):
+    result = run("calibrate", scores, "--method", method, "--topology", "cycle", "--json")
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("\n") == 1
+    found = json.loads(result.stdout)
+    assert found.keys() >= KEYS
+    assert found["certificate"].keys() == CERTIFICATE
+    assert found["cost"].keys() == COST
+    names = natural_order(held)
+    network = Network.cycle(len(names)).relabelled(names)
+    expected = calibrate([held[name] for name in names], network, 0.1, method)
+    assert found["thresholds"] == expected.thresholds.tolist()
+    assert found["device_ids"] == list(names)
+    assert found["scores"] == sum(map(len, held.values()))
+
+
+def test_csv_parquet_npz_and_stdin_agree(run, scores, table, tmp_path):
+    device, score = table
+    pl.DataFrame({"score": score, "device": device}).write_parquet(tmp_path / "s.parquet")
+    np.savez(tmp_path / "s.npz", device=device, score=score)
+    answers = [run("calibrate", name, "--json") for name in (scores, "s.parquet", "s.npz")]
+    answers.append(run("calibrate", "-", "--json", input=scores.read_bytes()))
+    found = [json.loads(answer.stdout) for answer in answers]
+    for one in found:
+        del one["seconds"]
+    assert found[0]["network"] == "torus 4x3"
+    assert all(one == found[0] for one in found[1:])
+
+
+def test_out_and_redirected_json_load_again(run, scores, tmp_path):
+    result = run("calibrate", scores, "--json", "--out", "r.json", "--score", "raps", "--score-option", "k_reg=2")
+    (tmp_path / "redirected.json").write_text(result.stdout)
+    saved, redirected = Calibration.load("r.json"), Calibration.load("redirected.json")
+    assert saved.to_dict() == redirected.to_dict()
+    assert saved.score is not None
+    assert saved.score.options()["k_reg"] == 2
+
+
+def test_plain_lines_in_a_pipe(run, scores):
+    lines = run("calibrate", scores, "--method", "q-dcp").stdout.splitlines()
+    found = dict(line.split(": ", 1) for line in lines)
+    assert found.keys() >= {"threshold", "guarantee", "rank", "epsilon", "assuming", "cost", "devices", "network"}
+    assert found["guarantee"].startswith("assumed")
+    assert found["network"] == "torus 4x3"
+
+
+def test_infinity_is_a_word_and_a_warning(run, csv):
+    result = run("calibrate", csv("device,score\n1,0.5\n2,0.4\n3,0.1\n4,0.3\n"), "--json")
+    assert result.exit_code == 0
+    found = json.loads(result.stdout)
+    assert found["threshold"] == "inf"
+    assert found["thresholds"] == ["inf"] * 4
+    assert result.stderr.startswith("warning: alpha=0.1 needs rank 8 but there are only 4 scores")
+    assert result.stderr.count("\n") == 1
+
+
+def test_strict_turns_the_warning_into_an_error(run, csv):
+    result = run("calibrate", csv("device,score\n1,0.5\n2,0.4\n3,0.1\n4,0.3\n"), "--strict")
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.startswith("error: alpha=0.1 needs rank 8")
+    assert result.stderr.count("\n") == 1
+
+
+def test_without_a_torus_the_devices_talk_around_a_cycle(run, csv):
+    rows = "".join(f"{device},{score / 10}\n" for device in range(5) for score in range(10))
+    result = run("calibrate", csv("device,score\n" + rows), "--json")
+    assert json.loads(result.stdout)["network"] == "cycle 5"
+    assert result.stderr == "note: 5 devices form no torus, they talk around a cycle; choose with --topology\n"
+
+
+def test_one_device_is_alone(run, csv):
+    result = run("calibrate", csv("device,score\n" + "".join(f"a,{i}\n" for i in range(20))), "--json")
+    found = json.loads(result.stdout)
+    assert (found["devices"], found["certificate"]["required_rank"]) == (1, 19)
+    assert result.stderr == ""
+
+
+def test_devices_come_in_natural_order(run, csv):
+    rows = "".join(f"dev-{device},{device}\n" for device in (10, 9, 2, 1))
+    result = run("calibrate", csv("device,score\n" + rows), "--method", "local", "--alpha", "0.5", "--json")
+    found = json.loads(result.stdout)
+    assert found["device_ids"] == ["dev-1", "dev-2", "dev-9", "dev-10"]
+    assert found["thresholds"] == [1.0, 2.0, 9.0, 10.0]
+
+
+def test_a_device_of_the_graph_may_have_no_scores(run, csv):
+    path = csv("device,score\n" + "".join(f"{'abc'[i % 3]},{i}\n" for i in range(60)))
+    graph = csv("a b\nb c\nc quiet\n", "edges.txt")
+    result = run("calibrate", path, "--graph", graph, "--json", "--method", "fcp")
+    found = json.loads(result.stdout)
+    assert found["device_ids"] == ["a", "b", "c", "quiet"]
+    assert found["network"] == "edges.txt"
+    assert found["certificate"]["required_rank"] == 58  # ceil(0.9 (60 + 4))
+
+
+def test_seed_and_options_reach_the_topology(run, scores):
+    def network(*words: str) -> tuple[str, int]:
+        result = run("calibrate", scores, "--json", "--topology", "erdos-renyi", "--topology-option", "p=0.4", *words)
+        found = json.loads(result.stdout)
+        return found["network"], found["cost"]["rounds"]
+
+    assert network()[0] == "erdos-renyi 12 p=0.4"
+    assert network("--seed", "3") == network("--seed", "3")
+    assert len({network("--seed", str(seed)) for seed in range(4)}) > 1
+
+
+def test_seed_reaches_a_method_that_has_one(run, scores):
+    words = ("calibrate", scores, "--json", "--method", "wfcp", "--noise", "0.0003", "--alpha", "0.3")
+    thresholds = {json.loads(run(*words, "--seed", seed).stdout)["threshold"] for seed in range(5)}
+    assert len(thresholds) > 1
+    assert json.loads(run(*words, "--seed", 3).stdout)["options"]["seed"] == 3
+
+
+# --- flags ------------------------------------------------------------------------------------------------------------
+
+
+def test_every_option_of_every_method_is_a_flag(run):
+    """Each flag is in the help with the methods that have it, and its text arrives as what the method wants."""
+    help_page = " ".join(run("calibrate", "--help", env={"COLUMNS": "200"}).stdout.split())
+    for name, flag in flags_of_methods().items():
+        assert f"--{name.replace('_', '-')}" in help_page
+        assert all(method in flag.help for method in flag.fields)
+    for method, entry in METHODS.items():
+        assert {f.name for f in fields(entry.options) if "help" in f.metadata} == {
+            name for name, flag in flags_of_methods().items() if method in flag.fields
+        }
+
+
+def test_flags_arrive_in_the_types_of_the_method(run, scores):
+    words = (
+        "--rounds 40 --bins 64 --range -0.5 1.5 --eta 0.5 --weights metropolis --bound paper --no-rounding --wire 32"
+    )
+    found = json.loads(run("calibrate", scores, "--json", *words.split()).stdout)
+    assert found["options"] == {
+        "rounds": 40,
+        "bins": 64,
+        "range": [-0.5, 1.5],
+        "eta": 0.5,
+        "weights": "metropolis",
+        "bound": "paper",
+        "rounding": False,
+        "spectrum": "map",
+        "wire": 32,
+    }
+    words = "--method q-dcp --kappa 500 --mu 10 --s0 0.7 --epsilon0 0.2 --start zeros --c 100 --averaging 30 --rounds 9"
+    found = json.loads(run("calibrate", scores, "--json", *words.split()).stdout)
+    given = {"kappa": 500.0, "mu": 10.0, "s0": "0.7", "epsilon0": 0.2, "start": "zeros", "c": 100.0, "averaging": 30}
+    assert found["options"].items() >= {**given, "rounds": 9}.items()
+
+
+def test_a_new_method_brings_its_flags(monkeypatch):
+    @dataclass(frozen=True)
+    class Fancy:
+        rounds: float = option(2.5, "fancy rounds")
+        brand_new: Literal["a", "b"] = option("a", "something new")
+        twice: bool = option(False, "do it twice")
+
+    old = METHODS["cp"]
+    entry = Method(old.protocol, Fancy, "none", "neighbours", "", "", "")
+    monkeypatch.setitem(METHODS, "fancy", entry)
+
+    def command(scores: str, **options: object) -> None: ...
+
+    parameters = with_flags(command).__signature__.parameters  # type: ignore[attr-defined]
+    assert {"scores", "rounds", "brand_new", "twice"} <= parameters.keys()
+    assert "options" not in parameters
+    assert "fancy rounds".capitalize() in flags_of_methods()["rounds"].help
+    assert checked_options("fancy", {"rounds": "3", "twice": True}) == {"rounds": 3.0, "twice": True}
+    assert checked_options("h-dcp", {"rounds": "3", "twice": None}) == {"rounds": 3}
+    with pytest.raises(ValueError, match="brand_new must be a or b, got 'c'"):
+        checked_options("fancy", {"brand_new": "c"})
+
+
+def test_key_values_take_the_types_of_their_keys():
+    hints = {"p": float | None, "rows": int, "randomised": bool}
+    assert key_values(["p=0.3", "rows=4", "randomised=yes", "other=x"], "option", hints) == {
+        "p": 0.3,
+        "rows": 4,
+        "randomised": True,
+        "other": "x",
+    }
+    with pytest.raises(ValueError, match="option randomised must be true or false, got 'perhaps'"):
+        key_values(["randomised=perhaps"], "option", hints)
+
+
+def test_result_holds_no_score(run, scores, held):
+    """Saved results travel between devices: apart from thresholds no score may be in them."""
+    text = run("calibrate", scores, "--json", "--method", "h-dcp").stdout
+    assert not any(repr(float(value)) in text for values in held.values() for value in values)
+
+
+def test_paths_with_other_endings_are_csv(run, scores, tmp_path):
+    (tmp_path / "scores.txt").write_bytes(scores.read_bytes())
+    one, other = (json.loads(run("calibrate", name, "--json").stdout) for name in (scores, Path("scores.txt")))
+    assert one["threshold"] == other["threshold"]

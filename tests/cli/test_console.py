@@ -1,0 +1,132 @@
+"""What the terminal sees, and what a pipe does."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+
+from conformesh._version import __version__
+from conformesh.cli import COMMANDS, console
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_version_and_help(run):
+    assert run("--version").stdout == f"conformesh {__version__}\n"
+    page = run("--help")
+    assert page.exit_code == 0
+    assert all(name in page.stdout for name in COMMANDS)
+    assert run().stdout == page.stdout  # no words at all ask for help
+    for name in COMMANDS:
+        assert f"Usage: conformesh {name}" in run(name, "--help").stdout
+
+
+@pytest.mark.parametrize(
+    ("bits", "words"),
+    [(0, "0"), (64, "64 bit"), (999.9, "1 kbit"), (102_400, "102 kbit"), (9_600_000, "9.6 Mbit"), (2.5e9, "2.5 Gbit")],
+)
+def test_bits_for_people(bits, words):
+    assert console.in_bits(bits) == words
+
+
+def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):
+    def work(stream: io.StringIO, patience: float) -> str:
+        monkeypatch.setattr(sys, "stderr", stream)
+        monkeypatch.setattr(console, "PATIENCE", patience)
+        with console.Progress("thinking", unit="rounds") as progress:
+            for _ in range(3):
+                time.sleep(0.1)
+                progress.step()
+        return stream.getvalue()
+
+    monkeypatch.setenv("TERM", "xterm")
+    assert "thinking" in work(Terminal(), 0.0)
+    assert work(Terminal(), 60.0) == ""
+    assert work(io.StringIO(), 0.0) == ""
+
+
+def test_tables_are_ruled_on_a_terminal_and_aligned_in_a_pipe(monkeypatch):
+    def printed(stream: io.StringIO) -> str:
+        monkeypatch.setattr(sys, "stdout", stream)
+        rows = [("a", "[b]", "1"), ("a", "c", "22"), ("d", "e", "3")]
+        console.print_table(("one", "two", "number"), rows, right=("number",), group_by="one")
+        console.print_facts("title", [("name", "[value]")])
+        return stream.getvalue()
+
+    assert printed(io.StringIO()).splitlines() == [
+        "one  two  number",
+        "---  ---  ------",
+        "a    [b]       1",
+        "a    c        22",
+        "",
+        "d    e         3",
+        "name: [value]",
+    ]
+    monkeypatch.setenv("TERM", "xterm")
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", printed(Terminal()))
+    assert "─" in shown
+    assert "[b]" in shown
+    assert "[value]" in shown
+
+
+def test_commands_exit_as_they_should(command, scores, tmp_path):
+    good = command("calibrate", scores, "--json")
+    assert good.returncode == 0
+    assert good.stderr == ""
+    assert json.loads(good.stdout)["network"] == "torus 4x3"
+    bad = command("calibrate", "-", input="device,score\n1,x\n")
+    assert (bad.returncode, bad.stdout) == (2, "")
+    assert bad.stderr == "error: standard input, line 2: score must be a number, got 'x'; repair or drop this row\n"
+
+
+def test_a_closed_pipe_is_no_error(command, environment, scores, tmp_path):
+    assert command("calibrate", scores, "--out", "r.json").returncode == 0
+    (tmp_path / "p.csv").write_text("a,b\n" + "0.5,0.5\n" * 50_000)
+    words = [sys.executable, "-m", "conformesh.cli", "predict", "r.json", "p.csv", "--score", "lac"]
+    with subprocess.Popen(
+        words, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == "row,size,set\n"
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 1
+
+
+HEAVY = ("matplotlib", "sklearn", "polars", "networkx", "rich")
+
+
+def test_help_loads_nothing_that_only_one_command_needs(environment):
+    script = (
+        "import sys\n"
+        "from conformesh.cli import app\n"
+        "try:\n    app(['--help'])\nexcept SystemExit:\n    pass\n"
+        f"print([name for name in {HEAVY} if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, timeout=60, check=True
+    )
+    assert done.stderr == "[]\n"
+
+
+def test_calibrate_answers_within_two_seconds_of_computing(command, scores):
+    """Processor time of the second of two runs, which finds the compiled kernels: other load does not disturb it."""
+    resource = pytest.importorskip("resource")
+    command("calibrate", scores, "--json")
+    used = []
+    for _ in range(2):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        assert command("calibrate", scores, "--json").returncode == 0
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        used.append(after.ru_utime - before.ru_utime)
+    assert min(used) < 2.0

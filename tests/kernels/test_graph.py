@@ -1,0 +1,62 @@
+"""Graph walks against NetworkX and against what the picture shows."""
+
+import networkx as nx
+import numpy as np
+from hypothesis import given
+
+from conformesh.kernels.graph import breadth_first, components, eccentricities, is_bipartite, without_branches
+from tests.strategies import networks
+
+PATH_AND_PAIR = (np.array([0, 1, 3, 4, 5, 6]), np.array([1, 0, 2, 1, 4, 3], dtype=np.int32))  # 0 - 1 - 2   3 - 4
+
+
+def levels_from(indptr, indices, source):
+    levels, queue = np.empty(len(indptr) - 1, np.int64), np.empty(len(indptr) - 1, np.int64)
+    reached = breadth_first(indptr, indices, source, levels, queue)
+    return levels, queue[:reached]
+
+
+@given(networks())
+def test_levels_are_shortest_path_lengths(network):
+    graph = network.to_networkx()
+    for source in range(network.devices):
+        levels, queue = levels_from(network.indptr, network.indices, source)
+        hops = nx.single_source_shortest_path_length(graph, network.ids[source])
+        assert [hops[name] for name in network.ids] == levels.tolist()
+        assert sorted(queue.tolist()) == [*range(network.devices)]
+        assert (np.diff(levels[queue]) >= 0).all()
+
+
+def test_levels_mark_what_is_out_of_reach():
+    levels, queue = levels_from(*PATH_AND_PAIR, 0)
+    assert levels.tolist() == [0, 1, 2, -1, -1]
+    assert queue.tolist() == [0, 1, 2]
+
+
+def test_components_are_numbered_by_their_lowest_row():
+    assert components(*PATH_AND_PAIR).tolist() == [0, 0, 0, 1, 1]
+    assert components(np.zeros(4, np.int64), np.empty(0, np.int32)).tolist() == [0, 1, 2]
+
+
+@given(networks())
+def test_eccentricities_equal_networkx(network):
+    expected = nx.eccentricity(network.to_networkx())
+    assert eccentricities(network.indptr, network.indices).tolist() == [expected[name] for name in network.ids]
+
+
+@given(networks())
+def test_bipartite_equals_networkx(network):
+    assert is_bipartite(network.indptr, network.indices) == nx.is_bipartite(network.to_networkx())
+
+
+@given(networks())
+def test_cutting_leaves_keeps_the_two_core(network):
+    stays = without_branches(network.indptr, network.indices)
+    core = set(nx.k_core(network.to_networkx(), 2))
+    assert {network.ids[k] for k in np.flatnonzero(stays)} == core
+
+
+def test_cutting_leaves_passes_over_a_diagonal():
+    matrix = nx.laplacian_matrix(nx.lollipop_graph(4, 3)).tocsr()
+    stays = without_branches(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
+    assert stays.tolist() == [True] * 4 + [False] * 3

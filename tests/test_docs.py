@@ -1,0 +1,411 @@
+"""The documentation is true: its code runs and prints what it shows, its tables are fresh, its links lead somewhere."""
+
+import doctest
+import importlib
+import importlib.util
+import io
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+from contextlib import redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from conformesh import METHODS, TOPOLOGIES, Network, calibrate
+from conformesh.scores import SCORES, get_score
+from conformesh.weights import WEIGHTS
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+MODULES = sorted(
+    ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
+    for path in (ROOT / "src").rglob("*.py")
+    if path.name != "__main__.py"
+)
+TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS)
+
+
+@pytest.fixture(scope="module")
+def tool():
+    """A function that imports one of the scripts in docs/, which import each other by plain names."""
+    sys.path.insert(0, str(DOCS))
+    yield importlib.import_module
+    sys.path.remove(str(DOCS))
+
+
+@pytest.fixture
+def tables():
+    """Leave the tables as they were, whatever a page or a skeleton registers."""
+    before = [dict(table) for table in TABLES]
+    yield
+    for table, entries in zip(TABLES, before, strict=True):
+        table.clear()
+        table.update(entries)
+
+
+# --- blocks that run --------------------------------------------------------------------------------------------------
+
+FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->\s*\Z")
+TIMINGS = [
+    (re.compile(r'("?seconds"?: )[\d.e-]+'), r"\1#"),
+    (re.compile(r"\b[\d.]+ (ms|s|seconds)\b"), r"# \1"),
+]
+SHELL = ("cat", "head", "tail", "ls", "echo", "printf")  # besides conformesh, what a page may show being typed
+
+
+@dataclass
+class Block:
+    """A fenced block that runs, and what is shown as its output (None where nothing is)."""
+
+    language: str
+    text: str
+    line: int
+    shown: str | None
+
+
+def blocks_of(page):
+    """The python and console blocks of a page; a text block right after a python block is its output."""
+    text = page.read_text(encoding="utf-8")
+    found = []
+    fences = [*FENCE.finditer(text)]
+    for fence, after in itertools.zip_longest(fences, fences[1:]):
+        if fence[1] not in ("python", "console") or NOT_RUN.search(text[: fence.start()]):
+            continue
+        follows = after is not None and after[1] == "text" and not text[fence.end() : after.start()].strip()
+        shown = after[2] if follows and fence[1] == "python" else None
+        found.append(Block(fence[1], fence[2], text[: fence.start()].count("\n") + 1, shown))
+    return found
+
+
+def assert_shown(shown, printed, where):
+    """Compare what is shown with what was printed; timings differ, and ``...`` stands for anything."""
+
+    def plain(text):
+        for pattern, word in TIMINGS:
+            text = pattern.sub(word, text)
+        return "\n".join(line.rstrip() for line in text.strip().split("\n")) + "\n"
+
+    same = doctest.OutputChecker().check_output(plain(shown), plain(printed), doctest.ELLIPSIS)
+    assert same, f"{where} shows\n{plain(shown)}\nbut this was printed\n{plain(printed)}"
+
+
+def run_python(block, namespace, where):
+    if ">>>" in block.text:
+        test = doctest.DocTestParser().get_doctest(block.text, namespace, where, where, block.line)
+        said = io.StringIO()
+        doctest.DocTestRunner().run(test, out=said.write, clear_globs=False)
+        assert not said.getvalue(), said.getvalue()
+        namespace.update(test.globs)
+        return
+    code = compile("\n" * block.line + block.text, where, "exec", dont_inherit=True)
+    printed = io.StringIO()
+    with redirect_stdout(printed):
+        exec(code, namespace)
+    if block.shown is not None:
+        assert_shown(block.shown, printed.getvalue(), where)
+
+
+def run_console(block, where):
+    for command in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        line, _, shown = command.replace("\\\n", " ").partition("\n")
+        words = shlex.split(line, comments=True)
+        if words[0] == "make":
+            assert words[1] in make_targets(), f"{where}: the Makefile has no target {words[1]!r}"
+            continue
+        assert words[0] in ("conformesh", *SHELL), f"{where}: cannot run {words[0]!r}; say why in <!-- not run: ... -->"
+        plain = words[0] == "conformesh" and not re.search(r"[|<>]", line)
+        printed, code = run_here(words[1:]) if plain else run_in_shell(line)
+        wrong = shown.startswith("error:")
+        assert (code != 0) == wrong, f"{where}: `{line}` ended with {code}:\n{printed}"
+        if shown.strip():
+            assert_shown(shown, printed, where)
+
+
+def run_here(words):
+    """Run a command in this process: what a pipe sees, output and errors in the order in which they appear."""
+    from conformesh.cli import app
+
+    printed = io.StringIO()
+    with redirect_stdout(printed), redirect_stderr(printed), pytest.raises(SystemExit) as end:
+        app(words)
+    return printed.getvalue(), end.value.code or 0
+
+
+def run_in_shell(line):
+    """Run a line with pipes or redirections, with a command `conformesh` that is this tree's."""
+    shim = Path("bin")
+    shim.mkdir(exist_ok=True)
+    command = shim / "conformesh"
+    command.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m conformesh.cli "$@"\n')
+    command.chmod(0o755)
+    path = f"{shim.resolve()}{os.pathsep}{os.environ['PATH']}"
+    environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT / "src")}
+    done = subprocess.run(
+        ["sh", "-c", line], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
+    return done.stdout, done.returncode
+
+
+def make_targets():
+    return set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if blocks_of(page)], ids=lambda page: page.stem)
+def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, tables):
+    """The blocks of a page share one namespace and one empty folder."""
+    monkeypatch.chdir(tmp_path)
+    module = types.ModuleType(f"blocks_of_{page.stem.replace('-', '_')}")
+    monkeypatch.setitem(sys.modules, module.__name__, module)  # dataclasses look their module up
+    for block in blocks_of(page):
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        if block.language == "python":
+            run_python(block, module.__dict__, where)
+        else:
+            run_console(block, where)
+
+
+def test_a_block_that_is_not_run_says_why():
+    for page in PAGES:
+        for found in re.finditer(r"<!-- not run:?(.*?)-->", page.read_text(encoding="utf-8")):
+            assert len(found[1].split()) >= 2, f"{page.name}: a block is not run, for no reason"
+
+
+def test_the_comparison_sees_a_difference():
+    """A companion of the test above: a wrong digit goes red, a different time does not."""
+    assert_shown("rank 918 ... done\nseconds: 0.1", "rank 918 and so on done\nseconds: 2.25", "here")
+    with pytest.raises(AssertionError, match="this was printed"):
+        assert_shown("rank 918", "rank 919", "here")
+    with pytest.raises(AssertionError, match="cannot run 'curl'"):
+        run_console(Block("console", "$ curl example.org\n", 1, None), "here")
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_examples_in_docstrings(name):
+    failed, _ = doctest.testmod(importlib.import_module(name))
+    assert not failed
+
+
+# --- what is generated ------------------------------------------------------------------------------------------------
+
+
+def test_generated_parts_are_fresh(tool):
+    stale = [str(page.relative_to(ROOT)) for page in tool("generate").stale()]
+    assert not stale, f"run `make fix` (python docs/generate.py): {', '.join(stale)}"
+
+
+def test_a_stale_part_is_seen(tool):
+    page = "before\n<!-- generated: scores -->\nold\n<!-- end -->\nafter"
+    again = tool("generate").regenerated(page)
+    assert "absolute-residual" in again
+    assert "old" not in again
+    assert again.startswith("before\n")
+    assert again.endswith("\nafter")
+    with pytest.raises(ValueError, match="no generated part is called 'scorse'"):
+        tool("generate").regenerated(page.replace("scores", "scorse"))
+
+
+def test_every_entry_has_its_place():
+    methods, tables = (DOCS / "methods.md").read_text(), (DOCS / "tables.md").read_text()
+    assert [name for name in METHODS if f"\n## {name}\n" not in methods] == []
+    assert [name for table in TABLES[1:] for name in table if f"\n| `{name}` |" not in tables] == []
+    helps = (DOCS / "command-line.md").read_text()
+    from conformesh.cli import COMMANDS
+
+    assert [name for name in COMMANDS if f"\n## conformesh {name}\n" not in helps] == []
+
+
+def test_a_method_without_words_of_its_own_gets_a_section(tool, tables):
+    METHODS["quiet"] = METHODS["local"]
+    assert "## quiet\n\neach device on its own." in tool("generate").other_methods()
+
+
+def test_every_public_module_is_in_the_reference():
+    shown = set(re.findall(r"^::: (\S+)", "\n".join(page.read_text() for page in DOCS.rglob("*.md")), re.MULTILINE))
+    missing = [
+        name
+        for name in MODULES
+        if not any(name == one or one.startswith(f"{name}.") for one in shown)
+        and not re.search(r"\._|^conformesh\.cli", name)
+        and (importlib.util.find_spec(name).submodule_search_locations is None)
+    ]
+    assert missing == []
+
+
+# --- references -------------------------------------------------------------------------------------------------------
+
+
+def test_every_key_is_in_the_references(tool):
+    known = set(tool("references").entries((DOCS / "references.bib").read_text(encoding="utf-8")))
+    used = {method.paper for method in METHODS.values() if method.paper}
+    for path in [*PAGES, *ROOT.glob("src/**/*.py"), *ROOT.glob("tests/**/*.py"), *ROOT.glob("benchmarks/*")]:
+        if path.is_file():
+            used |= set(re.findall(r"\[([A-Z][A-Za-z]+(?:19|20)\d\d)\]", path.read_text(encoding="utf-8")))
+    assert used <= known, f"not in docs/references.bib: {sorted(used - known)}"
+
+
+def test_the_paper_is_mapped(tool):
+    mapped = tool("paper_to_code").tags_in(ROOT / "src")
+    for item in ("Algorithm 1", "Algorithm 2", "Theorem 5.2", *(f"Eq. ({n})" for n in (4, 9, 16, 17, 18, 19, 23, 26))):
+        assert mapped.get(item), f"no tag [Wen2025] {item} in the source"
+
+
+def test_a_tag_belongs_to_the_function_around_it(tool, tmp_path):
+    source = '"""[Wen2025] Algorithm 2."""\n\ndef f():\n    """As in [Wen2025] Theorem 5.2, Eq. (26)."""\n'
+    (tmp_path / "x.py").write_text(source + '\n\ndef g():\n    "[Lu2023] Theorem 4.3; [Wen2025] Eqs. (10)-(12)"\n')
+    found = {item: [place.name for place in places] for item, places in tool("paper_to_code").tags_in(tmp_path).items()}
+    ten_to_twelve = {f"Eq. ({n})": ["g"] for n in (10, 11, 12)}
+    assert found == {"Algorithm 2": [""], "Theorem 5.2": ["f"], "Eq. (26)": ["f"], **ten_to_twelve}
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+
+def slugs(page):
+    """Anchors of a page, as MkDocs and GitHub make them from its headings."""
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    text = FENCE.sub("", page.read_text(encoding="utf-8"))
+    links = re.findall(r"\]\(([^)\s]+)\)", text) + re.findall(r'(?:src|href)="([^"]+)"', text)
+    for link in links:
+        if re.match(r"[a-z]+:", link):
+            continue
+        file, _, anchor = link.partition("#")
+        target = (page.parent / file).resolve() if file else page
+        assert target.exists(), f"{page.name} links to {link}, which is not there"
+        if anchor and target.suffix == ".md":
+            assert anchor in slugs(target), f"{page.name} links to {link}, but there is no such heading"
+
+
+def test_the_navigation_lists_every_page():
+    listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+
+
+def test_commands_that_pages_name_exist():
+    for page in [*PAGES, ROOT / "CHANGELOG.md"]:
+        for target in re.findall(r"`make ([a-z-]+)", page.read_text(encoding="utf-8")):
+            assert target in make_targets(), f"{page.name} names `make {target}`"
+
+
+# --- equations --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_equations_of_docstrings_can_be_drawn(name, tool):
+    text = Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
+    for latex in re.findall(r"^ *\.\. math:: (.*(?:\n +\S.*)*)", text, re.MULTILINE):
+        assert "<math" in tool("mathml").mathml(" ".join(latex.split()), display=True)
+
+
+def test_drawn_equations(tool):
+    mathml = tool("mathml").mathml
+    assert mathml(r"\tfrac1K") == "<math><mfrac><mn>1</mn><mi>K</mi></mfrac></math>"
+    assert "<munder><mo>max</mo><mi>k</mi></munder>" in mathml(r"\max_k n_k^2", display=True)
+    assert "<msubsup><mi>n</mi><mi>k</mi><mn>2</mn></msubsup>" in mathml(r"\max_k n_k^2")
+    assert "<mn>1000</mn>" in mathml("1000 < n")
+    assert "&lt;" in mathml("1000 < n")
+    for wrong, message in ((r"\oint x", r"does not know \\oint"), (r"\frac{1", "ends too early")):
+        with pytest.raises(ValueError, match=message):
+            mathml(wrong)
+
+
+def test_docstrings_become_markdown(tool):
+    text = """Find it ([Wen2025] Eq. (1)), not `[Wen2025]`.
+
+    .. math:: a
+              + b
+
+    Assumes     a graph
+    Departures  - one
+                  more
+                - two
+
+    Reference: [Lu2023].
+    """
+    found = tool("docstrings").as_markdown(text)
+    assert r"([\[Wen2025\]][wen2025] Eq. (1)), not `[Wen2025]`" in found
+    assert "\\[a + b\\]" in found
+    assert "- **Assumes.**\n        a graph" in found
+    assert "- **Departures.**\n\n    - one\n        more\n\n    - two" in found
+    assert r"**Reference.** [\[Lu2023\]][lu2023]" in found
+
+
+# --- skeletons --------------------------------------------------------------------------------------------------------
+
+
+def skeleton(name):
+    spec = importlib.util.spec_from_file_location(f"skeleton_{name}", DOCS / "skeletons" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    assert doctest.testmod(module).failed == 0
+    return module
+
+
+def test_the_method_skeleton_runs(tables, topology, twenty_devices):
+    METHODS.update(skeleton("protocol").LINE)
+    for wire in (16, 32, 64):
+        result = calibrate(twenty_devices, topology, 0.1, "largest", wire=wire)
+        pooled = np.concatenate(twenty_devices)
+        assert result.threshold >= pooled.max()
+        assert len(set(result.thresholds.tolist())) == 1
+        assert result.certificate.counted_rank == len(pooled)
+        assert result.cost.rounds == topology.diameter
+        assert result.cost.bits_per_device == wire * topology.diameter
+
+
+def test_the_score_skeleton_runs(tables):
+    SCORES.update(skeleton("score").LINE)
+    score = get_score("rank")
+    p = np.random.default_rng(0).dirichlet(np.ones(5), size=200)
+    labels = np.arange(200) % 5
+    own = score(p, labels)
+    np.testing.assert_array_equal(own, score.of_all_labels(p)[np.arange(200), labels])
+    for threshold in (-1.0, 0.0, 2.0, 4.0, np.inf):
+        sets = score.sets(p, threshold)
+        np.testing.assert_array_equal(sets[np.arange(200), labels], own <= threshold)
+        np.testing.assert_array_equal(score.covers(p, labels, threshold), own <= threshold)
+    result = calibrate(np.split(own, 4), Network.cycle(4), 0.2, score=score)
+    assert result.evaluate(p, labels).coverage.rate >= 0.8
+
+
+def test_the_topology_skeleton_runs(tables):
+    TOPOLOGIES.update(skeleton("topology").LINE)
+    network = Network.of("wheel", 20, spokes=3)
+    assert network.devices == 20
+    assert network.degree[0] == 7
+    assert Network.wheel(20).diameter == 2
+    assert not TOPOLOGIES["wheel"].random
+    with pytest.raises(ValueError, match="wheel needs at least 4 devices"):
+        Network.of("wheel", 3)
+
+
+# --- the site ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path):
+    """Strict: a dead link, an unknown reference or an equation that cannot be drawn fails the build."""
+    pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install 'conformesh[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    assert not re.findall(r'<(?:link|script)[^>]+"https?://[^"]+"', home), "the site fetches something"
+    bounds = (tmp_path / "site" / "reference" / "bounds.html").read_text(encoding="utf-8")
+    assert '<math display="block">' in bounds
+    assert "arithmatex" not in bounds
