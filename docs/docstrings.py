@@ -9,6 +9,7 @@ r"""What the API pages make of docstrings: a Griffe extension that turns our con
 from __future__ import annotations
 
 import inspect
+import itertools
 import re
 from typing import Any
 
@@ -32,8 +33,9 @@ class Docstrings(Extension):  # type: ignore[misc]
 
 def as_markdown(text: str) -> str:
     """Return a docstring in Markdown."""
-    text = inspect.cleandoc(text)
+    text = _titled(inspect.cleandoc(text))
     text = re.sub(r"^( *)\.\. math:: ?(.*(?:\n(?:\1 +\S.*))*)", _display, text, flags=re.MULTILINE)
+    text = _preformatted(text)
     text = re.sub(r":math:`([^`]+)`", r"\\\\(\1\\\\)".replace("\\\\", "\\"), text)
     text = re.sub(r"^(Reference|Departures): ", r"\n**\1.** ", text, flags=re.MULTILINE)
     return linked(_contract(text))
@@ -46,6 +48,37 @@ def linked(text: str) -> str:
         piece if piece.startswith("`") else KEY.sub(lambda key: rf"[\[{key[1]}\]][{key[1].lower()}]", piece)
         for piece in pieces
     )
+
+
+def _titled(text: str) -> str:
+    """Give what follows the last parameter a title of its own, or it would be read as one more parameter."""
+    out: list[str] = []
+    section = ""
+    for line, following in itertools.zip_longest(text.split("\n"), text.split("\n")[1:], fillvalue=""):
+        if re.fullmatch("-{3,}", following):
+            section = line
+        title = "Examples" if line.startswith(">>> ") else "Notes" if re.match("Reference|Departures", line) else ""
+        if title and title != section and section in ("Parameters", "Attributes", "Returns", "Notes"):
+            out += [title, "-" * len(title)]
+            section = title
+        out.append(line)
+    return "\n".join(out)
+
+
+def _preformatted(text: str) -> str:
+    """Keep aligned and indented lines as they are; parameters, whose indentation means something, are left alone."""
+    words, *sections = re.split(r"^(?=\S.*\n-{3,}$)", text, maxsplit=1, flags=re.MULTILINE)
+    paragraphs = []
+    for paragraph in words.split("\n\n"):
+        lines = paragraph.split("\n")
+        aligned = sum(bool(re.search(r"\S {3,}\S", line)) for line in lines) >= min(2, len(lines))
+        if lines[0].startswith((*CONTRACT, " ", "\\[", ">>>")):
+            paragraphs.append(paragraph)
+        elif aligned and len(lines) > 1:
+            paragraphs.append("\n".join(f"    {line}" for line in lines))
+        else:  # a blank line around what is indented
+            paragraphs.append(re.sub(r"(?<=\n)((?: {4}.*(?:\n|$))+)", r"\n\1\n", paragraph).rstrip("\n"))
+    return "\n\n".join(paragraphs) + "".join(f"\n\n{section}" for section in sections)
 
 
 def _display(found: re.Match[str]) -> str:
@@ -61,14 +94,13 @@ def _contract(text: str) -> str:
     for line in text.split("\n"):
         start = entry.match(line)
         if start:
-            out += [] if inside else [""]
-            inside = True
-            out.append(f"- **{start[1]}.**")
-            line = f"    {start[2]}"
-        if inside and line.startswith("    "):
-            words = line.strip()  # "- " starts a point, anything else goes on with what came before
-            out += ["", f"    {words}"] if words.startswith("- ") else [f"{' ' * 8}{words}"]
-        else:
-            inside = False
+            out += [*([] if inside else [""]), f"- **{start[1]}.**"]
+        inside = bool(start) or (inside and line.startswith("    "))
+        words = start[2] if start else line.strip()
+        if not inside:
             out.append(line)
+        elif words.startswith("- "):
+            out += ["", f"    {words}"]
+        else:  # goes on with what came before
+            out.append(f"{' ' * 8}{words}")
     return "\n".join(out)

@@ -3,8 +3,8 @@
     python docs/generate.py            rewrite the parts that are stale
     python docs/generate.py --check    change nothing; exit 1 and name the pages that are stale
 
-A page asks for a part with ``<!-- generated: name -->``; what stands between that line and ``<!-- end -->`` is replaced.
-Parts are functions in `PARTS`; words after the name are their arguments (``options h-dcp``).
+A page asks for a part with ``<!-- generated: name -->``; what stands between that line and ``<!-- end -->`` is
+replaced. Parts are functions in `PARTS`; words after the name are their arguments (``options h-dcp``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import MISSING, fields
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,7 @@ def certificates() -> str:
     return table((*columns, "numbers sent per device", "bits"), rows)
 
 
+@cache
 def example(method: str) -> Calibration:
     """Return the run behind the tables: 20 devices on a torus, 50 uniform scores each, alpha = 0.1."""
     rng = np.random.default_rng(0)
@@ -244,6 +246,20 @@ def skeleton(name: str) -> str:
     return f"```python\n{(DOCS / 'skeletons' / f'{name}.py').read_text(encoding='utf-8').strip()}\n```"
 
 
+def modules(folder: str) -> str:
+    """A line for the API reference of every module in a folder; "." is what no other page of the reference shows."""
+    package = ROOT / "src" / "conformesh"
+    if folder == ".":
+        shown = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+        shown = MARKED.sub("", shown)
+        names = [f"conformesh.{path.stem}" for path in sorted(package.glob("[!_]*.py"))]
+        names = [name for name in names if not re.search(rf"^::: {name}(\.|$)", shown, re.MULTILINE)]
+    else:
+        paths = sorted((package / folder).rglob("[!_]*.py"))
+        names = [".".join(path.relative_to(package.parent).with_suffix("").parts) for path in paths]
+    return "\n\n".join(f"::: {name}" for name in names)
+
+
 def references() -> str:
     """The references page, from the BibTeX file."""
     return page_of(entries((DOCS / "references.bib").read_text(encoding="utf-8")))
@@ -259,6 +275,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "weights": weights,
     "command-line": command_line,
     "skeleton": skeleton,
+    "modules": modules,
     "references": references,
     "paper-to-code": lambda: paper_to_code.page(ROOT),
 }

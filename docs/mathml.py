@@ -10,21 +10,17 @@ import re
 from collections.abc import Callable
 from html import escape
 
-GREEK = dict(
-    zip(
-        "alpha beta gamma delta epsilon zeta eta theta kappa lambda mu nu pi rho sigma tau phi chi psi omega "
-        "varrho Gamma Delta Lambda Sigma Phi Omega".split(),
-        "αβγδεζηθκλμνπρστφχψωϱΓΔΛΣΦΩ",
-        strict=True,
-    )
-)
+GREEK = {
+    **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
+    **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
+    **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
+}
 OPERATORS = {
     **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
-    **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "|": "‖", "{": "{", "}": "}", "%": "%"},
+    **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
-NAMES = {"log", "exp", "cosh"}
 ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 
@@ -51,10 +47,10 @@ class _Parser:
             r"\frac": self._fraction,
             r"\tfrac": self._fraction,
             r"\sqrt": lambda: f"<msqrt>{self.argument()}</msqrt>",
-            r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(
-                ('<mi mathvariant="normal">', "</mi>")
-            ),
+            r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(('<mi mathvariant="normal">', "</mi>")),
             r"\int": lambda: "<mo>∫</mo>",
+            r"\log": lambda: '<mi>log</mi><mspace width="0.17em"></mspace>',
+            r"\|": lambda: _operator("‖", stretches=False),
             r"\left": self._fenced,
         }
 
@@ -100,35 +96,30 @@ class _Parser:
         token = self.next()
         if token == "{":
             return self.row("}")
-        if token.startswith(r"\text{"):
-            return f"<mtext>{escape(token[6:-1].replace(' ', chr(160)))}</mtext>"
-        if token in self.commands:
-            return self.commands[token]()
         if token.startswith("\\"):
-            return self._named(token[1:])
+            return self._command(token)
         if token.isdigit():
             while not single and (self.peek().isdigit() or self.peek() == "."):
                 token += self.next()
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
-        fence = ' stretchy="false"' if token in FENCES else ""
-        return f"<mo{fence}>{escape(token.replace('-', '−').replace('*', '∗'))}</mo>"
+        return _operator(token.replace("-", "−").replace("*", "∗"), stretches=token not in FENCES)
 
-    def _named(self, name: str) -> str:
-        if name in GREEK:
-            return f"<mi>{GREEK[name]}</mi>"
-        if name in OPERATORS:
-            return f'<mo stretchy="false">{OPERATORS[name]}</mo>' if name in "|" else f"<mo>{OPERATORS[name]}</mo>"
+    def _command(self, token: str) -> str:
+        name = token[1:]
+        if token.startswith(r"\text{"):
+            return f"<mtext>{escape(token[6:-1].replace(' ', chr(160)))}</mtext>"
+        if token in self.commands:
+            return self.commands[token]()
+        if name in ACCENTS:
+            return f'<mover accent="true">{self.argument()}{_operator(ACCENTS[name], stretches=False)}</mover>'
+        for table, tag in ((GREEK, "mi"), (OPERATORS, "mo"), (LIMITS, "mo")):
+            if name in table:
+                return f"<{tag}>{table[name]}</{tag}>"
         if name in SPACES:
             return f'<mspace width="{SPACES[name]}"></mspace>'
-        if name in LIMITS:
-            return f"<mo>{LIMITS[name]}</mo>"
-        if name in NAMES:
-            return f"<mi>{name}</mi><mspace width='0.17em'></mspace>"
-        if name in ACCENTS:
-            return f'<mover accent="true">{self.argument()}<mo stretchy="false">{ACCENTS[name]}</mo></mover>'
-        raise ValueError(f"docs/mathml.py does not know \\{name}; add it to one of its tables")
+        raise ValueError(f"docs/mathml.py does not know {token}; add it to one of its tables")
 
     def _fraction(self) -> str:
         above = self.argument()
@@ -139,3 +130,7 @@ class _Parser:
         inside = self.row(r"\right")
         closing = self.next().removeprefix("\\")
         return f"<mrow><mo>{opening}</mo>{inside}<mo>{closing}</mo></mrow>"
+
+
+def _operator(sign: str, stretches: bool = True) -> str:
+    return f"<mo>{escape(sign)}</mo>" if stretches else f'<mo stretchy="false">{escape(sign)}</mo>'

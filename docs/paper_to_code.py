@@ -62,7 +62,9 @@ PART_OF = {  # where an item has no tag of its own: the item whose code holds it
     "Assumption 5.1": "Eq. (19)",
     "Section 2": "Algorithm 1",
 }
-REFERENCE = r"(?:Eqs?\.\s\(\d+\)(?:(?:-|–|\sto\s)\(\d+\))?|(?:Algorithm|Theorem|Proposition|Assumption|Section)\s\d(?:\.\d)?)"
+REFERENCE = (
+    r"(?:Eqs?\.\s\(\d+\)(?:(?:-|–|\sto\s)\(\d+\))?|(?:Algorithm|Theorem|Proposition|Assumption|Section)\s\d(?:\.\d)?)"
+)
 TAG = re.compile(rf"\[Wen2025\]((?:,?\s+(?:and\s+)?{REFERENCE})+)")
 MOST = 5  # tests named one by one
 
@@ -75,20 +77,25 @@ class Place:
     name: str = ""
 
     def shown(self, root: Path) -> str:
-        """Return the dotted name of code, or the file and function of a test."""
+        """Return the dotted name of code inside the package, or the file and function of a test."""
         inside = self.path.relative_to(root)
         if inside.parts[0] != "src":
-            return f"`{inside.as_posix()}" + (f"::{self.name}`" if self.name else "`")
-        module = ".".join(inside.with_suffix("").parts[1:]).removesuffix(".__init__")
-        return f"`{module}.{self.name}`" if self.name else f"`{module}`"
+            return f"`{'/'.join(inside.parts[1:])}" + (f"::{self.name}`" if self.name else "`")
+        return f"`{'.'.join(filter(None, [self.module(root), self.name]))}`".replace("`conformesh.", "`")
+
+    def module(self, root: Path) -> str:
+        """Return the dotted name of the module."""
+        return ".".join(self.path.relative_to(root / "src").with_suffix("").parts).removesuffix(".__init__")
 
 
 def page(root: Path) -> str:
     """Return the table: item, what it is, code, tests."""
-    code, tests = tags_in(root / "src"), tags_in(root / "tests")
+    code, tests = tags_in(root / "src"), tags_in(root / "tests", but="test_docs.py")  # which has made-up tags
     unknown = sorted({*code, *tests} - {*ITEMS})
     if unknown:
-        raise ValueError(f"docs/paper_to_code.py does not know what {', '.join(unknown)} of the paper is; add it to ITEMS")
+        raise ValueError(
+            f"docs/paper_to_code.py does not know what {', '.join(unknown)} of the paper is; add it to ITEMS"
+        )
     users = _users(root / "tests")
     lines = ["| in the paper | what it is | code | tests |", "| --- | --- | --- | --- |"]
     for item, what in ITEMS.items():
@@ -104,10 +111,10 @@ def page(root: Path) -> str:
     return "\n".join(lines)
 
 
-def tags_in(folder: Path) -> dict[str, list[Place]]:
-    """Return every tagged item with the places that carry it."""
+def tags_in(folder: Path, but: str = "") -> dict[str, list[Place]]:
+    """Return every tagged item with the places that carry it, leaving out one file."""
     found: dict[str, list[Place]] = {}
-    for path in sorted(folder.rglob("*.py")):
+    for path in sorted(path for path in folder.rglob("*.py") if path.name != but):
         text = path.read_text(encoding="utf-8")
         for tag in TAG.finditer(text):
             place = Place(path, _innermost(ast.parse(text), text[: tag.start()].count("\n") + 1))
@@ -164,20 +171,22 @@ def _users(tests: Path) -> dict[Path, dict[str, set[str]]]:
 
 
 def _tests_of(place: Place, root: Path, users: dict[Path, dict[str, set[str]]]) -> list[str]:
-    module = place.shown(root).strip("`").removesuffix(f".{place.name}")
+    module = place.module(root)
     importing = {path: names for path, names in users.items() if module in names[""]}
     direct = [
-        f"`{path.relative_to(root).as_posix()}::{test}`"
+        Place(path, test).shown(root)
         for path, names in importing.items()
         for test, used in names.items()
         if test and place.name and place.name in used
     ]
     if direct:
         return direct
-    files = _mirror(place.path, root) or [*importing] or [
-        test for user in _importers(module, root) for test in _mirror(user, root)
-    ]
-    return [f"`{path.relative_to(root).as_posix()}`" for path in files]
+    files = (
+        _mirror(place.path, root)
+        or [*importing]
+        or [test for user in _importers(module, root) for test in _mirror(user, root)]
+    )
+    return [Place(path).shown(root) for path in files]
 
 
 def _mirror(path: Path, root: Path) -> list[Path]:

@@ -42,7 +42,8 @@ def _answer(network, i, messages):
         return out
     if isinstance(message, Each):
         said = [j for j in neighbours if messages[j].speakers[0]]
-        values = np.array([messages[j].values[0] for j in said])
+        values = np.array([messages[j].values[0] for j in said], dtype=message.values.dtype)
+        values = values.reshape(len(said), *message.values.shape[1:])
         return Heard(np.full(len(said), i), np.array(said, dtype=np.int64), values)
     assert isinstance(message, Pool)
     sizes = np.concatenate([np.diff(m.offsets) for m in messages])

@@ -134,7 +134,7 @@ def test_wilson_matches_the_quadratic():
 
 @pytest.mark.parametrize(
     ("name", "message"),
-    [("h-dpc", "did you mean 'h-dcp'"), ("zzz", "known: q-dcp, h-dcp")],
+    [("h-dpc", "did you mean 'h-dcp'"), ("zzz", "known: e-dcp, q-dcp, h-dcp")],
 )
 def test_unknown_methods_suggest(name, message):
     with pytest.raises(ValueError, match=message):

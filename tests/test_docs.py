@@ -99,7 +99,7 @@ def assert_shown(shown, printed, where):
 
 
 def run_python(block, namespace, where):
-    if ">>>" in block.text:
+    if block.text.startswith(">>>"):
         test = doctest.DocTestParser().get_doctest(block.text, namespace, where, where, block.line)
         said = io.StringIO()
         doctest.DocTestRunner().run(test, out=said.write, clear_globs=False)
@@ -175,7 +175,7 @@ def test_blocks_run_and_print_what_is_shown(page, tmp_path, monkeypatch, tables)
 
 def test_a_block_that_is_not_run_says_why():
     for page in PAGES:
-        for found in re.finditer(r"<!-- not run:?(.*?)-->", page.read_text(encoding="utf-8")):
+        for found in re.finditer(r"^<!-- not run:?(.*?)-->", page.read_text(encoding="utf-8"), re.MULTILINE):
             assert len(found[1].split()) >= 2, f"{page.name}: a block is not run, for no reason"
 
 
@@ -337,11 +337,16 @@ def test_docstrings_become_markdown(tool):
     Reference: [Lu2023].
     """
     found = tool("docstrings").as_markdown(text)
+    assert "Notes" not in found
     assert r"([\[Wen2025\]][wen2025] Eq. (1)), not `[Wen2025]`" in found
     assert "\\[a + b\\]" in found
     assert "- **Assumes.**\n        a graph" in found
     assert "- **Departures.**\n\n    - one\n        more\n\n    - two" in found
     assert r"**Reference.** [\[Lu2023\]][lu2023]" in found
+    loose = "Do it.\n\nParameters\n----------\nx\n    A number.\n\nReference: [Lu2023].\n\n>>> 1\n1\n"
+    found = tool("docstrings").as_markdown(loose)
+    assert "    A number.\n\nNotes\n-----\n" in found
+    assert "\n\nExamples\n--------\n>>> 1" in found
 
 
 # --- skeletons --------------------------------------------------------------------------------------------------------
@@ -401,7 +406,7 @@ def test_the_topology_skeleton_runs(tables):
 def test_the_site_builds(tmp_path):
     """Strict: a dead link, an unknown reference or an equation that cannot be drawn fails the build."""
     pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install 'conformesh[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")

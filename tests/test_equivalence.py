@@ -5,11 +5,13 @@ import pytest
 
 from conformesh import METHODS, Network, Samples, calibrate_batch
 from conformesh.methods import make_options
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.site import Site
 from conformesh.ranks import exact_alpha
 from tests.lockstep import run_in_blocks
 
 OPTIONS = {
+    "e-dcp": [{"aggregate": name, "width": 2} for name in AGGREGATORS] + [{}],
     "q-dcp": [{"rounds": 30}, {"rounds": 30, "s0": "min", "wire": 32}, {"rounds": 5, "bound": "paper"}],
     "h-dcp": [
         {"bins": 20},

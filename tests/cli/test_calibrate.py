@@ -162,7 +162,8 @@ def test_every_option_of_every_method_is_a_flag(run):
 
 def test_flags_arrive_in_the_types_of_the_method(run, scores):
     words = (
-        "--rounds 40 --bins 64 --range -0.5 1.5 --eta 0.5 --weights metropolis --bound paper --no-rounding --wire 32"
+        "--method h-dcp --rounds 40 --bins 64 --range -0.5 1.5 --eta 0.5 --weights metropolis --bound paper "
+        "--no-rounding --wire 32"
     )
     found = json.loads(run("calibrate", scores, "--json", *words.split()).stdout)
     assert found["options"] == {

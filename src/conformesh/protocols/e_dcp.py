@@ -62,9 +62,11 @@ class EDCP:
 def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
     """Find the exact threshold of every trial and alpha in shared stages."""
     width = options.width or WIDTHS[options.prefer]
-    names = [options.aggregate]
     if options.aggregate == "auto":
         names = [name for name, _ in ranked(site, options.prefer, width)]
+    else:
+        names = [options.aggregate]
+        get_aggregator(options.aggregate).price(site)  # refuses, saying why, where sums could not be exact
     notes: list[str] = []
     for name in names:
         try:

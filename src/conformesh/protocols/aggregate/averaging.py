@@ -115,8 +115,9 @@ def finite_time_total(site: Site) -> Protocol[Total]:
         d = degree.reshape(-1, *[1] * (x.ndim - 1))
         for root in roots:
             x = x - (d * x - (yield Sum(x))) / root
-        found = np.abs(x).max(initial=0.0) * site.devices
-        return _whole(x, site, site.devices * relative * found / (1 - site.devices * relative))
+        found = float(np.abs(x).max(initial=0.0)) * site.devices  # the sum itself, but for an error of `share` of it
+        share = site.devices * relative
+        return _whole(x, site, share * found / (1 - share) if share < 1 else math.inf)
 
     return total
 
