@@ -69,16 +69,18 @@ def _preformatted(text: str) -> str:
     """Keep aligned and indented lines as they are; parameters, whose indentation means something, are left alone."""
     words, *sections = re.split(r"^(?=\S.*\n-{3,}$)", text, maxsplit=1, flags=re.MULTILINE)
     paragraphs = []
-    for paragraph in words.split("\n\n"):
-        lines = paragraph.split("\n")
-        aligned = sum(bool(re.search(r"\S {3,}\S", line)) for line in lines) >= min(2, len(lines))
-        if lines[0].startswith((*CONTRACT, " ", "\\[", ">>>")):
+    for paragraph in re.split(r"\n{2,}", words):
+        if re.match(r"\S+( \S+)* {2,}\S", paragraph) and not paragraph.startswith(CONTRACT):
+            paragraphs.append(f"```text\n{paragraph}\n```")
+        elif paragraph.startswith((*CONTRACT, "\\[")):
             paragraphs.append(paragraph)
-        elif aligned and len(lines) > 1:
-            paragraphs.append("\n".join(f"    {line}" for line in lines))
-        else:  # a blank line around what is indented
-            paragraphs.append(re.sub(r"(?<=\n)((?: {4}.*(?:\n|$))+)", r"\n\1\n", paragraph).rstrip("\n"))
+        else:
+            paragraphs.append(re.sub(r"^(?: {4}.*(?:\n|\Z))+", _fenced, paragraph, flags=re.MULTILINE).strip("\n"))
     return "\n\n".join(paragraphs) + "".join(f"\n\n{section}" for section in sections)
+
+
+def _fenced(found: re.Match[str]) -> str:
+    return f"\n```text\n{inspect.cleandoc(found[0])}\n```\n\n"
 
 
 def _display(found: re.Match[str]) -> str:

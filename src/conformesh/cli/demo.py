@@ -13,6 +13,7 @@ import typer
 from numpy.typing import NDArray
 
 from conformesh.calibrating import Batch, calibrate_batch
+from conformesh.certificate import Cost
 from conformesh.cli import console
 from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
@@ -41,7 +42,7 @@ class Line(Measured):
     thresholds
         Smallest and largest threshold of a device, each device's own averaged over the splits.
     rounds, bits
-        The cost of one calibration; bits for each device.
+        The cost of calibrating the first split; bits for each device.
     """
 
     assumption: str
@@ -74,13 +75,15 @@ def demo(
         digits = load_digits_at(networks[0].devices, key)
         drawn = [split(digits, key, number) for number in range(many)]
         samples = Samples.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
+        first = Samples.of([_scores(digits, rows) for rows in drawn[0].calibration])
         progress.step()
         lines = []
         for network in networks:
             for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs)):
                 progress.what = f"{method} on {network.name}"
                 batch = calibrate_batch(samples, network, (level,), method)
-                lines.append(_measure(method, network, batch, digits, drawn))
+                cost = calibrate_batch(first, network, (level,), method).cost  # stages of a search differ by split
+                lines.append(_measure(method, network, batch, cost, digits, drawn))
                 progress.step()
         progress.what = "drawing"
         pictures = _draw(out, digits, drawn[0], networks, lines, float(level), progress.step) if picture else []
@@ -103,7 +106,7 @@ def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return SCORE(digits.probabilities[rows], digits.labels[rows])
 
 
-def _measure(method: str, network: Network, batch: Batch, digits: Digits, drawn: Sequence[Split]) -> Line:
+def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[Split]) -> Line:
     """Form the sets of all test rows of all splits, each with the threshold of its own device, and count."""
     coverage, sizes = [], []
     for trial, one in enumerate(drawn):
@@ -125,8 +128,8 @@ def _measure(method: str, network: Network, batch: Batch, digits: Digits, drawn:
         guarantee=" or ".join(dict.fromkeys(certificate.kind for certificate in certificates)),
         assumption=certificates[0].assumption,
         thresholds=(float(own.min()), float(own.max())),
-        rounds=batch.cost.rounds,
-        bits=batch.cost.bits_per_device,
+        rounds=cost.rounds,
+        bits=cost.bits_per_device,
     )
 
 
@@ -185,12 +188,16 @@ def _reading(lines: Sequence[Line], target: float) -> list[str]:
     """How to read the table, in facts that were measured."""
     at = {(line.method, line.network): line for line in lines}
     first, second = dict.fromkeys(line.network for line in lines)
-    h, slow, pooled = at["h-dcp", first], at["h-dcp", second], at["fcp", first]
+    exact, pooled = at["e-dcp", first], at["fcp", first]
+    same = "the same thresholds as" if exact.thresholds == pooled.thresholds else "other thresholds than"
     texts = [
-        f"Target: coverage {target:.4g} or more. Without a server h-dcp covers {h.coverage:.4f} with {h.size:.3f} "
-        f"digits a set;\nfcp, whose server sees every score, covers {pooled.coverage:.4f} with {pooled.size:.3f}.",
-        f"h-dcp takes {h.rounds:,} rounds and {console.in_bits(h.bits)} a device on the {first}, and "
-        f"{slow.rounds:,} rounds and {console.in_bits(slow.bits)} on the {second}.",
+        f"Target: coverage {target:.4g} or more. Without a server e-dcp finds {same} fcp, whose server sees every "
+        f"score:\nit covers {exact.coverage:.4f} with {exact.size:.3f} digits a set.",
+        *(
+            f"On the {name} a device sends {console.in_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
+            f"{console.in_bits(at['h-dcp', name].bits)} and q-dcp {console.in_bits(at['q-dcp', name].bits)}."
+            for name in (first, second)
+        ),
         "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"
         "checked. none: no promise.",
     ]
