@@ -42,12 +42,14 @@ def as_markdown(text: str) -> str:
 
 
 def linked(text: str) -> str:
-    """Turn ``[Wen2025]`` into a link to its entry in the references; code is left alone."""
-    pieces = re.split(r"(```.*?```|`[^`]*`)", text, flags=re.DOTALL)
-    return "".join(
-        piece if piece.startswith("`") else KEY.sub(lambda key: rf"[\[{key[1]}\]][{key[1].lower()}]", piece)
-        for piece in pieces
-    )
+    """Turn ``[Wen2025]`` into a link to its entry in the references, and keep the star of s*; code is left alone."""
+    pieces = re.split(r"(```.*?```|``.+?``|`[^`]*`)", text, flags=re.DOTALL)
+    return "".join(piece if piece.startswith("`") else _linked(piece) for piece in pieces)
+
+
+def _linked(words: str) -> str:
+    words = KEY.sub(lambda key: rf"[\[{key[1]}\]][{key[1].lower()}]", words)
+    return re.sub(r"(?<![\w*\\])(s|u|z|λ|lambda)\*(?!\*)", r"\1\\*", words)  # an optimum, not the start of emphasis
 
 
 def _titled(text: str) -> str:

@@ -89,9 +89,9 @@ def methods() -> str:
     """All methods side by side; what each assumes is taken from a certificate it gave."""
     rows = []
     for name, method in METHODS.items():
-        assumed = example(name).certificate.assumption
+        assumed = example(name).certificate.assumption.replace("*", r"\*") or "—"
         paper = f"[{method.paper}]" if method.paper else "—"
-        rows.append((code(name), method.guarantee, method.needs, method.sends, assumed or "—", paper))
+        rows.append((code(name), method.guarantee, method.needs, method.sends, assumed, paper))
     return table(("method", "guarantee", "a device must reach", "it sends", "the guarantee assumes", "paper"), rows)
 
 
@@ -136,7 +136,7 @@ def options(name: str) -> str:
     """The options of one method."""
     method = METHODS[name]
     rows = [
-        (code(f.name), code(_type(str(f.type))), code(_default(f.default)), f.metadata["help"])
+        (code(f.name), code(_type(str(f.type))), code(_default(f.default)), f.metadata["help"].replace("*", r"\*"))
         for f in fields(method.options)
         if f.name in method.option_names()
     ]
@@ -144,8 +144,9 @@ def options(name: str) -> str:
 
 
 def _type(annotation: str) -> str:
-    """The annotation as written, with the words of a Literal spelled out."""
-    return re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " | "), annotation)
+    """The annotation as written, with the words of a Literal spelled out, and without bars, which end a cell."""
+    spelled = re.sub(r"Literal\[(.*?)\]", lambda found: found[1].replace(", ", " or "), annotation)
+    return spelled.replace(" | ", " or ")
 
 
 def _default(value: Any) -> str:

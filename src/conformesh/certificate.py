@@ -55,7 +55,7 @@ class Certificate:
         if self.epsilon is not None:
             parts.append(f"epsilon {self.epsilon:.3g}")
         if self.assumption:
-            parts.append(f"assuming {self.assumption}")
+            parts.append(self.assumption if self.kind == "none" else f"assuming {self.assumption}")
         return "; ".join(parts)
 
 
