@@ -21,9 +21,11 @@ from typing import Any
 
 import numpy as np
 import paper_to_code
+from numpy.typing import NDArray
 from references import entries, page_of
 
 from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
 from conformesh.weights import WEIGHTS
 
@@ -121,8 +123,12 @@ def certificates() -> str:
 @cache
 def example(method: str) -> Calibration:
     """Return the run behind the tables: 20 devices on a torus, 50 uniform scores each, alpha = 0.1."""
+    return calibrate(_uniform(20), Network.torus(5, 4), 0.1, method)
+
+
+def _uniform(devices: int) -> list[NDArray[np.float64]]:
     rng = np.random.default_rng(0)
-    return calibrate([rng.random(50) for _ in range(20)], Network.torus(5, 4), 0.1, method)
+    return [rng.random(50) for _ in range(devices)]
 
 
 def _rank(rank: int | tuple[int, ...] | None) -> str:
@@ -187,8 +193,7 @@ def topologies() -> str:
 
 
 def _rounds_to_count(network: Network) -> int:
-    rng = np.random.default_rng(0)
-    scores = [rng.random(50) for _ in range(network.devices)]
+    scores = _uniform(network.devices)
     return calibrate(scores, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=10).cost.rounds
 
 
@@ -208,6 +213,16 @@ def weights() -> str:
         rates = [f"{build(Network.of(graph, 20)).rate:.4f}" for graph in PAPER_GRAPHS]
         rows.append((code(name), _first_line(build), *rates))
     return table(("weights", "what they are", *PAPER_GRAPHS), rows)
+
+
+def aggregators() -> str:
+    """The ways to add up over all devices, with what a run of E-DCP costs by each on the paper's graphs."""
+    rows = []
+    for name, aggregator in AGGREGATORS.items():
+        costs = [calibrate(_uniform(20), Network.of(g, 20), 0.1, "e-dcp", aggregate=name).cost for g in PAPER_GRAPHS]
+        sent = [f"{cost.rounds:,} / {cost.numbers_per_device:,.4g}" for cost in costs]
+        rows.append((code(name), aggregator.summary, *sent))
+    return table(("aggregator", "what it does", *PAPER_GRAPHS), rows)
 
 
 def _first_line(thing: Callable[..., Any]) -> str:
@@ -274,6 +289,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "topologies": topologies,
     "scores": scores,
     "weights": weights,
+    "aggregators": aggregators,
     "command-line": command_line,
     "skeleton": skeleton,
     "modules": modules,

@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES, get_score
 from conformesh.weights import WEIGHTS
 
@@ -30,7 +31,7 @@ MODULES = sorted(
     for path in (ROOT / "src").rglob("*.py")
     if path.name != "__main__.py"
 )
-TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS)
+TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS)
 
 
 @pytest.fixture(scope="module")

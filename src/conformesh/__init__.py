@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from conformesh.network import Network
     from conformesh.ranks import conformal_rank
     from conformesh.samples import Samples
+    from conformesh.several import Calibrations, calibrate_several
     from conformesh.topologies import TOPOLOGIES
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Batch",
     "Calibration",
     "CalibrationNote",
+    "Calibrations",
     "Certificate",
     "Cost",
     "Evaluation",
@@ -36,6 +38,7 @@ __all__ = [
     "__version__",
     "calibrate",
     "calibrate_batch",
+    "calibrate_several",
     "conformal_rank",
     "scores",
 ]
@@ -47,6 +50,7 @@ _HOMES = {
     "Batch": "calibrating",
     "Calibration": "calibration",
     "CalibrationNote": "calibrating",
+    "Calibrations": "several",
     "Certificate": "certificate",
     "Cost": "certificate",
     "Evaluation": "evaluation",
@@ -55,6 +59,7 @@ _HOMES = {
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
     "calibrate_batch": "calibrating",
+    "calibrate_several": "several",
     "conformal_rank": "ranks",
 }
 

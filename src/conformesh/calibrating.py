@@ -75,11 +75,7 @@ def calibrate(
     started = time.perf_counter()
     samples = Samples.of(devices, network.ids)
     batch = calibrate_batch(samples, network, (alpha,), method, observer=observer, **options)
-    certificate = batch.outcome.certificates[0][0]
-    thresholds = batch.outcome.thresholds[:, 0, 0]
-    estimates = batch.outcome.estimates
-    n = int(samples.sizes.sum())
-    required = certificate.required_rank
+    n, required = int(samples.sizes.sum()), batch.outcome.certificates[0][0].required_rank
     if isinstance(required, int) and required > n:
         words = (
             f"alpha={alpha} needs rank {required} but there are only {n} scores: the threshold is +inf and every "
@@ -90,21 +86,7 @@ def calibrate(
         warnings.warn(words, TooFewScores, stacklevel=2)
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
-    return Calibration(
-        method=method,
-        alpha=float(exact_alpha(alpha)),
-        thresholds=thresholds,
-        device_ids=network.ids,
-        scores=n,
-        certificate=certificate,
-        cost=batch.cost,
-        estimate=None if estimates is None else float(estimates[:, 0, 0].max()),
-        seconds=time.perf_counter() - started,
-        network=network.name,
-        options=batch.options,
-        score=score,
-        notes=batch.outcome.notes,
-    )
+    return one_result(batch, samples, network, method, alpha, 0, 0, score, time.perf_counter() - started)
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,12 +105,14 @@ def calibrate_batch(
     method: str,
     *,
     observer: Observer | None = None,
+    joint: bool = False,
     **options: Any,
 ) -> Batch:
     """Calibrate every trial of `samples` at every alpha in one run of the simulator.
 
     Returns thresholds of shape (devices, trials, alphas), ``certificates[trial][alpha]`` and the cost of a single run,
-    as if each (trial, alpha) had been run alone.
+    as if each trial had been run alone; a search with stages counts those of the slowest. With `joint` the cost is that
+    of the whole: the trials are groups of one network that are calibrated together.
     """
     levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
     if not levels:
@@ -140,10 +124,47 @@ def calibrate_batch(
         )
     entry, chosen = get_method(method), make_options(method, options)
     site = Site.everywhere(network, samples.sizes)
-    runs = samples.trials * (len(levels) if entry.per_alpha else 1)
+    runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
     outcome, cost = Simulator(network, observer).run(entry.protocol(site, samples, levels, chosen), runs)
     named = {name: getattr(chosen, name) for name in entry.option_names()}
     return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()})
+
+
+def one_result(
+    batch: Batch,
+    samples: Samples,
+    network: Network,
+    method: str,
+    alpha: Alpha,
+    trial: int,
+    level: int,
+    score: Score | None,
+    seconds: float,
+) -> Calibration:
+    """Take one (trial, level) out of a batch."""
+    outcome = batch.outcome
+    thresholds = outcome.thresholds[:, trial, level]
+    bracket = None
+    if outcome.brackets is not None and np.isfinite(thresholds).all():
+        # wider than what was found, so that no end of it is a score
+        reach = 1.5 * float(np.abs(outcome.brackets[:, trial, level] - thresholds[0]).max())
+        bracket = (float(thresholds[0]) - reach, float(thresholds[0]) + reach) if np.isfinite(reach) else None
+    return Calibration(
+        method=method,
+        alpha=float(exact_alpha(alpha)),
+        thresholds=thresholds,
+        device_ids=network.ids,
+        scores=int(samples.sizes[:, trial].sum()),
+        certificate=outcome.certificates[trial][level],
+        cost=batch.cost,
+        estimate=None if outcome.estimates is None else float(outcome.estimates[:, trial, level].max()),
+        seconds=seconds,
+        network=network.name,
+        options={**batch.options, **outcome.facts},
+        score=score,
+        notes=outcome.notes,
+        bracket=bracket,
+    )
 
 
 def _plain(option: Any) -> Any:

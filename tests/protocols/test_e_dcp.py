@@ -157,7 +157,7 @@ def test_failed_integer_check_goes_to_the_next_aggregator(monkeypatch, twenty_de
     honest = averaging.finite_time_plan
     monkeypatch.setattr(averaging, "finite_time_plan", lambda net: (honest(net)[0] * 1.01, honest(net)[1]))
     net = Network.complete(20)
-    with pytest.warns(UserWarning, match="finite-time failed their integer check"):
+    with pytest.warns(UserWarning, match="sums by finite-time failed their integer check"):
         result = calibrate(twenty_devices, net, 0.1, "e-dcp")
     assert_is_the_pooled_sort(twenty_devices, net, 0.1, result)
     with pytest.raises(InexactCount, match="use --aggregate tree"):

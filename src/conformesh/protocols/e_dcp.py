@@ -19,7 +19,8 @@ Message     `width` integers a stage through the aggregator; two numbers a round
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -50,6 +51,7 @@ class EDCP:
     aggregate: str = option("auto", "how sums are formed: auto, tree, finite-time, flood, chebyshev or gossip")
     prefer: Literal["rounds", "numbers", "balanced"] = option("balanced", "what `auto` and the default width save")
     width: int | None = option(None, "thresholds a stage; by default 1, 4 or 32 for numbers, balanced or rounds")
+    warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, tuple(WIDTHS))
@@ -57,38 +59,65 @@ class EDCP:
             get_aggregator(self.aggregate)
         if self.width is not None and self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
+        if self.warm is not None and not self.warm[0] <= self.warm[1]:
+            raise ValueError(f"warm must be LOW <= HIGH, got {self.warm[0]} {self.warm[1]}")
 
 
 def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
     """Find the exact threshold of every trial and alpha in shared stages."""
     width = options.width or WIDTHS[options.prefer]
-    if options.aggregate == "auto":
-        names = [name for name, _ in ranked(site, options.prefer, width)]
+
+    def attempt(total: Total) -> Protocol[Outcome]:
+        n = (yield from total(samples.sizes))[0]
+        ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
+        first = None if options.warm is None else _ladder(*options.warm, ranks.size)
+        brackets = yield from search(site, samples, ranks, n, total, width, first)
+        return _outcome(site, ranks, n, brackets)
+
+    return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+
+
+def with_exact_sums(
+    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[Outcome]]
+) -> Protocol[Outcome]:
+    """Run `attempt` on the chosen way to add up; a sum that fails its integer check moves on to the next way."""
+    if aggregate == "auto":
+        names = [name for name, _ in ranked(site, prefer, width)]
     else:
-        names = [options.aggregate]
-        get_aggregator(options.aggregate).price(site)  # refuses, saying why, where sums could not be exact
+        names = [aggregate]
+        get_aggregator(aggregate).price(site)  # refuses, saying why, where sums could not be exact
     notes: list[str] = []
     for name in names:
         try:
             total = yield from get_aggregator(name).prepare(site)
-            found = yield from _search(site, samples, alphas, total, width)
+            outcome = yield from attempt(total)
         except InexactCount as error:  # never a count: the next aggregator, or a clear end
-            notes.append(f"e-dcp: sums by {name} failed their integer check ({error})")
+            notes.append(f"sums by {name} failed their integer check ({error})")
             continue
-        why = "given" if options.aggregate != "auto" else f"best for {options.prefer} on this network"
-        return Outcome(found.thresholds, found.certificates, notes=tuple(notes), facts={"aggregate": name, "why": why})
+        why = "as asked" if aggregate != "auto" else f"best for {prefer} of the exact ways on this network"
+        facts = {**outcome.facts, "aggregate": name, "aggregate_why": why}
+        return replace(outcome, notes=(*outcome.notes, *notes), facts=facts)
     raise InexactCount("; ".join(notes) + "; use --aggregate tree, which adds integers as integers")
 
 
-def _search(site: Site, samples: Samples, alphas: tuple[Fraction, ...], total: Total, width: int) -> Protocol[Outcome]:
-    """Run the stages of all trials and alphas together; whoever is done falls silent."""
-    n = (yield from total(samples.sizes))[0]
+def search(
+    site: Site, samples: Samples, ranks: Ints, n: Ints, total: Total, width: int, first: Floats | None = None
+) -> Protocol[Brackets]:
+    """Run the stages of all (trial, alpha) problems together; whoever is done falls silent.
+
+    `first` (problems, M) are thresholds to try before anything else: an old result usually brackets the new one, and then
+    nobody needs to know the smallest and the largest score.
+    """
     most = int(n.max(initial=0))
-    ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
-    brackets = Brackets(ranks.ravel(), np.repeat(n, len(alphas)), np.repeat(np.arange(len(n)), len(alphas)))
-    if brackets.open.any():
-        ends = yield from agree_on_ends(site, *samples.extremes())
-        brackets.begin(ends)
+    levels = ranks.shape[1]
+    brackets = Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels))
+    if first is not None and brackets.open.any():
+        which = np.flatnonzero(brackets.open)
+        pivots = np.sort(to_keys(first[which]), axis=1)
+        counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
+        brackets.shrink(which, pivots, counts.T)
+    if (brackets.open & ~brackets.closed_in).any():
+        brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
     while brackets.open.any():
         if brackets.stuck().any():
             yield from _snap(site, samples, brackets, np.flatnonzero(brackets.stuck()))
@@ -99,7 +128,12 @@ def _search(site: Site, samples: Samples, alphas: tuple[Fraction, ...], total: T
             pivots = brackets.pivots(which, width)
             counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
             brackets.shrink(which, pivots, counts.T)
-    thresholds = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
+    return brackets
+
+
+def _outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:
+    """Say what was found, the same on every device."""
+    found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
     counted = brackets.at_high.reshape(ranks.shape)
     certificates = [
         [
@@ -108,7 +142,16 @@ def _search(site: Site, samples: Samples, alphas: tuple[Fraction, ...], total: T
         ]
         for t in range(len(n))
     ]
-    return Outcome(np.broadcast_to(thresholds, (len(site.here), *ranks.shape)).copy(), certificates)
+    thresholds = np.broadcast_to(found, (len(site.here), *ranks.shape)).copy()
+    return Outcome(thresholds, certificates, brackets=brackets.last.reshape(2, *ranks.shape))
+
+
+def _ladder(low: float, high: float, problems: int) -> Floats:
+    """Return thresholds around an old bracket, near and far: a few scores more or less seldom move the new one out."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return np.full((problems, 1), high)
+    step = max(high - low, abs(high) * 1e-12, 1e-300)
+    return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
 
 def _count(samples: Samples, brackets: Brackets, which: Ints, pivots: Ints) -> Ints:
@@ -149,10 +192,19 @@ class Brackets:
         self.low, self.high = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
         self.at_low, self.at_high = np.zeros(len(rank), dtype=np.int64), n.copy()
         self.stage, self.quiet = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
+        self.below, self.above = np.zeros(len(rank), dtype=bool), np.zeros(len(rank), dtype=bool)  # which ends are set
+        self.last = np.zeros((2, len(rank)))  # the bracket from which the answer was read, for a warm start
+
+    @property
+    def closed_in(self) -> NDArray[np.bool_]:
+        """Mark the brackets with two known ends."""
+        return self.below & self.above
 
     def begin(self, ends: Floats) -> None:
-        """Start from the smallest and the largest score of each trial, `ends` (2, trials)."""
-        self.low, self.high = to_keys(ends[0])[self.trial] - 1, to_keys(ends[1])[self.trial]
+        """Use the smallest and the largest score of each trial, `ends` (2, trials), where an end is not known."""
+        self.low = np.where(self.below, self.low, to_keys(ends[0])[self.trial] - 1)
+        self.high = np.where(self.above, self.high, to_keys(ends[1])[self.trial])
+        self.below[:] = self.above[:] = True
 
     def ready(self) -> NDArray[np.bool_]:
         """Mark where the next score up or down is the answer."""
@@ -194,11 +246,13 @@ class Brackets:
         self.at_high[which[up]] = counts[at[up], below[up]]
         self.low[which[down]] = pivots[at[down], below[down] - 1]
         self.at_low[which[down]] = counts[at[down], below[down] - 1]
+        self.above[which[up]] = self.below[which[down]] = True
         self.stage[which] += 1
         still = self.at_high[which] - self.at_low[which] == before
         self.quiet[which] = np.where(still, self.quiet[which] + 1, 0)
 
     def close(self, which: Ints, answer: Ints, counted: Ints) -> None:
         """Note an answer and its counted rank."""
+        self.last[:, which] = from_keys(np.stack([self.low[which], self.high[which]]))
         self.high[which], self.at_high[which] = answer, counted
         self.open[which] = False

@@ -92,6 +92,8 @@ class Outcome:
         Sentences for the user that deserve a warning: what to change. One list for the run.
     facts
         What was chosen on the way, for the record: words by name.
+    brackets
+        Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
     """
 
     thresholds: NDArray[np.float64]
@@ -99,3 +101,4 @@ class Outcome:
     estimates: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
+    brackets: NDArray[np.float64] | None = None
