@@ -60,7 +60,7 @@ def test_without_the_correction_h_dcp_falls_short(monkeypatch):
 
     assert worst() >= rank
     for name in ("cumulative_epsilon", "arithmetic_epsilon"):
-        monkeypatch.setattr(f"conformesh.protocols.h_dcp.{name}", lambda *_: 0.0)
+        monkeypatch.setattr(f"conformesh.protocols.averages.{name}", lambda *_: 0.0)
     assert worst() < rank
 
 

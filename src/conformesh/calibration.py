@@ -165,8 +165,8 @@ class Calibration:
     def update(self, devices: Iterable[ArrayLike], network: Network, **options: Any) -> Calibration:
         """Calibrate again after devices gained or lost scores, starting from this result.
 
-        With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction of
-        a cold start; the result is exact either way. Other methods start anew.
+        With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction
+        of a cold start; the result is exact either way. Other methods start anew.
         """
         from conformesh.calibrating import calibrate
         from conformesh.methods import METHODS

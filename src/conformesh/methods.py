@@ -68,7 +68,7 @@ _E = "exact pooled threshold by counting: no tuning, no approximation"
 
 METHODS: dict[str, Method] = {
     "e-dcp": Method(e_dcp, EDCP, "counted", "neighbours", "a few integers a stage", "", _E),
-    "q-dcp": Method(q_dcp, QDCP, "assumed", "neighbours", "1 number a round", "Wen2025", _Q, True),
+    "q-dcp": Method(q_dcp, QDCP, "assumed, or counted", "neighbours", "1 number a round", "Wen2025", _Q, True),
     "h-dcp": Method(h_dcp, HDCP, "bounded or counted", "neighbours", "M numbers a round", "Wen2025", _H),
     "cp": Method(cp, Pooled, "counted", "server", "all scores", "Vovk2005", "split CP on the pooled scores"),
     "fcp": Method(fcp, Pooled, "counted", "server", "all scores", "Lu2023", "pooled scores, for a mixture of devices"),

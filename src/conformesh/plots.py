@@ -8,12 +8,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.network import Network
+
+if TYPE_CHECKING:
+    from conformesh.comparing import Comparison, Group, Run, Way
 
 NUMBERED = 40  # devices up to which a number fits into each
 INK, FAINT = "#222222", "#b8b8b8"
@@ -243,3 +246,168 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
             labels.append("needs a server")
         figure.legend(handles, labels, loc="outside lower center", ncols=len(handles))
         figure.savefig(path, dpi=150)
+
+
+# --- what each way of calibrating costs -------------------------------------------------------------------------------
+
+PANELS = 6  # networks that are drawn; the others stand in the table only
+GROUND, MUTED = "#f3f1ec", "#8c8c8c"  # what needs a server: behind its rows, and its marks
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8")
+HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")
+FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
+
+
+def draw_comparison(path: Path, comparison: Comparison) -> None:
+    """Draw bits against rounds, one panel per network, and at the right each way's name, certificate and slack.
+
+    Both axes are logarithmic; what sends nothing has no place on them. Marks that would cover each other stand side by
+    side. The dashed line is the diameter: to its left only a server can be.
+    """
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    groups, ways = comparison.groups[:PANELS], comparison.ways()
+    marks = _marks(ways)
+    columns = min(3, len(groups))
+    rows = -(-len(groups) // columns)
+    with mpl.rc_context(STYLE):
+        height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
+        figure = Figure(figsize=(2.75 * columns + 4.4, height), layout="constrained")
+        left, right = figure.subfigures(1, 2, width_ratios=(2.75 * columns, 4.4))
+        panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
+        limits = _limits([run for group in groups for run in group.runs], groups)
+        for place, axes in enumerate(panels.flat):
+            if place < len(groups):
+                _draw_costs(axes, groups[place], marks, limits)
+                axes.tick_params(labelbottom=place + columns >= len(groups))
+            else:
+                axes.axis("off")
+        left.supxlabel("rounds of communication", fontsize=10)
+        left.supylabel("bits sent by each device", fontsize=10)
+        _draw_slack(right.subplots(), comparison, ways, marks)
+        more = len(comparison.groups) - len(groups)
+        figure.suptitle(
+            f"What a threshold costs {comparison.devices:,} devices with {comparison.scores:,} scores, alpha = "
+            f"{comparison.alpha:g}" + (f"   ({more} more networks in the table)" if more else ""),
+            fontsize=12.5,
+            fontweight="bold",
+            x=0.012,
+            ha="left",
+        )
+        figure.supxlabel(
+            "filled: the rank is counted (* under an assumption)    half: bounded    hollow: assumed, or no guarantee    "
+            "dashed: the diameter, or slack 0    shaded: only with a server",
+            fontsize=8.5,
+            x=0.012,
+            ha="left",
+        )
+        figure.savefig(path, dpi=150)
+
+
+def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
+    """Give each way a shape of its own; aggregators of one method share a colour, servers are grey."""
+    hues = iter(HUES * len(ways))
+    found: dict[Way, dict[str, Any]] = {}
+    for index, way in enumerate(ways):
+        hue = MUTED if way.needs == "server" else MARKS[0][0] if way.aggregate is not None else next(hues)
+        size = 6.0 if way.needs == "server" else 8.0
+        found[way] = {"marker": SHAPES[index % len(SHAPES)], "color": hue, "markersize": size}
+    return found
+
+
+def _filled(run: Run, mark: dict[str, Any]) -> dict[str, Any]:
+    """Return the mark with the filling that the certificate earns."""
+    style = FILLING.get(run.guarantee, "none")
+    edge = {"markeredgecolor": "white", "markeredgewidth": 0.7} if style == "full" else {"markeredgewidth": 1.3}
+    return {**mark, **edge, "fillstyle": style, "markerfacecoloralt": "white", "linestyle": "none", "clip_on": False}
+
+
+def _limits(runs: Sequence[Run], groups: Sequence[Group]) -> tuple[tuple[float, float], tuple[float, float]]:
+    """Return the ends of both axes, with room for a mark at each."""
+
+    def around(values: Sequence[float]) -> tuple[float, float]:
+        shown = [value for value in values if value > 0] or [1.0]
+        low, high = min(shown), max(shown)
+        room = max(high / low, 10.0) ** 0.07
+        return low / room, high * room
+
+    return around([*(run.rounds for run in runs), *(group.diameter for group in groups)]), around(
+        [run.bits for run in runs]
+    )
+
+
+def _draw_costs(
+    axes: Any, group: Group, marks: dict[Way, dict[str, Any]], limits: tuple[tuple[float, float], tuple[float, float]]
+) -> None:
+    (first, last), _ = limits
+    axes.set(xscale="log", yscale="log", xlim=limits[0], ylim=limits[1])
+    axes.grid(color="#ececec", linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.minorticks_off()
+    axes.yaxis.set_major_formatter(lambda value, _: f"{_in_thousands(value)}bit")
+    axes.xaxis.set_major_formatter(lambda value, _: _in_thousands(value).replace(" ", ""))
+    if group.diameter:
+        axes.axvspan(first, group.diameter, color=GROUND, linewidth=0, zorder=0)
+        axes.axvline(group.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_title(f"{group.network}, diameter {group.diameter:,}", fontsize=10 if len(group.network) < 18 else 7.5)
+    together: dict[tuple[float, float], list[Run]] = {}
+    for run in group.runs:
+        if run.rounds > 0 and run.bits > 0:
+            together.setdefault((run.rounds, run.bits), []).append(run)
+    step = (last / first) ** 0.055  # about the width of a mark
+    for (rounds, bits), runs in together.items():
+        for index, run in enumerate(runs):
+            at = rounds * step ** (index - (len(runs) - 1) / 2)
+            axes.plot(at, bits, zorder=3, **_filled(run, marks[run.way]))
+
+
+def _in_thousands(value: float) -> str:
+    for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if value >= size:
+            return f"{value / size:g} {unit}"
+    return f"{value:g} "
+
+
+def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: dict[Way, dict[str, Any]]) -> None:
+    """Draw the slack of every way, in rows that are the legend as well, with slack and mean size in numbers beside."""
+    names, reach = [], 1.0
+    beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9}
+    sized = any(run.size is not None for way in ways for run in comparison.runs_of(way))
+    for row, way in enumerate(ways):
+        runs = comparison.runs_of(way)
+        slacks = [run.slack for run in runs if np.isfinite(run.slack)]
+        if way.needs == "server":
+            axes.axhspan(row - 0.5, row + 0.5, color=GROUND, linewidth=0, zorder=0)
+        if slacks:
+            axes.plot([min(slacks), max(slacks)], [row, row], color=marks[way]["color"], linewidth=2, zorder=2)
+            axes.plot(np.median(slacks), row, zorder=3, **_filled(runs[0], marks[way]))
+            reach = max(reach, *map(abs, slacks))
+        axes.text(1.04, row, _span([run.slack for run in runs], "+,.0f"), **beside)
+        if sized:
+            axes.text(1.42, row, _span([run.size for run in runs if run.size is not None], ".2f"), **beside)
+        kinds = dict.fromkeys(
+            run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs
+        )
+        silent = "" if any(run.bits for run in runs) else ", sends nothing"
+        names.append(f"{way}  ({' or '.join(kinds)}{silent})")
+    axes.set_yticks(range(len(ways)), names, fontsize=9)
+    axes.set_ylim(len(ways) - 0.5, -0.9)
+    axes.text(1.04, -0.72, "slack", **beside, color="#666666")
+    if sized:
+        axes.text(1.42, -0.72, "mean size", **beside, color="#666666")
+    axes.tick_params(axis="y", length=0)
+    axes.set_xscale("symlog", linthresh=1, linscale=0.5)
+    axes.set_xlim(-1.8 * reach, 1.8 * reach)
+    power = 10 ** int(np.log10(reach))
+    axes.set_xticks([-power, 0, power], [f"{-power:,}", "0", f"+{power:,}"])
+    axes.minorticks_off()
+    axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
+    axes.set_title(f"rank above the required {comparison.required_rank:,}", fontsize=10)
+    axes.set_xlabel("slack in rank")
+
+
+def _span(values: Sequence[float], digits: str) -> str:
+    """Return the smallest and the largest of some numbers in words."""
+    low, high = (format(value, digits).replace("+inf", "inf") for value in (min(values), max(values)))
+    low, high = ("0" if text in ("+0", "-0") else text for text in (low, high))
+    return low if low == high else f"{low} to {high}"

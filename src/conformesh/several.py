@@ -177,7 +177,9 @@ def calibrate_several(
         labels = [np.asarray(own).astype(str) for own in groups]
         for device, (own, label) in enumerate(zip(held, labels, strict=True)):
             if len(own) != len(label):
-                raise ValueError(f"device {device} has {len(own)} scores but {len(label)} group labels; one each is needed")
+                raise ValueError(
+                    f"device {device} has {len(own)} scores but {len(label)} group labels; one each is needed"
+                )
         names = natural_order({name for label in labels for name in label.tolist()})
         if not names:
             raise ValueError("groups were asked for, but no device has a score")
@@ -195,7 +197,9 @@ def calibrate_several(
             if np.isinf(item.threshold) and isinstance(item.certificate.required_rank, int):
                 short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
     if short:
-        words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (", ..." if short[5:] else "")
+        words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
+            ", ..." if short[5:] else ""
+        )
         if strict:
             raise TooFewScores(words)
         warnings.warn(words, TooFewScores, stacklevel=2)

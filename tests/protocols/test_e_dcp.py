@@ -34,7 +34,7 @@ def assert_is_the_pooled_sort(scores, network, alpha, result):
 @settings(max_examples=300)
 @given(networks(most=14), alphas, st.sampled_from([None, 1, 2, 5, 40]), st.data())
 def test_theorem_the_search_ends_at_the_pooled_sort(network, alpha, width, data):
-    """Bit for bit, with ties, infinities, heavy tails, unequal and empty devices, by any aggregator that offers itself."""
+    """Bit for bit, with ties, infinities, heavy tails, unequal and empty devices, by any aggregator that can."""
     scores = data.draw(device_scores(network.devices))
     name = data.draw(st.sampled_from(["auto", *AGGREGATORS]))
     try:
@@ -54,9 +54,9 @@ def random_case(seed):
     pairs |= {(min(a, b), max(a, b)) for a, b in extra.tolist() if a != b}
     shapes = [
         lambda n: rng.normal(size=n),
-        lambda n: rng.standard_cauchy(n),
+        rng.standard_cauchy,
         lambda n: rng.integers(0, 3, n).astype(float),
-        lambda n: np.zeros(n),
+        np.zeros,
         lambda n: 2.0 ** -rng.integers(0, 1070, n).astype(float),
         lambda n: np.where(rng.random(n) < 0.7, 0.0, rng.normal(size=n) * 1e-300),
         lambda n: rng.choice([np.inf, -np.inf, 1.0, 1e308, -1e308], n),

@@ -55,9 +55,33 @@ def cumulative_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> fl
 
     Every coordinate starts in the box prod [0, c_j]; centring the box halves its radius.
     """
-    sizes = sizes.astype(np.float64)
-    c = sizes * (len(sizes) / sizes.sum())
-    return _power(rate, rounds) * 0.5 * float(np.linalg.norm(c - 1) + np.linalg.norm(c))
+    return _power(rate, rounds) * radius(sizes)
+
+
+def chebyshev_epsilon(sizes: NDArray[np.int64], rate: float, rounds: int) -> float:
+    r"""Return the same bound for Chebyshev-accelerated gossip: ``1 / cosh(T arccosh(1 / rate))`` in place of rate^T."""
+    if rounds == 0 or rate >= 1:
+        return radius(sizes)
+    shrink = 0.0 if rate <= 0 else 1 / math.cosh(min(rounds * math.acosh(1 / (rate + 1e-13)), 700.0))
+    return shrink * radius(sizes)
+
+
+def row_epsilon(sizes: NDArray[np.int64], rest: NDArray[np.float64]) -> float:
+    r"""Return the largest error that any start in the box prod [0, c_j] can leave, for `rest` = p(W) - J in full.
+
+    .. math:: \epsilon = \max_k \max\left( \sum_j [M_{kj}]_+ c_j, \sum_j [M_{kj}]_- c_j \right)
+
+    The worst case is attained, so no bound from the same knowledge is smaller; it needs the K x K matrix.
+    """
+    c = sizes * (len(sizes) / float(sizes.sum()))
+    worst = np.maximum(np.clip(rest, 0, None) @ c, np.clip(-rest, 0, None) @ c).max()
+    return float(worst) + 1e-13 * float(np.linalg.norm(c))  # what computing the matrix itself may be off
+
+
+def radius(sizes: NDArray[np.int64]) -> float:
+    """Return (||c - 1|| + ||c||) / 2, how far from its mean a start in the box prod [0, c_j] can count."""
+    c = sizes * (len(sizes) / float(sizes.sum()))
+    return 0.5 * float(np.linalg.norm(c - 1) + np.linalg.norm(c))
 
 
 def rounding_gain(mixing: Mixing, rounds: int) -> float:

@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {  # name -> (module of the function of t
     "demo": ("demo", "Every method on real images: a table and two pictures."),
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
+    "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "methods": ("listing", "The methods, what they promise and what they send."),
     "topologies": ("listing", "The graphs that have a name, and their options."),
     "scores": ("listing", "The nonconformity scores, and their options."),

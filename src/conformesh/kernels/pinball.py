@@ -125,7 +125,7 @@ def admm_step(
     values: Any,
     offsets: Any,
     repeats: int,
-    kappa: float,
+    kappa: Any,
     slope: Any,
     half_c: Any,
     degree: Any,
@@ -149,7 +149,7 @@ def admm_step(
         rhs = fixed[p] - duals[p] + half_c[p] * (degree[p] * own[p] + neighbours[p])
         start = offsets[p // repeats]
         stop = offsets[p // repeats + 1]
-        s[p] = _solve(values, start, stop, kappa, slope[p], rhs, s[p], centres[p], coefficients[p])
+        s[p] = _solve(values, start, stop, kappa[p], slope[p], rhs, s[p], centres[p], coefficients[p])
 
 
 @njit(cache=True)

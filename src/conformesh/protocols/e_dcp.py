@@ -72,7 +72,7 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
         ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
-        return _outcome(site, ranks, n, brackets)
+        return counted_outcome(site, ranks, n, brackets)
 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
@@ -101,12 +101,20 @@ def with_exact_sums(
 
 
 def search(
-    site: Site, samples: Samples, ranks: Ints, n: Ints, total: Total, width: int, first: Floats | None = None
+    site: Site,
+    samples: Samples,
+    ranks: Ints,
+    n: Ints,
+    total: Total,
+    width: int,
+    first: Floats | None = None,
+    settle: bool = False,
 ) -> Protocol[Brackets]:
     """Run the stages of all (trial, alpha) problems together; whoever is done falls silent.
 
-    `first` (problems, M) are thresholds to try before anything else: an old result usually brackets the new one, and then
-    nobody needs to know the smallest and the largest score.
+    `first` (problems, M) are thresholds to try before anything else: an old result usually brackets the new one, and
+    then nobody needs to know the smallest and the largest score. With `settle` the first threshold (one per problem) is
+    the answer where its rank is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
     levels = ranks.shape[1]
@@ -116,6 +124,9 @@ def search(
         pivots = np.sort(to_keys(first[which]), axis=1)
         counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
         brackets.shrink(which, pivots, counts.T)
+        if settle:
+            enough = counts[0] >= brackets.rank[which]
+            brackets.close(which[enough], pivots[enough, 0], counts[0, enough])
     if (brackets.open & ~brackets.closed_in).any():
         brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
     while brackets.open.any():
@@ -131,7 +142,7 @@ def search(
     return brackets
 
 
-def _outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:
+def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:
     """Say what was found, the same on every device."""
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
     counted = brackets.at_high.reshape(ranks.shape)

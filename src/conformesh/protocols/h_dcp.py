@@ -21,9 +21,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.bounds.histogram import Mixing, arithmetic_epsilon, cumulative_epsilon, paper_epsilon
 from conformesh.certificate import Certificate, too_few
-from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
+from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser
@@ -49,8 +48,11 @@ class HDCP:
     weights: str | Weights | Floats = option(
         "best-constant", "consensus matrix W: best-constant, metropolis or max-degree"
     )
-    bound: Literal["cumulative", "paper"] = option(
-        "cumulative", "error bound: cumulative (tight), or paper (as printed)"
+    consensus: Literal["gossip", "chebyshev", "finite-time"] = option(
+        "gossip", "gossip as in the paper, chebyshev (accelerated), or finite-time (exact after so many rounds)"
+    )
+    bound: Literal["cumulative", "row", "paper"] = option(
+        "cumulative", "error bound: cumulative, row (tightest, up to 1,500 devices), or paper (as printed)"
     )
     rounding: bool = option(True, "round counts to integers once the bound allows it")
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
@@ -60,7 +62,13 @@ class HDCP:
         check_quantiser(self.bins, self.range)
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
-        check_choice("bound", self.bound, ("cumulative", "paper"))
+        check_choice("bound", self.bound, ("cumulative", "row", "paper"))
+        check_choice("consensus", self.consensus, tuple(WAYS))
+        if self.consensus != "gossip" and (self.bound == "paper" or self.wire != 64 or self.eta != 1):
+            raise ValueError(
+                f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
+                "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
+            )
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
         if not 0 < self.eta <= 1:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
@@ -70,55 +78,27 @@ def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: H
     """Run Algorithm 2 and read every device's threshold off its own view of the histogram."""
     wire = Wire(options.wire)
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
+    way = WAYS[options.consensus](site, weights, options)
     quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
-    rounds, chosen = _rounds(site, weights, options)
+    rounds, chosen = _rounds(site, way, options)
 
     scale = site.devices / np.maximum(site.totals, 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
-    y = yield from gossip(y, site, weights, rounds, options.eta, wire)
+    y = yield from way.run(y, rounds, wire)
 
-    epsilons = [_epsilon(site, trial, weights, options, rounds, wire) for trial in range(site.trials)]
+    nothing = (0.0, 0.0)
+    epsilons = [way.epsilon(sizes, rounds, wire) if sizes.any() else nothing for sizes in site.sizes.T]
     return _decide(site, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
-def _rounds(site: Site, weights: Weights, options: HDCP) -> tuple[int, bool]:
+def _rounds(site: Site, way: Gossip, options: HDCP) -> tuple[int, bool]:
     """Return how many rounds to run, and whether the library chose them."""
     if options.rounds is not None:
         return options.rounds, False
-    needed = 0
-    for trial in range(site.trials):
-        sizes = site.sizes[:, trial]
-        if (n := sizes.sum()) == 0:
-            continue
-        target = 0.4 / float(n)  # leaves a fifth of half a score for finite precision
-        if options.bound == "paper":
-            start = paper_epsilon(sizes, options.bins, weights.gap, options.eta, 0)
-            rate = 1 - options.eta * weights.gap
-        else:
-            start, rate = cumulative_epsilon(sizes, 1.0, 0), rate_at(weights, options.eta)
-        if options.wire < 64:  # rounding on the wire leaves more than half a score: aim at its size instead
-            target = max(target, Wire(options.wire).roundoff)
-        needed = max(needed, rounds_to_shrink(rate, target / max(start, 1e-300)))
-    return min(needed, AUTO_ROUNDS), True
-
-
-def _epsilon(site: Site, trial: int, weights: Weights, options: HDCP, rounds: int, wire: Wire) -> tuple[float, float]:
-    """Return the consensus error bound and what finite precision adds to it."""
-    sizes = site.sizes[:, trial]
-    if sizes.sum() == 0:
-        return 0.0, 0.0
-    eta = options.eta
-    if options.bound == "paper":
-        consensus = paper_epsilon(sizes, options.bins, weights.gap, eta, rounds)
-    else:
-        consensus = cumulative_epsilon(sizes, rate_at(weights, eta), rounds)
-    mixing = Mixing(
-        second=1 - eta * (1 - weights.second),
-        smallest=1 - eta * (1 - weights.smallest),
-        degree=int(site.network.degree.max()),
-        strength=eta * weights.reach(site.network),
-    )
-    return consensus, arithmetic_epsilon(sizes, mixing, rounds, wire)
+    # half a score, less a fifth for finite precision; rounding on the wire leaves more: aim at its size instead
+    coarse = Wire(options.wire).roundoff
+    needed = [way.rounds_for(sizes, max(0.4 / float(sizes.sum()), coarse)) for sizes in site.sizes.T if sizes.any()]
+    return min(max(needed, default=0), AUTO_ROUNDS), True
 
 
 def _decide(
@@ -186,7 +166,7 @@ def _certain(
     y >= (1 - alpha)(1 + K/n) + epsilon; at exact ties float64 noise would decide, so the comparison gives way by that
     noise where this cannot cost a rank.
     """
-    if bound == "cumulative":
+    if bound != "paper":
         return np.greater(n * (y - (consensus + precision)), rank - 1)
     level = (1 - alpha) * (n + devices)
     slack = n * precision if 2 * n * precision < level - (rank - 1) else -n * precision

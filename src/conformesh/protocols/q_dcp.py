@@ -1,7 +1,8 @@
 """Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
 
 Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 (Assumption 4.1), which nobody can check
-Guarantees  under that assumption, the threshold is at or above the required quantile
+Guarantees  under that assumption, the threshold is at or above the required quantile. With `certify` no assumption is
+            needed: the rank of the estimate is counted, and where it falls short the search of E-DCP goes on upward
 Message     the current estimate, one number per round; then one per round of the final averaging
 Departures  - no matrices: with zero duals ADMM needs only neighbour sums. For E undirected edges (A has 2E rows):
                   f_k'(s) + a_k + c d_k s - c/2 (d_k s_k + sum of neighbours' s) = 0,   a_k += c/2 (d_k s_k - sum)
@@ -14,7 +15,7 @@ Departures  - no matrices: with zero duals ADMM needs only neighbour sums. For E
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -22,10 +23,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.bounds import quantile as bounds
-from conformesh.certificate import Certificate, too_few
+from conformesh.certificate import Certificate, Kind, too_few
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
-from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds
-from conformesh.protocols.consensus import agreed_mean
+from conformesh.protocols.aggregate import Total, get_aggregator
+from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles
+from conformesh.protocols.consensus import agreed_mean, largest
+from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.site import Outcome, Site
@@ -36,6 +39,8 @@ from conformesh.spectrum import Spectrum
 from conformesh.weights import constant_weights
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 
 
 @dataclass(frozen=True)
@@ -54,6 +59,11 @@ class QDCP:
     c: float | None = option(None, "ADMM penalty; by default the best for the bound")
     b: float | None = option(None, "free parameter b > 1 of the bound; by default the best")
     averaging: int | None = option(None, "rounds of each averaging (s0, final); by default to a relative 1e-6")
+    continuation: int = option(0, "share the rounds among so many runs, each re-centred, sharper and freer (5 is good)")
+    certify: bool = option(
+        False, "count the estimate's rank and search upward where it falls short; on with continuation"
+    )
+    aggregate: str = option("auto", "how --certify adds up: auto, tree, finite-time, flood, chebyshev or gossip")
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
@@ -63,6 +73,10 @@ class QDCP:
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
         if self.rounds < 1:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
+        if self.continuation < 0:
+            raise ValueError(f"continuation must be at least 0, got {self.continuation}")
+        if self.aggregate != "auto":
+            get_aggregator(self.aggregate)
         for name in ("kappa", "mu"):
             if not (value := getattr(self, name)) > 0 or math.isinf(value):
                 raise ValueError(f"{name} must be positive and finite, got {value}")
@@ -73,71 +87,136 @@ class QDCP:
 
 
 def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
-    """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms."""
-    wire = Wire(options.wire)
+    """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
     spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
     ranks = site.ranks(alphas)
     gamma = np.minimum(ranks / np.maximum(site.totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
-    rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
-
+    wire = Wire(options.wire)
     s0 = yield from anchor(site, samples, gamma, spectrum, options.s0, options.averaging, wire)
+    if options.continuation:
+        estimates = yield from _continued(site, samples, gamma, s0, spectrum, options, wire)
+    else:
+        estimates, last = yield from _estimate(site, samples, gamma, s0, spectrum, options, wire)
+        if not options.certify:
+            return _assumed(site, ranks, estimates, last, spectrum, options)
+
+    def attempt(total: Total) -> Protocol[Outcome]:
+        flat = estimates[0].reshape(-1, 1)
+        brackets = yield from search(site, samples, ranks, site.totals, total, 1, flat, settle=True)
+        return replace(counted_outcome(site, ranks, site.totals, brackets), estimates=estimates)
+
+    return (yield from with_exact_sums(site, options.aggregate, "balanced", 1, attempt))
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """What one run of ADMM was started with, for its error terms: s0 and start (trials, alphas), rates by trial."""
+
+    s0: Floats
+    start: Floats
+    gamma: Floats
+    rates: list[bounds.Rate]
+    distance: Floats
+
+
+def _estimate(
+    site: Site, samples: Samples, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+) -> Protocol[tuple[Floats, _Run]]:
+    """Run ADMM and agree on the average of what the devices end with."""
+    rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
-    c = np.array([rate.c for rate in rates])
-    s = yield from _admm(site, samples, gamma, s0, start, c, options, wire)
+    c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
+    knobs = _Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
+    s = yield from _admm(site, samples, gamma, s0, start, knobs, options.rounds, wire)
     rounds = averaging_rounds(site, spectrum, options.averaging)
     estimates = yield from agreed_mean(s, site, constant_weights(site.network, spectrum), rounds, wire)
-
     distance = np.zeros_like(gamma)
-    if options.bound == "paper":
+    if options.bound == "paper" and not options.certify:
         distance = yield from _oracle(site, samples, gamma, s0[0], start[0], rates, options)
+    return estimates, _Run(s0[0], start[0], gamma, rates, distance)
+
+
+def _continued(
+    site: Site, samples: Samples, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+) -> Protocol[Floats]:
+    """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
+
+    The devices' own quantiles spread over w, and the pooled one lies among them. On that scale the loss of a device
+    curves by about h = (n / K)(1 - gamma) / w, so kappa = 4 / w blurs what is finer, c = h / mean degree moves all
+    devices alike, and mu = h / (10 K) hardly biases; then w shrinks. All rounds together are `rounds`.
+    """
+    mine = local_quantiles(samples, gamma)
+    holder = samples.sizes[:, :, None] > 0
+    ends = np.stack([np.where(holder, -mine, -np.inf), np.where(holder, mine, -np.inf)], axis=1)
+    ends = (yield from largest(wire.outward(ends, np.inf), site))[0].astype(np.float64)
+    floor = 1e-9 * np.maximum(1.0, np.abs(s0[0]))
+    spread = np.maximum(np.where(np.isfinite(ends).all(axis=0), ends[0] + ends[1], 0.0), floor)
+    weights = constant_weights(site.network, spectrum)
+    rounds = averaging_rounds(site, spectrum, options.averaging)
+    degree = max(float(site.network.degree.mean()), 1.0)
+    for stage in range(options.continuation):
+        w = np.maximum(spread / FALL**stage, floor)
+        curvature = (np.maximum(site.totals, 1) / site.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
+        knobs = _Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
+        share = max(options.rounds // options.continuation, 1)
+        s = yield from _admm(site, samples, gamma, s0, s0, knobs, share, wire)
+        s0 = yield from agreed_mean(s, site, weights, rounds, wire)
+    return s0
+
+
+def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP) -> Outcome:
+    """Add the two error terms; right if the assumption is."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
+    kind: Kind = "assumed" if options.wire == 64 else "none"
     for trial in range(site.trials):
         sizes, n, row = site.sizes[:, trial], int(site.totals[trial]), []
-        for a in range(len(alphas)):
-            if ranks[trial, a] > n:
-                row.append(too_few(int(ranks[trial, a]), n))
+        for a, rank in enumerate(ranks[trial].tolist()):
+            if rank > n:
+                row.append(too_few(rank, n))
                 continue
-            offset = float(np.abs(s0[0, trial, a] - start[0, trial, a]))
-            unfinished, bias = _terms(
-                site, sizes, spectrum, rates[trial], gamma[trial, a], offset, distance[trial, a], options
-            )
+            unfinished, bias = _terms(site, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
-            words = _assumption(options, bounds.regulariser_reach(sizes, float(gamma[trial, a]), options.mu), spectrum)
-            row.append(
-                Certificate(
-                    "assumed" if options.wire == 64 else "none",
-                    int(ranks[trial, a]),
-                    None,
-                    unfinished + bias,
-                    unfinished,
-                    bias,
-                    words,
-                )
+            words = _assumption(
+                options, bounds.regulariser_reach(sizes, float(run.gamma[trial, a]), options.mu), spectrum
             )
+            row.append(Certificate(kind, rank, None, unfinished + bias, unfinished, bias, words))
         certificates.append(row)
     return Outcome(thresholds, certificates, estimates)
 
 
+@dataclass(frozen=True, eq=False)
+class _Knobs:
+    """Penalty c, sharpness kappa and regulariser mu of every (trial, alpha)."""
+
+    c: Floats
+    kappa: Floats
+    mu: Floats
+
+
 def _admm(
-    site: Site, samples: Samples, gamma: Floats, s0: Floats, start: Floats, c: Floats, options: QDCP, wire: Wire
+    site: Site, samples: Samples, gamma: Floats, s0: Floats, start: Floats, knobs: _Knobs, rounds: int, wire: Wire
 ) -> Protocol[Floats]:
     """Iterate Algorithm 1 in neighbour sums; one message of one number per round."""
     shape = s0.shape
     problems = s0.size
-    degree = np.ascontiguousarray(np.broadcast_to(site.degree[:, None, None], shape)).ravel()
-    half_c = np.ascontiguousarray(np.broadcast_to(c[None, :, None] / 2, shape)).ravel()
-    slope = options.mu + 2 * half_c * degree
-    fixed = (gamma * samples.sizes[:, :, None] + options.mu * s0).ravel()
+
+    def per_problem(values: Floats) -> Floats:
+        return np.ascontiguousarray(np.broadcast_to(values, shape)).reshape(-1)
+
+    degree, half_c, mu = per_problem(site.degree[:, None, None]), per_problem(knobs.c / 2), per_problem(knobs.mu)
+    kappa = per_problem(knobs.kappa)
+    slope = mu + 2 * half_c * degree
+    fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + mu * s0.reshape(-1)
     s, duals = start.ravel().copy(), np.zeros(problems)
     centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
-    for _ in range(options.rounds):
+    for _ in range(rounds):
         admm_step(
             samples.values,
             samples.offsets,
             shape[2],
-            options.kappa,
+            kappa,
             slope,
             half_c,
             degree,
@@ -162,24 +241,18 @@ def _rate(sizes: NDArray[np.int64], spectrum: Spectrum, devices: int, options: Q
     return bounds.admm_rate(spectrum, smoothness, options.mu, options.c, options.b)
 
 
-def _terms(
-    site: Site,
-    sizes: NDArray[np.int64],
-    spectrum: Spectrum,
-    rate: bounds.Rate,
-    gamma: float,
-    offset: float,
-    distance: float,
-    options: QDCP,
-) -> tuple[float, float]:
+def _terms(site: Site, spectrum: Spectrum, run: _Run, trial: int, level: int, options: QDCP) -> tuple[float, float]:
     """Return epsilon^(T) and the bias, by the chosen reading."""
-    n, copies = int(sizes.sum()), 1 if options.bound == "paper" else site.devices
-    bias = bounds.bias_epsilon(n, options.mu, options.kappa, options.epsilon0, copies)
+    sizes, rate = site.sizes[:, trial], run.rates[trial]
+    copies = 1 if options.bound == "paper" else site.devices
+    bias = bounds.bias_epsilon(int(sizes.sum()), options.mu, options.kappa, options.epsilon0, copies)
     if site.devices == 1:
         return 0.0, bias
+    distance = float(run.distance[trial, level])
     if options.bound == "sound":
-        edges = site.network.edges
-        distance = bounds.largest_distance(rate.c, edges, spectrum, sizes, gamma, options.mu, offset)
+        offset = abs(float(run.s0[trial, level] - run.start[trial, level]))
+        gamma = float(run.gamma[trial, level])
+        distance = bounds.largest_distance(rate.c, site.network.edges, spectrum, sizes, gamma, options.mu, offset)
     return bounds.convergence_epsilon(rate, site.devices, options.mu, options.rounds, distance), bias
 
 

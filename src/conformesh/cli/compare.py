@@ -1,0 +1,359 @@
+"""``conformesh compare``: every method on every network with one's own scores, and which of them to use."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+from conformesh.cli.calibrate import _network_of, named_score
+from conformesh.cli.options import whole
+from conformesh.comparing import By, Comparison, Group, Run, Way, networks_of, ways_of
+from conformesh.comparing import compare as measure
+from conformesh.data.output_files import read_outputs
+from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.methods import METHODS
+from conformesh.network import Network
+from conformesh.plots import draw_comparison
+from conformesh.ranks import exact_alpha
+from conformesh.scores import LAC, SCORES
+from conformesh.topologies import TOPOLOGIES
+
+PICTURES = (".png", ".pdf", ".svg")
+PICTURE = Path("conformesh-compare.png")
+
+
+def compare(
+    scores: Annotated[
+        str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
+    ],
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
+    topologies: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
+    ] = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    graph: Annotated[
+        Path | None,
+        typer.Option(metavar="EDGES", help="A network of one's own: a file with two device names a line."),
+    ] = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE", help="Model outputs to measure set sizes with, as for predict.", show_default=False
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.", show_default=False
+        ),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
+            show_default=False,
+        ),
+    ] = None,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.")] = "0",
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
+    ] = PICTURE,
+    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+) -> None:
+    """Compare all methods, and all aggregators of e-dcp, on all topologies: slack in rank, threshold, rounds, bits.
+
+    SCORES is what calibrate reads. Every threshold is ranked among all scores, as only a simulation can; the diameter
+    of a network is the floor for rounds. The last line says which to use, by what was measured.
+    """
+    exact_alpha(alpha)
+    key = whole(seed, "seed", 0)
+    ways = ways_of(None if methods is None else _names(methods, "methods"))
+    target = _picture(out) if picture else None
+    sizing = _sizing(outputs, score, score_option or [], device_column, scores)
+    held = read_scores(scores)
+    networks, skipped = _networks(held, topologies, graph, key)
+    with console.Progress("comparing", len(networks) * len(ways) + picture) as progress:
+        found = measure(
+            held.for_devices(networks[0].ids),
+            networks,
+            alpha,
+            ways,
+            seed=key,
+            done=lambda way, network: progress.step(f"{way} on {network.name}"),
+            **sizing,
+        )
+        found = replace(found, skipped=skipped)
+        if target is not None:
+            progress.what = "drawing"
+            draw_comparison(target, found)
+    if as_json:
+        print(json.dumps(_object(found, key, target), allow_nan=False))
+    else:
+        _report(found, target)
+
+
+def _names(text: str, what: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not names:
+        raise ValueError(f"--{what} needs names with commas between them, got {text!r}")
+    return names
+
+
+def _picture(out: Path) -> Path:
+    """Return the file to draw to, whose folder is made now: a bad path is an error before the work, not after."""
+    if out.is_dir() or not out.suffix:
+        out = out / PICTURE.name
+    if out.suffix.lower() not in PICTURES:
+        raise ValueError(f"{out}: the picture must end in {', '.join(PICTURES)}, got {out.suffix!r}")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    return out
+
+
+def _sizing(
+    outputs: str | None, name: str | None, pairs: list[str], device_column: str | None, scores: str
+) -> dict[str, Any]:
+    """Return what set sizes are measured with: nothing without model outputs."""
+    kind = named_score(name, pairs)
+    if outputs is None:
+        given = "--score" if kind is not None else "--device-column" if device_column is not None else None
+        if given is not None:
+            raise ValueError(f"{given} is about model outputs: give them with --outputs FILE")
+        return {}
+    if outputs == scores == "-":
+        raise ValueError("only one of SCORES and --outputs can come from standard input, got - for both")
+    if kind is None:
+        console.note("taking the scores for 'lac'; name them with --score")
+        kind = LAC()
+    read = read_outputs(outputs, device_column, logits=kind.name == "logit")
+    values = read.values[:, 0] if kind.task == "regression" and read.values.shape[1] == 1 else read.values
+    return {"score": kind, "outputs": values, "rows_at": read.devices}
+
+
+def _networks(
+    held: ScoreFile, topologies: str | None, graph: Path | None, seed: int
+) -> tuple[list[Network], dict[str, str]]:
+    """Return the user's own graph and the topologies that were named, or all; and those that cannot be built."""
+    own = [] if graph is None else [_network_of(graph, held)]
+    names = _names(topologies, "topologies") if topologies is not None else [] if own else [*TOPOLOGIES]
+    built, skipped = networks_of(names, own[0].ids if own else held.devices, seed=seed)
+    if not (own or built):
+        raise ValueError("; ".join(skipped.values()))
+    return own + built, skipped
+
+
+# --- the answer -------------------------------------------------------------------------------------------------------
+
+
+def answer(found: Comparison) -> str:
+    """Say which to use, in one sentence that follows from the table.
+
+    The winner sends the fewest bits on most networks, among what is sound: rank counted and reached, nothing assumed,
+    no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
+    """
+    cheapest, fastest = found.winner("bits"), found.winner("rounds")
+    if found.required_rank > found.scores:
+        return (
+            f"None yet: alpha {found.alpha:g} requires rank {found.required_rank:,} of {found.scores:,} scores, so that "
+            "only a threshold of +inf is valid; collect more scores or raise alpha."
+        )
+    if cheapest is None or fastest is None:
+        return (
+            "None of these: no method compared here reaches the required rank with a count of its own, finite, without "
+            "a server and without an assumption; leave --methods out to compare all."
+        )
+    way, won = cheapest
+    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
+    runs = found.runs_of(way)
+    clauses = [
+        f"Use {_flags(way)}: of the {len(sound)} here that count their rank and need no server, it sends the fewest bits "
+        f"on {_of_all(won, found)}, {_bits(runs)} a device in {_rounds(runs)} rounds with slack {_slack(runs)}"
+        if len(sound) > 1
+        else f"Use {_flags(way)}: the only one here that counts its rank and needs no server, it sends {_bits(runs)} a "
+        f"device in {_rounds(runs)} rounds with slack {_slack(runs)}"
+    ]
+    if fastest[0] != way:
+        runs = found.runs_of(fastest[0])
+        clauses.append(
+            f"{fastest[0]} needs the fewest rounds on {_of_all(fastest[1], found)}, {_rounds(runs)}, and sends {_bits(runs)}"
+        )
+    others = [
+        f"{other} ({_kinds(runs)}) sends {_bits(runs)} with slack {_slack(runs)}"
+        for other in found.ways()
+        if other.needs == "neighbours" and other.method not in (way.method, fastest[0].method)
+        if (runs := found.runs_of(other)) and {run.guarantee for run in runs} != {"none"}
+    ]
+    return "; ".join(clauses + [", ".join(others)] * bool(others)) + "."
+
+
+def _flags(way: Way) -> str:
+    return way.method if way.aggregate is None else f"{way.method} with --aggregate {way.aggregate}"
+
+
+def _of_all(won: int, found: Comparison) -> str:
+    if len(found.groups) == 1:
+        return found.groups[0].network
+    return f"all {won} networks" if won == len(found.groups) else f"{won} of {len(found.groups)} networks"
+
+
+def _bits(runs: Sequence[Run]) -> str:
+    return _range((run.bits for run in runs), console.in_bits)
+
+
+def _rounds(runs: Sequence[Run]) -> str:
+    return _range((run.rounds for run in runs), lambda rounds: f"{rounds:,}")
+
+
+def _slack(runs: Sequence[Run]) -> str:
+    return _range((run.slack for run in runs), in_ranks)
+
+
+def _kinds(runs: Sequence[Run]) -> str:
+    return " or ".join(dict.fromkeys(run.guarantee for run in runs))
+
+
+def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
+    held = sorted(values)
+    low, high = show(held[0]), show(held[-1])
+    if low == high:
+        return low
+    unit = high.rpartition(" ")[1:]
+    return f"{low.removesuffix(''.join(unit)) if unit[0] else low} to {high}"
+
+
+def in_ranks(slack: float) -> str:
+    """Return a slack with its sign; infinity is "inf".
+
+    >>> in_ranks(4.0), in_ranks(0.0), in_ranks(-31.0), in_ranks(math.inf)
+    ('+4', '0', '-31', 'inf')
+    """
+    return "inf" if slack == math.inf else f"{int(slack):+,}" if slack else "0"
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+
+def _report(found: Comparison, target: Path | None) -> None:
+    print(
+        f"{found.devices:,} devices hold {found.scores:,} scores in all; alpha {found.alpha:g} requires a threshold of rank "
+        f"{found.required_rank:,} or more.\n"
+        "slack: rank of the threshold (of the smallest, where devices differ) minus the required one; below 0 is too "
+        "low.\nnumbers, bits: what each device sent. fewest: the least in that column among those that count their rank, "
+        "assume\nnothing and need no server."
+    )
+    rows = [[_cells(run, group) for run in group.runs] for group in found.groups]
+    sized = any(run.size is not None for group in found.groups for run in group.runs)
+    columns = [
+        *("method", "needs", "guarantee", "slack", "threshold"),
+        *(["mean size"] if sized else []),
+        *("rounds", "numbers", "bits", "fewest"),
+    ]
+    right = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")
+    widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
+    padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
+    for group, cells in zip(found.groups, rows, strict=True):
+        bound = "" if group.diameter_is_exact else "at most "
+        print(f"\n{group.network}: diameter {bound}{group.diameter:,}, the floor for rounds without a server")
+        console.print_table(padded, cells, right=[name for name in padded if name.strip() in right])
+        for way, reason in group.refused.items():
+            print(f"not here: {way}, {reason}")
+        for run in group.runs:
+            for note in run.notes:
+                print(f"note: {note.removeprefix(f'{run.way.method}: ')} ({run.way})")
+    print()
+    for topology, reason in found.skipped.items():
+        print(f"left out: {topology}, {reason}")
+    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if _is_starred(run)}
+    for method, words in starred.items():
+        print(f"* {method}: {words}.")
+    if not sized:
+        print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
+    if target is not None:
+        print(f"picture: {target}")
+    print(f"\nWhich should I use? {answer(found)}")
+
+
+def _is_starred(run: Run) -> bool:
+    return run.guarantee == "counted" and bool(run.assumption)
+
+
+def _cells(run: Run, group: Group) -> list[str]:
+    low, high = run.thresholds
+    costs: tuple[By, ...] = ("bits", "rounds")
+    return [
+        str(run.way),
+        run.way.needs,
+        run.guarantee + "*" * _is_starred(run),
+        in_ranks(run.slack),
+        console.in_digits(low) if low == high else f"{low:.3g}..{high:.3g}",
+        *([] if run.size is None else [f"{run.size:.3f}"]),
+        f"{run.rounds:,}",
+        f"{run.numbers:,.4g}" if run.numbers < 1000 else f"{run.numbers:,.0f}",
+        console.in_bits(run.bits),
+        ", ".join(by for by in costs if run.way in group.fewest(by)),
+    ]
+
+
+def _object(found: Comparison, seed: int, target: Path | None) -> dict[str, Any]:
+    cheapest = found.winner("bits")
+    way = None if cheapest is None else cheapest[0]
+    return {
+        "alpha": found.alpha,
+        "seed": seed,
+        "devices": found.devices,
+        "scores": found.scores,
+        "required_rank": found.required_rank,
+        "networks": [
+            {
+                "network": group.network,
+                "diameter": group.diameter,
+                "diameter_is_exact": group.diameter_is_exact,
+                "results": [_result(run) for run in group.runs],
+                "refused": [{**_way(way), "reason": reason} for way, reason in group.refused.items()],
+            }
+            for group in found.groups
+        ],
+        "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
+        "answer": {**_way(way), "sentence": answer(found)},
+        "picture": None if target is None else str(target),
+    }
+
+
+def _way(way: Way | None) -> dict[str, Any]:
+    return {"method": None, "aggregate": None} if way is None else {"method": way.method, "aggregate": way.aggregate}
+
+
+def _result(run: Run) -> dict[str, Any]:
+    return {
+        **_way(run.way),
+        "needs": run.way.needs,
+        "guarantee": run.guarantee,
+        "assumption": run.assumption,
+        "slack": "inf" if run.slack == math.inf else int(run.slack),
+        "thresholds": [_plain(value) for value in run.thresholds],
+        **({} if run.size is None else {"mean_size": _plain(run.size)}),
+        "rounds": run.rounds,
+        "numbers_per_device": run.numbers,
+        "bits_per_device": run.bits,
+        "sound": run.is_sound,
+        "notes": list(run.notes),
+    }
+
+
+def _plain(value: float) -> float | str:
+    return str(value) if math.isinf(value) else value

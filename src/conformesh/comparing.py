@@ -1,0 +1,341 @@
+"""`compare`: every method on every network, with the same scores: what each promises, how near it comes, what it costs.
+
+A comparison is a simulation, so it may count what no device sees: the rank of every threshold among all scores. How far
+that is above the required rank is the *slack*: zero is exact, more means larger sets than needed, less means that too
+few scores lie at or below the threshold.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.calibrating import Batch, calibrate_batch, counted_ranks
+from conformesh.certificate import Kind
+from conformesh.methods import METHODS, get_method
+from conformesh.network import Network
+from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.ranks import Alpha, conformal_rank, exact_alpha
+from conformesh.samples import Samples
+from conformesh.scores import Score
+from conformesh.topologies import TOPOLOGIES
+
+BY_SUMS = ("e-dcp",)  # methods that only add up: compared once for each aggregator
+REACH = ("neighbours", "nothing", "server")  # first what needs no server
+
+Floats = NDArray[np.float64]
+By = Literal["bits", "rounds"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """A method, and for methods that add up, how: what a row of the comparison is about."""
+
+    method: str
+    aggregate: str | None = None
+
+    def __str__(self) -> str:
+        return self.method if self.aggregate is None else f"{self.method} {self.aggregate}"
+
+    @property
+    def needs(self) -> str:
+        """Whom a device must be able to reach: `neighbours`, `nothing` or `server`."""
+        return METHODS[self.method].needs
+
+
+@dataclass(frozen=True)
+class Run:
+    """One way on one network.
+
+    Attributes
+    ----------
+    way
+        What was run.
+    guarantee, assumption
+        The kind of its certificate, and what that rests on.
+    thresholds
+        The smallest and the largest threshold of a device.
+    slack
+        Rank of the smallest threshold among all scores, minus the required rank; inf where that threshold is +inf.
+    size
+        Mean size of the prediction sets (width of intervals), where there are outputs to form them from.
+    rounds, numbers, bits
+        What it cost; numbers and bits sent by each device, mean over the devices.
+    notes
+        What the method has to say about its result.
+    """
+
+    way: Way
+    guarantee: Kind
+    assumption: str
+    thresholds: tuple[float, float]
+    slack: float
+    size: float | None
+    rounds: int
+    numbers: float
+    bits: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether it may be recommended: a finite threshold, its rank counted, nothing assumed, no server."""
+        certified = self.guarantee == "counted" and not self.assumption and 0 <= self.slack < math.inf
+        return certified and self.way.needs != "server"
+
+
+@dataclass(frozen=True)
+class Group:
+    """All runs on one network.
+
+    Attributes
+    ----------
+    network
+        Its name.
+    diameter, diameter_is_exact
+        The floor for rounds: before that two devices cannot have heard of each other. Not exact: an upper bound.
+    runs
+        In the order of the ways that were asked for.
+    refused
+        Ways that cannot work here, each with its reason.
+    """
+
+    network: str
+    diameter: int
+    diameter_is_exact: bool
+    runs: tuple[Run, ...]
+    refused: dict[Way, str]
+
+    def fewest(self, by: By) -> list[Way]:
+        """Return the cheapest of what is sound; more than one where they are equal."""
+        price = {run.way: getattr(run, by) for run in self.runs if run.is_sound}
+        return [way for way in price if price[way] == min(price.values())]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The whole table, and who wins it.
+
+    Attributes
+    ----------
+    alpha, devices, scores
+        The setting: miscoverage level, number of devices, number of scores in all.
+    required_rank
+        How many of the scores must lie at or below a threshold.
+    groups
+        One for each network.
+    skipped
+        Topologies that cannot be built with so many devices, each with its reason.
+    """
+
+    alpha: float
+    devices: int
+    scores: int
+    required_rank: int
+    groups: tuple[Group, ...]
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def runs_of(self, way: Way) -> list[Run]:
+        """Return the runs of one way, over the networks on which it works."""
+        return [run for group in self.groups for run in group.runs if run.way == way]
+
+    def ways(self) -> list[Way]:
+        """Return every way that worked on some network, in the order of the table."""
+        return _in_order({run.way for group in self.groups for run in group.runs})
+
+    def winner(self, by: By) -> tuple[Way, int] | None:
+        """Return the way that is cheapest on most networks, and on how many; of two such, the cheaper in all."""
+        wins = Counter(way for group in self.groups for way in group.fewest(by))
+
+        def price(way: Way) -> tuple[float, ...]:
+            runs = self.runs_of(way)
+            costs = sum(run.bits for run in runs), sum(run.rounds for run in runs)
+            return -wins[way], *(costs if by == "bits" else costs[::-1])
+
+        return (way, wins[way]) if (way := min(wins, key=price, default=None)) is not None else None
+
+
+def compare(
+    devices: Iterable[ArrayLike],
+    networks: Sequence[Network],
+    alpha: Alpha = 0.1,
+    ways: Sequence[Way] | None = None,
+    *,
+    score: Score | None = None,
+    outputs: ArrayLike | None = None,
+    rows_at: Sequence[str] | None = None,
+    seed: int = 0,
+    done: Callable[[Way, Network], None] = lambda way, network: None,
+) -> Comparison:
+    """Run every way on every network and measure slack, set size and cost.
+
+    Parameters
+    ----------
+    devices
+        One array of calibration scores per device, in the order of the networks' `ids`, which they share.
+    networks
+        Who talks to whom, one network after the other.
+    alpha
+        Tolerated miscoverage, strictly between 0 and 1.
+    ways
+        What to run; by default `ways_of()`, which is everything.
+    score, outputs
+        A score and model outputs to form prediction sets from, so that their mean size is measured.
+    rows_at
+        The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
+    seed
+        For methods that draw.
+    done
+        Called after every run.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, ways_of(["e-dcp", "fcp"]))
+    >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
+    [('e-dcp gossip', 0.0), ('fcp', 0.0)]
+    """
+    if not networks:
+        raise ValueError("a comparison needs at least one network, got none")
+    ids = networks[0].ids
+    for network in networks:
+        if network.ids != ids:
+            raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
+    if (score is None) != (outputs is None):
+        raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
+    samples = Samples.of(devices, ids)
+    n = int(samples.sizes.sum())
+    measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at))
+    measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
+    chosen = [*(ways_of() if ways is None else ways)]
+    groups = tuple(_on(network, samples, alpha, chosen, measure, seed, done) for network in networks)
+    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
+
+
+def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
+    """Return every way to run these methods, by default all: first those that need no server."""
+    names = dict.fromkeys(METHODS if methods is None else methods)
+    for name in names:
+        get_method(name)
+    return _in_order(Way(name, by) for name in names for by in (AGGREGATORS if name in BY_SUMS else [None]))
+
+
+def networks_of(
+    topologies: Iterable[str], ids: Sequence[str], *, seed: int = 0
+) -> tuple[list[Network], dict[str, str]]:
+    """Build each topology over these devices; those that cannot be built are returned with the reason.
+
+    >>> networks_of(["torus", "cycle"], "abcde")[1].keys()
+    dict_keys(['torus'])
+    """
+    built, skipped = [], {}
+    for name in dict.fromkeys(topologies):
+        try:
+            built.append(Network.of(name, len(ids), seed=seed).relabelled(ids))
+        except ValueError as reason:
+            if name not in TOPOLOGIES:
+                raise
+            skipped[name] = str(reason)
+    return built, skipped
+
+
+class _Measure:
+    """Slack and mean set size of thresholds; equal thresholds, of which there are many, are measured once."""
+
+    def __init__(
+        self,
+        samples: Samples,
+        rank: int,
+        score: Score | None,
+        outputs: ArrayLike | None,
+        rows: NDArray[np.int64] | None,
+    ) -> None:
+        self.samples, self.rank, self.score, self.rows = samples, rank, score, rows
+        self.outputs = None if outputs is None else np.asarray(outputs)
+        self._known: dict[bytes, tuple[float, float | None]] = {}
+
+    def __call__(self, thresholds: Floats) -> tuple[float, float | None]:
+        """Return slack and size for the thresholds of all devices, shape (devices,)."""
+        key = thresholds.tobytes()
+        if key not in self._known:
+            self._known[key] = self._slack(float(thresholds.min())), self._size(thresholds)
+        return self._known[key]
+
+    def _slack(self, smallest: float) -> float:
+        return math.inf if smallest == math.inf else float(counted_ranks(self.samples, smallest) - self.rank)
+
+    def _size(self, thresholds: Floats) -> float | None:
+        if self.score is None or self.outputs is None:
+            return None
+        used: Any = thresholds.max() if self.rows is None else thresholds[self.rows]
+        if self.score.task == "regression":
+            lower, upper = self.score.intervals(self.outputs, used).T
+            return float(np.maximum(upper - lower, 0.0).mean())
+        return float(self.score.sets(self.outputs, used).sum(axis=1).mean())
+
+
+def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int64] | None:
+    if rows_at is None:
+        return None
+    row_of = {name: row for row, name in enumerate(ids)}
+    strange = next((name for name in rows_at if name not in row_of), None)
+    if strange is not None:
+        raise ValueError(f"unknown device {strange!r} among the rows of outputs: it is not in the networks")
+    return np.array([row_of[name] for name in rows_at], dtype=np.int64)
+
+
+def _on(
+    network: Network,
+    samples: Samples,
+    alpha: Alpha,
+    ways: Sequence[Way],
+    measure: _Measure,
+    seed: int,
+    done: Callable[[Way, Network], None],
+) -> Group:
+    runs, refused = [], {}
+    for way in ways:
+        try:
+            batch = _calibrated(way, network, samples, alpha, seed)
+        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, InexactCount, or scores it cannot use
+            refused[way] = str(reason)
+        else:
+            runs.append(_measured(way, batch, measure))
+        done(way, network)
+    return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
+
+
+def _calibrated(way: Way, network: Network, samples: Samples, alpha: Alpha, seed: int) -> Batch:
+    options: dict[str, Any] = {} if way.aggregate is None else {"aggregate": way.aggregate}
+    if "seed" in METHODS[way.method].option_names():
+        options["seed"] = seed
+    return calibrate_batch(samples, network, (alpha,), way.method, **options)
+
+
+def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:
+    thresholds, certificate = batch.outcome.thresholds[:, 0, 0], batch.outcome.certificates[0][0]
+    slack, size = measure(thresholds)
+    return Run(
+        way=way,
+        guarantee=certificate.kind,
+        assumption=certificate.assumption,
+        thresholds=(float(thresholds.min()), float(thresholds.max())),
+        slack=slack,
+        size=size,
+        rounds=batch.cost.rounds,
+        numbers=batch.cost.numbers_per_device,
+        bits=batch.cost.bits_per_device,
+        notes=batch.outcome.notes,
+    )
+
+
+def _in_order(ways: Iterable[Way]) -> list[Way]:
+    methods, aggregators = [*METHODS], [None, *AGGREGATORS]
+    return sorted(
+        ways, key=lambda way: (REACH.index(way.needs), methods.index(way.method), aggregators.index(way.aggregate))
+    )

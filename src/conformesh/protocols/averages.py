@@ -1,0 +1,153 @@
+"""WAYS: three ways to average a histogram, each with the error bounds that hold for it.
+
+gossip       the paper's consensus, any W, any eta, any width on the wire
+chebyshev    the same messages, accelerated: about the square root of the rounds
+finite-time  exact after one round per distinct non-zero Laplacian eigenvalue
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.bounds.histogram import (
+    UNIT,
+    Mixing,
+    arithmetic_epsilon,
+    chebyshev_epsilon,
+    cumulative_epsilon,
+    paper_epsilon,
+    row_epsilon,
+)
+from conformesh.protocols.aggregate.averaging import (
+    LARGEST_DENSE,
+    chebyshev,
+    chebyshev_rounds,
+    finite_time_plan,
+)
+from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
+from conformesh.protocols.messages import Protocol, Sum
+from conformesh.protocols.site import Site
+from conformesh.protocols.wire import Wire
+from conformesh.weights import Weights
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+class Gossip:
+    """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP."""
+
+    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
+        self.site, self.weights, self.options = site, weights, options
+        if options.bound == "row" and site.devices > LARGEST_DENSE:
+            raise ValueError(f"bound='row' needs a K x K matrix, up to {LARGEST_DENSE:,} devices; use 'cumulative'")
+
+    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+        """Average for some rounds."""
+        return (yield from gossip(y, self.site, self.weights, rounds, self.options.eta, wire))
+
+    def rounds_for(self, sizes: Ints, target: float) -> int:
+        """Return the fewest rounds after which the bound is at most `target`; the row bound is never larger."""
+        eta = self.options.eta
+        if self.options.bound == "paper":
+            start = paper_epsilon(sizes, self.options.bins, self.weights.gap, eta, 0)
+            return rounds_to_shrink(1 - eta * self.weights.gap, target / start)
+        return rounds_to_shrink(rate_at(self.weights, eta), target / cumulative_epsilon(sizes, 1.0, 0))
+
+    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+        """Return the consensus error bound and what finite precision adds to it."""
+        eta = self.options.eta
+        if self.options.bound == "paper":
+            consensus = paper_epsilon(sizes, self.options.bins, self.weights.gap, eta, rounds)
+        elif self.options.bound == "row":
+            consensus = row_epsilon(sizes, self._rest(lambda mode: (1 - eta * (1 - mode)) ** rounds))
+        else:
+            consensus = cumulative_epsilon(sizes, rate_at(self.weights, eta), rounds)
+        return consensus, self._precision(sizes, rounds, wire)
+
+    def _precision(self, sizes: Ints, rounds: int, wire: Wire) -> float:
+        eta = self.options.eta
+        mixing = Mixing(
+            second=1 - eta * (1 - self.weights.second),
+            smallest=1 - eta * (1 - self.weights.smallest),
+            degree=int(self.site.network.degree.max()),
+            strength=eta * self.weights.reach(self.site.network),
+        )
+        return arithmetic_epsilon(sizes, mixing, rounds, wire)
+
+    def _rest(self, polynomial: Any) -> Floats:
+        """Return p(W) - J, from the eigenvectors of W; the constant vector keeps its place."""
+        w = self.weights.matrix(self.site.network).toarray()
+        k = len(w)
+        modes, vectors = np.linalg.eigh(w - 1 / k)  # takes the constant vector out: its eigenvalue becomes 0
+        shares = polynomial(modes)
+        constant = np.full(k, 1 / math.sqrt(k))
+        rest = (vectors * shares) @ vectors.T
+        return np.asarray(rest - polynomial(np.zeros(1))[0] * np.outer(constant, constant))
+
+
+class Chebyshev(Gossip):
+    """Chebyshev-accelerated gossip; the same number of messages a round."""
+
+    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
+        super().__init__(site, weights, options)
+        if not isinstance(weights.edge, float):
+            raise ValueError("consensus='chebyshev' goes with one weight for all edges: best-constant or max-degree")
+
+    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+        """Average for some rounds."""
+        return (yield from chebyshev(y, self.site, float(self.weights.edge), self.weights.rate, rounds))
+
+    def rounds_for(self, sizes: Ints, target: float) -> int:
+        """Return the fewest rounds after which the bound is at most `target`."""
+        return chebyshev_rounds(self.weights.rate, target / chebyshev_epsilon(sizes, self.weights.rate, 0))
+
+    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+        """Return the bound; round-off enters every later round through a polynomial that grows at most linearly."""
+        rate = self.weights.rate
+        consensus = chebyshev_epsilon(sizes, rate, rounds)
+        if self.options.bound == "row" and 0 < rate < 1:
+            consensus = row_epsilon(sizes, self._rest(lambda mode: _chebyshev_share(mode, rate, rounds)))
+        return consensus, 2 * (rounds + 2) * self._precision(sizes, rounds, wire)
+
+
+class FiniteTime(Gossip):
+    """Averaging that ends: one round per distinct non-zero eigenvalue of the Laplacian."""
+
+    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
+        super().__init__(site, weights, options)
+        self.roots, self.relative = finite_time_plan(site.network)
+        if options.rounds not in (None, len(self.roots)):
+            raise ValueError(
+                f"consensus='finite-time' takes {len(self.roots)} rounds on this network, no more and no fewer, got "
+                f"{options.rounds}; leave rounds out"
+            )
+
+    def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
+        """Take the eigenvalues out, one a round."""
+        degree = self.site.degree.reshape(-1, *[1] * (y.ndim - 1))
+        for root in self.roots:
+            y = y - (degree * y - (yield Sum(y))) / root
+        return y
+
+    def rounds_for(self, sizes: Ints, target: float) -> int:
+        """Return the number of distinct non-zero eigenvalues."""
+        return len(self.roots)
+
+    def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
+        """Return what round-off and inexact eigenvalues may leave; consensus itself leaves nothing."""
+        c = sizes * (len(sizes) / float(sizes.sum()))
+        return self.relative * float(np.linalg.norm(c)) + 8 * UNIT, 4 * UNIT * float(np.linalg.norm(c))
+
+
+def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
+    """Return T_T(mode / rate) / T_T(1 / rate), which never leaves [-1, 1] on the modes of W."""
+    inside = np.clip(modes / rate, -1.0, 1.0)
+    return np.cos(rounds * np.arccos(inside)) / math.cosh(min(rounds * math.acosh(1 / rate), 700.0))
+
+
+WAYS: dict[str, type[Gossip]] = {"gossip": Gossip, "chebyshev": Chebyshev, "finite-time": FiniteTime}
