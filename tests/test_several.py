@@ -81,13 +81,13 @@ def test_mistakes_are_named(grouped):
     with pytest.raises(ValueError, match="device 0 has 60 scores but 59 group labels"):
         calibrate_several(held, net, groups=[labels[0][:-1], *labels[1:]])
     several = calibrate_several(held, net, (0.1, 0.2), groups=labels, score=scores.LAC())
-    with pytest.raises(ValueError, match="say which alpha: 0.1, 0.2"):
+    with pytest.raises(ValueError, match=r"say which alpha: 0\.1, 0\.2"):
         several.get()
     with pytest.raises(ValueError, match="no threshold for group 7"):
         several.get(0.1, 7)
     with pytest.raises(ValueError, match="groups named by label, 0 to 1"):
         several.predict(np.full((1, 2), 0.5), alpha=0.1)
-    with pytest.warns(TooFewScores, match="group 9, alpha 0.1"):
+    with pytest.warns(TooFewScores, match=r"group 9, alpha 0\.1"):
         calibrate_several([[0.1]] * 9, net, groups=[[9]] * 9)
     with pytest.raises(TooFewScores):
         calibrate_several([[0.1]] * 9, net, groups=[[9]] * 9, strict=True)

@@ -5,6 +5,7 @@ Matplotlib is imported when a picture is drawn. Colours keep their order in grey
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,14 +267,19 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
     import matplotlib as mpl
     from matplotlib.figure import Figure
 
+    from conformesh.comparing import ways_of
+
     groups, ways = comparison.groups[:PANELS], comparison.ways()
-    marks = _marks(ways)
+    marks = _marks(ways_of())  # of all there are, so that a mark means the same in every picture
     columns = min(3, len(groups))
     rows = -(-len(groups) // columns)
     with mpl.rc_context(STYLE):
+        sized = any(run.size is not None for group in groups for run in group.runs)
+        widths = 2.75 * columns + 0.5, 4.8 + sized
         height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
-        figure = Figure(figsize=(2.75 * columns + 4.4, height), layout="constrained")
-        left, right = figure.subfigures(1, 2, width_ratios=(2.75 * columns, 4.4))
+        figure = Figure(figsize=(sum(widths), height), layout="constrained")
+        sides: Any = figure.subfigures(1, 2, width_ratios=widths)
+        left, right = sides
         panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
         limits = _limits([run for group in groups for run in group.runs], groups)
         for place, axes in enumerate(panels.flat):
@@ -295,8 +301,9 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
             ha="left",
         )
         figure.supxlabel(
-            "filled: the rank is counted (* under an assumption)    half: bounded    hollow: assumed, or no guarantee    "
-            "dashed: the diameter, or slack 0    shaded: only with a server",
+            "filled: rank counted (* under an assumption)     half: bounded     hollow: assumed, or no guarantee"
+            + ("     " if columns > 1 else "\n")
+            + "dashed: the diameter, or slack 0     shaded: only with a server",
             fontsize=8.5,
             x=0.012,
             ha="left",
@@ -310,7 +317,7 @@ def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     found: dict[Way, dict[str, Any]] = {}
     for index, way in enumerate(ways):
         hue = MUTED if way.needs == "server" else MARKS[0][0] if way.aggregate is not None else next(hues)
-        size = 6.0 if way.needs == "server" else 8.0
+        size = 6.5 if way.needs == "server" else 8.0
         found[way] = {"marker": SHAPES[index % len(SHAPES)], "color": hue, "markersize": size}
     return found
 
@@ -318,7 +325,9 @@ def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
 def _filled(run: Run, mark: dict[str, Any]) -> dict[str, Any]:
     """Return the mark with the filling that the certificate earns."""
     style = FILLING.get(run.guarantee, "none")
-    edge = {"markeredgecolor": "white", "markeredgewidth": 0.7} if style == "full" else {"markeredgewidth": 1.3}
+    edge: dict[str, Any] = {"markeredgewidth": 1.3}
+    if style == "full":  # a white edge keeps neighbours apart, and takes some of the mark
+        edge = {"markeredgewidth": 0.7, "markeredgecolor": "white", "markersize": 1.2 * mark["markersize"]}
     return {**mark, **edge, "fillstyle": style, "markerfacecoloralt": "white", "linestyle": "none", "clip_on": False}
 
 
@@ -349,7 +358,7 @@ def _draw_costs(
     if group.diameter:
         axes.axvspan(first, group.diameter, color=GROUND, linewidth=0, zorder=0)
         axes.axvline(group.diameter, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
-    axes.set_title(f"{group.network}, diameter {group.diameter:,}", fontsize=10 if len(group.network) < 18 else 7.5)
+    axes.set_title(textwrap.fill(f"{group.network}, diameter {group.diameter:,}", 32), fontsize=10)
     together: dict[tuple[float, float], list[Run]] = {}
     for run in group.runs:
         if run.rounds > 0 and run.bits > 0:
@@ -370,40 +379,48 @@ def _in_thousands(value: float) -> str:
 
 def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: dict[Way, dict[str, Any]]) -> None:
     """Draw the slack of every way, in rows that are the legend as well, with slack and mean size in numbers beside."""
-    names, reach = [], 1.0
-    beside = {"transform": axes.get_yaxis_transform(), "va": "center", "fontsize": 9}
-    sized = any(run.size is not None for way in ways for run in comparison.runs_of(way))
-    for row, way in enumerate(ways):
-        runs = comparison.runs_of(way)
+    every = [comparison.runs_of(way) for way in ways]
+    reach = max([abs(run.slack) for runs in every for run in runs if np.isfinite(run.slack)], default=1.0)
+    for row, (way, runs) in enumerate(zip(ways, every, strict=True)):
         slacks = [run.slack for run in runs if np.isfinite(run.slack)]
         if way.needs == "server":
             axes.axhspan(row - 0.5, row + 0.5, color=GROUND, linewidth=0, zorder=0)
         if slacks:
             axes.plot([min(slacks), max(slacks)], [row, row], color=marks[way]["color"], linewidth=2, zorder=2)
             axes.plot(np.median(slacks), row, zorder=3, **_filled(runs[0], marks[way]))
-            reach = max(reach, *map(abs, slacks))
-        axes.text(1.04, row, _span([run.slack for run in runs], "+,.0f"), **beside)
-        if sized:
-            axes.text(1.42, row, _span([run.size for run in runs if run.size is not None], ".2f"), **beside)
-        kinds = dict.fromkeys(
-            run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs
-        )
-        silent = "" if any(run.bits for run in runs) else ", sends nothing"
-        names.append(f"{way}  ({' or '.join(kinds)}{silent})")
-    axes.set_yticks(range(len(ways)), names, fontsize=9)
-    axes.set_ylim(len(ways) - 0.5, -0.9)
-    axes.text(1.04, -0.72, "slack", **beside, color="#666666")
-    if sized:
-        axes.text(1.42, -0.72, "mean size", **beside, color="#666666")
-    axes.tick_params(axis="y", length=0)
+    axes.set_yticks(range(len(ways)), [_described(way, runs) for way, runs in zip(ways, every, strict=True)])
+    axes.set_ylim(len(ways) - 0.5, -1)
+    axes.tick_params(axis="y", length=0, labelsize=9)
     axes.set_xscale("symlog", linthresh=1, linscale=0.5)
-    axes.set_xlim(-1.8 * reach, 1.8 * reach)
-    power = 10 ** int(np.log10(reach))
+    power = 10 ** int(np.log10(max(reach, 1.0)))
+    axes.set_xlim(-2 * max(reach, 1.0), 2 * max(reach, 1.0))
     axes.set_xticks([-power, 0, power], [f"{-power:,}", "0", f"+{power:,}"])
     axes.minorticks_off()
     axes.axvline(0, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=1)
     axes.set_title(f"rank above the required {comparison.required_rank:,}", fontsize=10)
     axes.set_xlabel("slack in rank")
+    _write_beside(axes, 0, ["slack", *(_span([run.slack for run in runs], "+,.0f") for runs in every)])
+    sizes = [[run.size for run in runs if run.size is not None] for runs in every]
+    if all(sizes):
+        _write_beside(axes, 68, ["mean size", *(_span(of_way, ".2f") for of_way in sizes)])
+
+
+def _described(way: Way, runs: Sequence[Run]) -> str:
+    """Return a way's name with what its certificate says, and whether it sends anything at all."""
+    kinds = dict.fromkeys(run.guarantee + "*" * (run.guarantee == "counted" and run.assumption != "") for run in runs)
+    silent = "" if any(run.bits for run in runs) else ", sends nothing"
+    return f"{way}  ({' or '.join(kinds)}{silent})"
+
+
+def _write_beside(axes: Any, outward: float, texts: Sequence[str]) -> None:
+    """Write a column of text at the right of the rows, as the labels of an axis, for which the layout makes room."""
+    column = axes.twinx()
+    column.set_ylim(axes.get_ylim())
+    column.set_yticks([row - 1 + 0.25 * (row == 0) for row in range(len(texts))], texts)
+    column.tick_params(axis="y", length=0, labelsize=9)
+    column.spines["right"].set_position(("outward", outward))
+    for spine in column.spines.values():
+        spine.set_visible(False)
 
 
 def _span(values: Sequence[float], digits: str) -> str:

@@ -69,15 +69,16 @@ class Calibrations:
         groups: ArrayLike | None = None,
         alpha: float | None = None,
         score: Score | None = None,
+        labels: Sequence[object] | None = None,
     ) -> NDArray[Any]:
         """Return prediction sets or intervals, each row by the threshold of its group.
 
-        Without `groups` the groups must be the labels 0, 1, ...: then label y is in a set exactly if its own score is
-        at most the threshold of class y (class-conditional sets). A class without calibration scores is always in.
+        Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
+        is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class without
+        calibration scores is always in.
         """
         table = np.asarray(outputs)
-        first = next(iter(self.items.values()))
-        kind = first.score if score is None else score
+        kind = self.score if score is None else score
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         level = self._alpha(alpha)
@@ -88,13 +89,14 @@ class Calibrations:
         if kind.task == "regression" or None in self.groups:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
-        strange = [group for group in known if group not in {str(c) for c in range(table.shape[1])}]
+        columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
+        strange = [group for group in known if group not in columns]
         if strange:
             raise ValueError(
-                f"class-conditional sets need groups named by label, 0 to {table.shape[1] - 1}, got {strange[0]!r}; "
-                "or pass groups=, one per row"
+                f"class-conditional sets need groups named by label, {columns[0]} to {columns[-1]}, got "
+                f"{strange[0]!r}; or pass groups=, one per row"
             )
-        by_label = np.array([known.get(str(label), np.inf) for label in range(table.shape[1])])
+        by_label = np.array([known.get(label, np.inf) for label in columns])
         return np.asarray(kind.of_all_labels(table) <= by_label)  # type: ignore[attr-defined]
 
     def to_dict(self) -> dict[str, Any]:
@@ -120,13 +122,21 @@ class Calibrations:
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibrations:
         """Read what `save` wrote."""
-        raw = json.loads(Path(path).read_text(encoding="utf-8"))
+        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
+
+    @classmethod
+    def from_dict(cls, raw: Any, where: str = "calibrations") -> Calibrations:
+        """Rebuild the results from their JSON object."""
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            raise ValueError(f"{path}: needed several calibrations ({FORMAT})")
-        items = {
-            (entry["group"], entry["alpha"]): Calibration.from_dict(entry, str(path)) for entry in raw["calibrations"]
-        }
+            raise ValueError(f"{where}: needed several calibrations ({FORMAT})")
+        entries = raw["calibrations"]
+        items = {(entry["group"], entry["alpha"]): Calibration.from_dict(entry, where) for entry in entries}
         return cls(items, next(iter(items.values())).cost)
+
+    @property
+    def score(self) -> Score | None:
+        """The score the thresholds belong to, where it was named."""
+        return next(iter(self.items.values())).score
 
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:

@@ -172,6 +172,7 @@ def test_flags_arrive_in_the_types_of_the_method(run, scores):
         "range": [-0.5, 1.5],
         "eta": 0.5,
         "weights": "metropolis",
+        "consensus": "gossip",
         "bound": "paper",
         "rounding": False,
         "spectrum": "map",

@@ -88,7 +88,7 @@ FLAGS = {
     "score": ("--score lca", "unknown score 'lca', did you mean 'lac'?"),
     "other method's option": ("--method h-dcp --kappa 3", "method 'h-dcp' has no option 'kappa': it belongs to q-dcp"),
     "no options at all": ("--method cp --rounds 3", "method 'cp' has no option 'rounds'"),
-    "choice": ("--method h-dcp --bound sound", "bound must be cumulative or paper, got 'sound'"),
+    "choice": ("--method h-dcp --bound sound", "bound must be cumulative or row or paper, got 'sound'"),
     "integer": ("--method h-dcp --rounds many", "rounds must be an integer, got 'many'"),
     "number": ("--method h-dcp --eta fast", "eta must be a number, got 'fast'"),
     "range text": ("--method h-dcp --range 0 top", "range must be a number, got 'top'"),
@@ -147,7 +147,7 @@ def test_usage_errors_are_a_line_and_a_hint(run, case):
 
 
 def test_unexpected_failures_exit_1_and_debug_shows_where(run, csv, monkeypatch):
-    monkeypatch.setattr("conformesh.cli.calibrate.read_scores", lambda source: {}[source])
+    monkeypatch.setattr("conformesh.cli.calibrate.read_scores", lambda source, **_: {}[source])
     result = run("calibrate", csv(GOOD))
     assert result.exit_code == 1
     assert result.stderr.startswith("error: unexpected KeyError: ")

@@ -18,6 +18,7 @@ from conformesh.methods import METHODS, get_method
 from conformesh.network import Network
 from conformesh.ranks import exact_alpha
 from conformesh.scores import SCORES, Score, get_score
+from conformesh.several import Calibrations, calibrate_several
 from conformesh.topologies import TOPOLOGIES
 
 
@@ -27,7 +28,7 @@ def calibrate(
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
     ],
     alpha: Annotated[
-        str, typer.Option(metavar="<float>", help="Tolerated miscoverage, strictly between 0 and 1.")
+        str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
     ] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
     topology: Annotated[
@@ -39,6 +40,14 @@ def calibrate(
     ] = None,
     graph: Annotated[
         Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
+    ] = None,
+    group: Annotated[
+        str | None,
+        typer.Option(metavar="COLUMN", help="One threshold for each value of this column.", show_default=False),
+    ] = None,
+    warm: Annotated[
+        Path | None,
+        typer.Option(metavar="RESULT", help="Start from an earlier result (e-dcp).", show_default=False),
     ] = None,
     score: Annotated[
         str | None,
@@ -60,33 +69,60 @@ def calibrate(
     SCORES has columns `device` and `score`, one row per calibration point. The devices talk over the topology, or over
     the graph whose edges are given. Methods: see `conformesh methods`.
     """
-    exact_alpha(alpha)
+    levels = [level.strip() for level in alpha.split(",")]
+    for level in levels:
+        exact_alpha(level)
     if "seed" in get_method(method).option_names():
         options["seed"] = whole(seed, "seed", 0)
     chosen = checked_options(method, options)
     kind = named_score(score, score_option or [])
-    held = read_scores(scores)
+    if warm is not None:
+        chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
+    held = read_scores(scores, group=group)
     network = _network(held, topology, topology_option or [], graph, whole(seed, "seed", 0))
     with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-        result = agree(
-            held.for_devices(network.ids),
-            network,
-            alpha,
-            method,
-            score=kind,
-            strict=strict,
-            observer=lambda *_: progress.step(),
-            **chosen,
-        )
+        common = {"score": kind, "strict": strict, "observer": lambda *_: progress.step(), **chosen}
+        own = held.for_devices(network.ids)
+        result: Calibration | Calibrations
+        if len(levels) > 1 or group is not None:
+            labels = None if group is None else held.groups_for(network.ids)
+            result = calibrate_several(own, network, levels, method, groups=labels, **common)
+        else:
+            result = agree(own, network, levels[0], method, **common)
     if out is not None:
         _save(result, out)
     if as_json:
         print(result.to_json())
+    elif isinstance(result, Calibrations):
+        _print_several(result)
     else:
         console.print_facts(f"conformesh {method}", facts(result))
 
 
-def _save(result: Calibration, out: Path) -> None:
+def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | None:
+    if method != "e-dcp" or several:
+        raise ValueError("--warm goes with --method e-dcp, one alpha and no groups")
+    return Calibration.load(path).bracket
+
+
+def _print_several(results: Calibrations) -> None:
+    grouped = results.groups != (None,)
+    columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", "rank", "of scores")
+    rows = []
+    for (group, alpha), item in results.items.items():
+        rank, counted = item.certificate.required_rank, item.certificate.counted_rank
+        shown = (f"{rank:,}" if counted is None else f"{rank:,} <= {counted:,}") if isinstance(rank, int) else ""
+        row = (f"{alpha:g}", console.in_digits(item.threshold), item.certificate.kind, shown, f"{item.scores:,}")
+        rows.append((*((str(group),) if grouped else ()), *row))
+    console.print_table(columns, rows, right=("alpha", "threshold", "rank", "of scores"))
+    cost = results.cost
+    print(
+        f"\none run for all: {cost.rounds:,} rounds, each device sent {cost.numbers_per_device:,.10g} numbers, "
+        f"{console.in_bits(cost.bits_per_device)}"
+    )
+
+
+def _save(result: Calibration | Calibrations, out: Path) -> None:
     try:
         result.save(out)
     except OSError as problem:

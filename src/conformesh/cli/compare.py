@@ -169,36 +169,38 @@ def answer(found: Comparison) -> str:
     cheapest, fastest = found.winner("bits"), found.winner("rounds")
     if found.required_rank > found.scores:
         return (
-            f"None yet: alpha {found.alpha:g} requires rank {found.required_rank:,} of {found.scores:,} scores, so that "
-            "only a threshold of +inf is valid; collect more scores or raise alpha."
+            f"None yet: alpha {found.alpha:g} requires rank {found.required_rank:,} of only {found.scores:,} scores, "
+            "which a threshold of +inf alone can promise; collect more scores or raise alpha."
         )
     if cheapest is None or fastest is None:
         return (
-            "None of these: no method compared here reaches the required rank with a count of its own, finite, without "
-            "a server and without an assumption; leave --methods out to compare all."
+            "None of these: without a server nothing here has a finite threshold whose rank was counted and is reached "
+            "with no assumption; leave --methods out to compare all."
         )
-    way, won = cheapest
-    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
-    runs = found.runs_of(way)
-    clauses = [
-        f"Use {_flags(way)}: of the {len(sound)} here that count their rank and need no server, it sends the fewest bits "
-        f"on {_of_all(won, found)}, {_bits(runs)} a device in {_rounds(runs)} rounds with slack {_slack(runs)}"
-        if len(sound) > 1
-        else f"Use {_flags(way)}: the only one here that counts its rank and needs no server, it sends {_bits(runs)} a "
-        f"device in {_rounds(runs)} rounds with slack {_slack(runs)}"
-    ]
-    if fastest[0] != way:
+    clauses = [_praise(found, *cheapest)]
+    if fastest[0] != cheapest[0]:
         runs = found.runs_of(fastest[0])
-        clauses.append(
-            f"{fastest[0]} needs the fewest rounds on {_of_all(fastest[1], found)}, {_rounds(runs)}, and sends {_bits(runs)}"
-        )
+        where = _of_all(fastest[1], found)
+        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)} rounds, {_bits(runs)})")
     others = [
-        f"{other} ({_kinds(runs)}) sends {_bits(runs)} with slack {_slack(runs)}"
-        for other in found.ways()
-        if other.needs == "neighbours" and other.method not in (way.method, fastest[0].method)
-        if (runs := found.runs_of(other)) and {run.guarantee for run in runs} != {"none"}
+        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)} rounds, slack {_slack(runs)})"
+        for way in found.ways()
+        if way.needs == "neighbours" and way.method not in (cheapest[0].method, fastest[0].method)
+        if (runs := found.runs_of(way)) and {run.guarantee for run in runs} != {"none"}
     ]
-    return "; ".join(clauses + [", ".join(others)] * bool(others)) + "."
+    if others:
+        clauses.append(", ".join(others))
+    return "; ".join(clauses) + "."
+
+
+def _praise(found: Comparison, way: Way, won: int) -> str:
+    runs = found.runs_of(way)
+    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
+    why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
+    if len(sound) == 1:
+        why = "alone here it counts its rank and needs no server, on"
+    cost = f"{_bits(runs)} a device, {_rounds(runs)} rounds, slack {_slack(runs)}"
+    return f"Use {_flags(way)}: {why} {_of_all(won, found)} ({cost})"
 
 
 def _flags(way: Way) -> str:
@@ -206,9 +208,10 @@ def _flags(way: Way) -> str:
 
 
 def _of_all(won: int, found: Comparison) -> str:
-    if len(found.groups) == 1:
-        return found.groups[0].network
-    return f"all {won} networks" if won == len(found.groups) else f"{won} of {len(found.groups)} networks"
+    every = len(found.groups)
+    if won < every:
+        return f"{won} of {every} networks"
+    return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
 
 
 def _bits(runs: Sequence[Run]) -> str:
@@ -250,11 +253,11 @@ def in_ranks(slack: float) -> str:
 
 def _report(found: Comparison, target: Path | None) -> None:
     print(
-        f"{found.devices:,} devices hold {found.scores:,} scores in all; alpha {found.alpha:g} requires a threshold of rank "
-        f"{found.required_rank:,} or more.\n"
-        "slack: rank of the threshold (of the smallest, where devices differ) minus the required one; below 0 is too "
-        "low.\nnumbers, bits: what each device sent. fewest: the least in that column among those that count their rank, "
-        "assume\nnothing and need no server."
+        f"{found.devices:,} devices hold {found.scores:,} scores in all; alpha {found.alpha:g} requires a threshold of "
+        f"rank {found.required_rank:,} or more.\n"
+        "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0 is too\n"
+        "low. numbers, bits: what each device sent. fewest: the least among those that count their rank, assume\n"
+        "nothing and need no server."
     )
     rows = [[_cells(run, group) for run in group.runs] for group in found.groups]
     sized = any(run.size is not None for group in found.groups for run in group.runs)

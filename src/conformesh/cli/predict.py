@@ -7,6 +7,7 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
@@ -17,7 +18,10 @@ from conformesh.calibration import Calibration
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.data.output_files import read_outputs
+from conformesh.ranks import exact_alpha
 from conformesh.scores import LAC, SCORES, Score
+from conformesh.several import FORMAT as SEVERAL
+from conformesh.several import Calibrations
 
 STDIN = "-"
 
@@ -58,6 +62,17 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    alpha: Annotated[
+        str | None, typer.Option(metavar="<float>", help="Which of several levels to use.", show_default=False)
+    ] = None,
+    group_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column that names each row's group; without it groups are labels (class-conditional sets).",
+            show_default=False,
+        ),
+    ] = None,
     form: Annotated[Format, typer.Option("--format", help="CSV or JSON lines.")] = Format.csv,
     labels: Annotated[bool, typer.Option("--labels/--indices", help="Write label names, or column numbers.")] = True,
 ) -> None:
@@ -72,12 +87,22 @@ def predict(
         raise ValueError("give --device or --device-column, not both")
     calibration = _load(result)
     kind = _score(calibration, named_score(score, score_option or []))
-    outputs = read_outputs(probabilities, device_column, logits=kind.name == "logit")
+    several = isinstance(calibration, Calibrations)
+    if several and (device is not None or device_column is not None):
+        raise ValueError("several calibrations go by --group-column and --alpha, not by device")
+    if not several and group_column is not None:
+        raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
+    column = group_column if several else device_column
+    outputs = read_outputs(probabilities, column, logits=kind.name == "logit")
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
         values = values[:, 0]
-    whose = device if device is not None else outputs.devices
-    predicted = calibration.predict(values, score=kind, device=whose)
+    if isinstance(calibration, Calibrations):
+        level = None if alpha is None else float(exact_alpha(alpha))
+        rows = outputs.devices if group_column is not None else None
+        predicted = calibration.predict(values, score=kind, groups=rows, alpha=level, labels=outputs.labels)
+    else:
+        predicted = calibration.predict(values, score=kind, device=device if device is not None else outputs.devices)
     if kind.task == "regression":
         _write(("row", "lower", "upper"), _intervals(predicted), form)
         return
@@ -87,24 +112,23 @@ def predict(
     _write(("row", "size", "set"), _sets(predicted, names, form), form)
 
 
-def _load(source: str) -> Calibration:
+def _load(source: str) -> Calibration | Calibrations:
+    where = "standard input" if source == STDIN else source
     try:
-        if source != STDIN:
-            return Calibration.load(source)
         try:
-            raw = json.loads(sys.stdin.read())
-        except json.JSONDecodeError as problem:
-            raise ValueError(
-                f"standard input: a calibration is a JSON object, but it does not parse: {problem}"
-            ) from None
-        return Calibration.from_dict(raw, "standard input")
+            raw = json.loads(sys.stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8"))
+        except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+            raise ValueError(f"{where}: a calibration is a JSON object, but it does not parse: {problem}") from None
+        if isinstance(raw, dict) and raw.get("format") == SEVERAL:
+            return Calibrations.from_dict(raw, where)
+        return Calibration.from_dict(raw, where)
     except KeyError as missing:
         raise ValueError(
             f"{source}: the calibration lacks the key {missing}; run `conformesh calibrate` again"
         ) from None
 
 
-def _score(calibration: Calibration, named: Score | None) -> Score:
+def _score(calibration: Calibration | Calibrations, named: Score | None) -> Score:
     if calibration.score is None:
         if named is None:
             console.note("the result does not name its score, taking 'lac'; name it with --score")

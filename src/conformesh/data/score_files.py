@@ -26,37 +26,51 @@ class ScoreFile:
         One array per device, in that order.
     name
         Where they come from, for errors.
+    groups
+        The group of each score, where a column was asked for.
     """
 
     devices: tuple[str, ...]
     scores: tuple[NDArray[np.float64], ...]
     name: str
+    groups: tuple[NDArray[np.str_], ...] | None = None
 
     def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return one array for each of `ids`, empty where a device has no scores."""
         held = dict(zip(self.devices, self.scores, strict=True))
         return [held.get(device, np.empty(0)) for device in ids]
 
+    def groups_for(self, ids: tuple[str, ...]) -> list[NDArray[np.str_]]:
+        """Return the groups of each device's scores."""
+        held = dict(zip(self.devices, self.groups or (), strict=True))
+        return [held.get(device, np.empty(0, dtype=str)) for device in ids]
 
-def read_scores(source: str, stdin: BinaryIO | None = None) -> ScoreFile:
-    """Read scores from CSV, Parquet or NPZ; "-" reads CSV from standard input."""
+
+def read_scores(source: str, stdin: BinaryIO | None = None, group: str | None = None) -> ScoreFile:
+    """Read scores from CSV, Parquet or NPZ; "-" reads CSV from standard input. `group` names a column of groups."""
     table = read_table(source, NEEDED, stdin)
-    for column in ("device", "score"):
+    columns = ("device", "score") if group is None else ("device", "score", group)
+    for column in columns:
         if np.ndim(table.column(column)) != 1:
             raise ValueError(
                 f"{table.name}: {column!r} must be one-dimensional, got shape {table.column(column).shape}"
             )
-    same_length(table, ("device", "score"))
+    same_length(table, columns)
     if not len(table.column("score")):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
     names, index = table.names("device")
     values = table.numbers("score")
     _refuse_nan(table, values, names, index)
     order = np.argsort(index, kind="stable")
-    pieces = np.split(values[order], np.cumsum(np.bincount(index, minlength=len(names)))[:-1])
-    held = dict(zip(names, pieces, strict=True))
+    cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
+    held = dict(zip(names, np.split(values[order], cuts), strict=True))
     devices = natural_order(names)
-    return ScoreFile(devices, tuple(held[device] for device in devices), table.name)
+    groups = None
+    if group is not None:
+        kinds, which = table.names(group)
+        labels = dict(zip(names, np.split(np.array(kinds)[which][order], cuts), strict=True))
+        groups = tuple(labels[device] for device in devices)
+    return ScoreFile(devices, tuple(held[device] for device in devices), table.name, groups)
 
 
 def _refuse_nan(table: Table, values: NDArray[np.float64], names: list[str], index: NDArray[np.int64]) -> None:

@@ -147,7 +147,7 @@ class FiniteTime(Gossip):
 def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
     """Return T_T(mode / rate) / T_T(1 / rate), which never leaves [-1, 1] on the modes of W."""
     inside = np.clip(modes / rate, -1.0, 1.0)
-    return np.cos(rounds * np.arccos(inside)) / math.cosh(min(rounds * math.acosh(1 / rate), 700.0))
+    return np.asarray(np.cos(rounds * np.arccos(inside)) / math.cosh(min(rounds * math.acosh(1 / rate), 700.0)))
 
 
 WAYS: dict[str, type[Gossip]] = {"gossip": Gossip, "chebyshev": Chebyshev, "finite-time": FiniteTime}

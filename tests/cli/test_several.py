@@ -1,0 +1,85 @@
+"""Several levels, groups and warm starts from the command line."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+
+from conformesh import Calibration, Network, calibrate, calibrate_several, scores
+
+
+@pytest.fixture
+def table(tmp_path):
+    rng = np.random.default_rng(0)
+    p = rng.dirichlet(np.ones(3), size=360)
+    labels = np.array([rng.choice(3, p=row) for row in p])
+    device = rng.integers(0, 6, 360)
+    score = scores.LAC()(p, labels)
+    path = tmp_path / "scores.csv"
+    rows = [f"{d},{s!r},{'abc'[y]}" for d, s, y in zip(device.tolist(), score.tolist(), labels.tolist(), strict=True)]
+    path.write_text("device,score,class\n" + "\n".join(rows) + "\n")
+    outputs = tmp_path / "p.csv"
+    outputs.write_text("a,b,c\n" + "\n".join(",".join(map(repr, row)) for row in p[:20].tolist()) + "\n")
+    held = [score[device == k] for k in range(6)]
+    return path, outputs, held, ["abc"[y] for y in labels], device, p
+
+
+def test_levels_in_one_run_equal_single_runs(run, table):
+    path, _, held, *_ = table
+    found = json.loads(run("calibrate", path, "--alpha", "0.1, 0.2", "--topology", "cycle", "--json").stdout)
+    assert found["alphas"] == [0.1, 0.2]
+    for item in found["calibrations"]:
+        assert item["threshold"] == calibrate(held, Network.cycle(6), item["alpha"]).threshold
+    shown = run("calibrate", path, "--alpha", "0.1,0.2", "--topology", "cycle").stdout
+    assert "one run for all" in shown
+
+
+def test_groups_and_class_conditional_sets(run, table):
+    path, outputs, held, labels, device, p = table
+    run("calibrate", path, "--group", "class", "--topology", "cycle", "--score", "lac", "--out", "r.json")
+    groups = [np.array(labels)[device == k] for k in range(6)]
+    several = calibrate_several(held, Network.cycle(6), (0.1,), groups=groups, score=scores.LAC())
+    printed = run("predict", "r.json", outputs).stdout
+    expected = several.predict(p[:20], labels=("a", "b", "c"))
+    for row, inside in zip(csv.DictReader(io.StringIO(printed)), expected, strict=True):
+        assert row["set"].split() == [name for name, member in zip("abc", inside, strict=True) if member]
+    table_shown = run("calibrate", path, "--group", "class", "--topology", "cycle").stdout
+    assert [line.split()[0] for line in table_shown.splitlines()[2:5]] == ["a", "b", "c"]
+
+
+def test_a_warm_start_is_exact_and_cheaper(run, table):
+    path = table[0]
+    cold = json.loads(run("calibrate", path, "--topology", "cycle", "--json", "--out", "old.json").stdout)
+    warm = json.loads(run("calibrate", path, "--topology", "cycle", "--json", "--warm", "old.json").stdout)
+    assert warm["threshold"] == cold["threshold"]
+    assert warm["cost"]["numbers_per_device"] < cold["cost"]["numbers_per_device"]
+    assert Calibration.load("old.json").bracket is not None
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--alpha", "0.1,2"], "alpha must lie strictly between 0 and 1, got 2"),
+        (["--group", "species"], "species"),
+        (["--warm", "no.json"], "no.json"),
+        (["--warm", "no.json", "--method", "h-dcp"], "--warm goes with --method e-dcp"),
+        (["--warm", "no.json", "--alpha", "0.1,0.2"], "one alpha and no groups"),
+    ],
+)
+def test_mistakes_exit_2_with_one_line(run, table, words, message):
+    done = run("calibrate", table[0], *words)
+    assert done.exit_code == 2
+    assert message in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_predict_refuses_what_does_not_fit(run, table):
+    path, outputs, *_ = table
+    run("calibrate", path, "--group", "class", "--alpha", "0.1,0.2", "--score", "lac", "--out", "r.json")
+    assert "say which alpha" in run("predict", "r.json", outputs).stderr
+    assert run("predict", "r.json", outputs, "--alpha", "0.2").exit_code == 0
+    assert "not by device" in run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "1").stderr
+    run("calibrate", path, "--score", "lac", "--out", "one.json")
+    assert "--group-column needs" in run("predict", "one.json", outputs, "--group-column", "a").stderr
