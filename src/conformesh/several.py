@@ -74,8 +74,8 @@ class Calibrations:
         """Return prediction sets or intervals, each row by the threshold of its group.
 
         Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
-        is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class without
-        calibration scores is always in.
+        is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
+        without calibration scores is always in.
         """
         table = np.asarray(outputs)
         kind = self.score if score is None else score

@@ -167,23 +167,15 @@ def answer(found: Comparison) -> str:
     no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
     """
     cheapest, fastest = found.winner("bits"), found.winner("rounds")
-    if found.required_rank > found.scores:
-        return (
-            f"None yet: alpha {found.alpha:g} requires rank {found.required_rank:,} of only {found.scores:,} scores, "
-            "which a threshold of +inf alone can promise; collect more scores or raise alpha."
-        )
     if cheapest is None or fastest is None:
-        return (
-            "None of these: without a server nothing here has a finite threshold whose rank was counted and is reached "
-            "with no assumption; leave --methods out to compare all."
-        )
+        return _nothing(found)
     clauses = [_praise(found, *cheapest)]
     if fastest[0] != cheapest[0]:
         runs = found.runs_of(fastest[0])
         where = _of_all(fastest[1], found)
-        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)} rounds, {_bits(runs)})")
+        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)}, {_bits(runs)})")
     others = [
-        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)} rounds, slack {_slack(runs)})"
+        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)}, slack {_slack(runs)})"
         for way in found.ways()
         if way.needs == "neighbours" and way.method not in (cheapest[0].method, fastest[0].method)
         if (runs := found.runs_of(way)) and {run.guarantee for run in runs} != {"none"}
@@ -193,13 +185,25 @@ def answer(found: Comparison) -> str:
     return "; ".join(clauses) + "."
 
 
+def _nothing(found: Comparison) -> str:
+    if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
+        return (
+            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold is "
+            "+inf and every set full; collect more scores or raise alpha."
+        )
+    return (
+        "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
+        "assumption; leave --methods out to compare all."
+    )
+
+
 def _praise(found: Comparison, way: Way, won: int) -> str:
     runs = found.runs_of(way)
     sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
     if len(sound) == 1:
         why = "alone here it counts its rank and needs no server, on"
-    cost = f"{_bits(runs)} a device, {_rounds(runs)} rounds, slack {_slack(runs)}"
+    cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
     return f"Use {_flags(way)}: {why} {_of_all(won, found)} ({cost})"
 
 
@@ -219,11 +223,15 @@ def _bits(runs: Sequence[Run]) -> str:
 
 
 def _rounds(runs: Sequence[Run]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: f"{rounds:,}")
+    return _range((run.rounds for run in runs), lambda rounds: _many(rounds, "round"))
 
 
 def _slack(runs: Sequence[Run]) -> str:
     return _range((run.slack for run in runs), in_ranks)
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _kinds(runs: Sequence[Run]) -> str:
@@ -253,16 +261,16 @@ def in_ranks(slack: float) -> str:
 
 def _report(found: Comparison, target: Path | None) -> None:
     print(
-        f"{found.devices:,} devices hold {found.scores:,} scores in all; alpha {found.alpha:g} requires a threshold of "
-        f"rank {found.required_rank:,} or more.\n"
-        "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0 is too\n"
-        "low. numbers, bits: what each device sent. fewest: the least among those that count their rank, assume\n"
-        "nothing and need no server."
+        f"{_many(found.scores, 'score')} on {_many(found.devices, 'device')}; alpha {found.alpha:g} requires a threshold "
+        f"of rank {found.required_rank:,} or more.\n"
+        "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
+        "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
+        "count their rank, assume nothing and need no server.",
     )
     rows = [[_cells(run, group) for run in group.runs] for group in found.groups]
     sized = any(run.size is not None for group in found.groups for run in group.runs)
     columns = [
-        *("method", "needs", "guarantee", "slack", "threshold"),
+        *("method", "server", "guarantee", "slack", "threshold"),
         *(["mean size"] if sized else []),
         *("rounds", "numbers", "bits", "fewest"),
     ]
@@ -280,7 +288,7 @@ def _report(found: Comparison, target: Path | None) -> None:
                 print(f"note: {note.removeprefix(f'{run.way.method}: ')} ({run.way})")
     print()
     for topology, reason in found.skipped.items():
-        print(f"left out: {topology}, {reason}")
+        print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
     starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if _is_starred(run)}
     for method, words in starred.items():
         print(f"* {method}: {words}.")
@@ -298,17 +306,18 @@ def _is_starred(run: Run) -> bool:
 def _cells(run: Run, group: Group) -> list[str]:
     low, high = run.thresholds
     costs: tuple[By, ...] = ("bits", "rounds")
+    fewest = [by for by in costs if run.way in group.fewest(by)]
     return [
         str(run.way),
-        run.way.needs,
+        "yes" if run.way.needs == "server" else "no",
         run.guarantee + "*" * _is_starred(run),
         in_ranks(run.slack),
-        console.in_digits(low) if low == high else f"{low:.3g}..{high:.3g}",
+        console.in_digits(low) if low == high else f"{low:.2g}..{high:.2g}",
         *([] if run.size is None else [f"{run.size:.3f}"]),
         f"{run.rounds:,}",
         f"{run.numbers:,.4g}" if run.numbers < 1000 else f"{run.numbers:,.0f}",
         console.in_bits(run.bits),
-        ", ".join(by for by in costs if run.way in group.fewest(by)),
+        "both" if len(fewest) == 2 else "".join(fewest),
     ]
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformesh.certificate import Cost
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
@@ -17,6 +18,7 @@ from conformesh.network import Network
 from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
 
 T = TypeVar("T")
+REMEMBERED = 4096  # devices up to which routes are remembered: a tree speaks in the same order for every sum
 Observer = Callable[[int, Message, Any], None]
 
 
@@ -34,6 +36,7 @@ class Simulator:
     def __init__(self, network: Network, observer: Observer | None = None) -> None:
         self.network = network
         self.observer = observer
+        self._routes: dict[bytes, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._answers: dict[type, Callable[[Any], Any]] = {
             Sum: self._sum,
             Max: self._max,
@@ -69,13 +72,23 @@ class Simulator:
 
     def _each(self, message: Each) -> Heard:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
-        speakers = np.flatnonzero(message.speakers)
+        key = message.speakers.tobytes() if len(message.speakers) <= REMEMBERED else None
+        route = self._routes.get(key) if key is not None else None
+        if route is None:
+            route = self._route(np.flatnonzero(message.speakers))
+            if key is not None:
+                self._routes[key] = route
+        receiver, sender = route
+        return Heard(receiver, sender, message.values[sender])
+
+    def _route(self, speakers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return who hears whom when these speak, by receiver and then by sender."""
         starts, degrees = self.network.indptr[speakers], self.network.degree[speakers]
         sender = np.repeat(speakers, degrees)
         within = np.arange(len(sender)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
         receiver = self.network.indices[np.repeat(starts, degrees) + within].astype(np.int64)
         order = np.lexsort((sender, receiver))
-        return Heard(receiver[order], sender[order], message.values[sender[order]])
+        return receiver[order], sender[order]
 
     def _pool(self, message: Pool) -> Pool:
         return message  # the block is everybody: the server sees exactly this

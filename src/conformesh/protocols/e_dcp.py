@@ -264,6 +264,7 @@ class Brackets:
 
     def close(self, which: Ints, answer: Ints, counted: Ints) -> None:
         """Note an answer and its counted rank."""
-        self.last[:, which] = from_keys(np.stack([self.low[which], self.high[which]]))
+        ends = from_keys(np.stack([self.low[which], self.high[which]]))
+        self.last[:, which] = np.where(np.isnan(ends), -np.inf, ends)  # one key below -inf is no float
         self.high[which], self.at_high[which] = answer, counted
         self.open[which] = False

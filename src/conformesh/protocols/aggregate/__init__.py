@@ -31,18 +31,18 @@ PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "balanced": (1.0, 1.
 
 
 def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
-    """Return the aggregators that can serve this network, best first: exact ones, by rounds^a * numbers^b."""
+    """Return the exact aggregators that can serve this network, best first, by rounds^a * numbers^b."""
     if prefer not in PREFERENCES:
         raise ValueError(f"prefer must be one of {', '.join(PREFERENCES)}, got {prefer!r}")
     a, b = PREFERENCES[prefer]
     possible = []
-    for name, aggregator in AGGREGATORS.items():
+    for name in EXACT:  # the tree is exact on every connected network, so the others need not be asked
         try:
-            price = aggregator.price(site)
+            price = AGGREGATORS[name].price(site)
         except CannotAggregate:
             continue
         rounds, numbers = price.of(width)
-        possible.append(((name not in EXACT, (rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers), name, price))
+        possible.append((((rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers), name, price))
     return [(name, price) for _, name, price in sorted(possible, key=lambda entry: entry[0])]
 
 

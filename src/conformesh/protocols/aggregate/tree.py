@@ -12,11 +12,10 @@ Message     one number once to build; then at most two per number and sum. Silen
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformesh.kernels.graph import breadth_first
 from conformesh.protocols.aggregate.base import Ints, Price, Total, narrow
-from conformesh.protocols.messages import Each, Heard, Protocol
+from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.site import Site
 
 
@@ -25,20 +24,26 @@ def tree_total(site: Site) -> Protocol[Total]:
     depth = root_depth(site)
     parent, level, children = yield from _grow(site, depth)
     has_child = np.zeros(len(site.here), dtype=bool)
-    for heard, mine in children.values():
-        has_child[site.local(heard.receiver[mine])] = True
+    for _, parents in children.values():
+        has_child[parents] = True
+    up = {at: level == at for at in range(1, depth + 1)}
+    down = {at: (level == at) & has_child for at in range(depth)}
+    taken: _Routes = {}
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
         x = np.array(values, dtype=np.int64)
         for at in range(depth, 0, -1):  # up: children of one level speak at the same time
-            heard = yield Each(narrow(x, largest), level == at)
-            mine = children[at][1]
-            np.add.at(x, site.local(heard.receiver[mine]), heard.values[mine].astype(np.int64))
+            heard = yield Each(narrow(x, largest), up[at])
+            mine, parents = children[at]
+            np.add.at(x, parents, heard.values[mine].astype(np.int64))
         for at in range(depth):  # down: a device that has heard the total passes it on
-            heard = yield Each(narrow(x, largest), (level == at) & has_child)
-            receiver = site.local(heard.receiver)
-            mine = (parent[receiver] == heard.sender) & (level[receiver] == at + 1)
-            x[receiver[mine]] = heard.values[mine]
+            heard = yield Each(narrow(x, largest), down[at])
+            if at not in taken:  # who takes what from whom is the same for every sum
+                receiver = site.local(heard.receiver)
+                mine = np.flatnonzero((parent[receiver] == heard.sender) & (level[receiver] == at + 1))
+                taken[at] = (mine, receiver[mine])
+            mine, receiver = taken[at]
+            x[receiver] = heard.values[mine]
         return x
 
     return total
@@ -58,18 +63,19 @@ def root_depth(site: Site) -> int:
     return int(levels.max())
 
 
-_Children = dict[int, tuple[Heard, NDArray[np.bool_]]]
+_Routes = dict[int, tuple[Ints, Ints]]  # by level: which of the messages heard, and for which device here
 
 
-def _grow(site: Site, depth: int) -> Protocol[tuple[Ints, Ints, _Children]]:
+def _grow(site: Site, depth: int) -> Protocol[tuple[Ints, Ints, _Routes]]:
     """Return each device's parent and level, and for each level which of the messages heard come from a child."""
     parent = np.full(len(site.here), -1, dtype=np.int64)
     level = np.where(site.here == 0, 0, -1)
-    children: _Children = {}
+    children: _Routes = {}
     for at in range(depth + 1 if depth else 0):
         heard = yield Each(parent.astype(np.int32), level == at)
         receiver = site.local(heard.receiver)
-        children[at] = (heard, np.asarray(heard.values == heard.receiver))
+        mine = np.flatnonzero(heard.values == heard.receiver)
+        children[at] = (mine, receiver[mine])
         new, first = np.unique(receiver[level[receiver] < 0], return_index=True)  # sorted by receiver, then sender
         parent[new] = heard.sender[level[receiver] < 0][first]
         level[new] = at + 1
