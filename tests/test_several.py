@@ -133,3 +133,10 @@ def test_update_survives_a_file_and_other_methods(tmp_path):
         calibrate(held, net, 0.2, method).save(tmp_path / "r.json")
         again = Calibration.load(tmp_path / "r.json").update(held, net)
         assert again.threshold == calibrate(held, net, 0.2, method).threshold
+
+
+def test_huge_scores_do_not_overflow_a_bracket():
+    net = Network.cycle(4)
+    held = [np.array([1.7e308, -1.7e308, 1.0, 2.0])] * 4
+    first = calibrate(held, net, 0.3)
+    assert first.update(held, net).threshold == first.threshold

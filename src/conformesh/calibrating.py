@@ -146,9 +146,10 @@ def one_result(
     thresholds = outcome.thresholds[:, trial, level]
     bracket = None
     if outcome.brackets is not None and np.isfinite(thresholds).all():
-        # wider than what was found, so that no end of it is a score
-        reach = 1.5 * float(np.abs(outcome.brackets[:, trial, level] - thresholds[0]).max())
-        bracket = (float(thresholds[0]) - reach, float(thresholds[0]) + reach) if np.isfinite(reach) else None
+        with np.errstate(over="ignore"):  # wider than what was found, so that no end of it is a score
+            reach = 1.5 * float(np.abs(outcome.brackets[:, trial, level] - thresholds[0]).max())
+            around = (float(thresholds[0]) - reach, float(thresholds[0]) + reach)
+        bracket = around if np.isfinite(around).all() else None
     return Calibration(
         method=method,
         alpha=float(exact_alpha(alpha)),

@@ -388,6 +388,8 @@ def _draw_slack(axes: Any, comparison: Comparison, ways: Sequence[Way], marks: d
         if slacks:
             axes.plot([min(slacks), max(slacks)], [row, row], color=marks[way]["color"], linewidth=2, zorder=2)
             axes.plot(np.median(slacks), row, zorder=3, **_filled(runs[0], marks[way]))
+        else:  # at the edge, and "inf" beside it
+            axes.plot(0.96, row, transform=axes.get_yaxis_transform(), **_filled(runs[0], marks[way]))
     axes.set_yticks(range(len(ways)), [_described(way, runs) for way, runs in zip(ways, every, strict=True)])
     axes.set_ylim(len(ways) - 0.5, -1)
     axes.tick_params(axis="y", length=0, labelsize=9)

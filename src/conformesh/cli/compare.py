@@ -188,8 +188,8 @@ def answer(found: Comparison) -> str:
 def _nothing(found: Comparison) -> str:
     if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
         return (
-            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold is "
-            "+inf and every set full; collect more scores or raise alpha."
+            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
+            "is +inf and every set full; collect more scores or raise alpha."
         )
     return (
         "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
@@ -239,12 +239,13 @@ def _kinds(runs: Sequence[Run]) -> str:
 
 
 def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
+    """Return the smallest and the largest in words; a unit that they share is said once."""
     held = sorted(values)
     low, high = show(held[0]), show(held[-1])
     if low == high:
         return low
-    unit = high.rpartition(" ")[1:]
-    return f"{low.removesuffix(''.join(unit)) if unit[0] else low} to {high}"
+    number, _, unit = low.partition(" ")
+    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
 
 
 def in_ranks(slack: float) -> str:
@@ -261,8 +262,8 @@ def in_ranks(slack: float) -> str:
 
 def _report(found: Comparison, target: Path | None) -> None:
     print(
-        f"{_many(found.scores, 'score')} on {_many(found.devices, 'device')}; alpha {found.alpha:g} requires a threshold "
-        f"of rank {found.required_rank:,} or more.\n"
+        f"{_many(found.scores, 'score')} on {_many(found.devices, 'device')}; alpha {found.alpha:g} requires a "
+        f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server.",

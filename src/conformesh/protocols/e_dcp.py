@@ -161,7 +161,7 @@ def _ladder(low: float, high: float, problems: int) -> Floats:
     """Return thresholds around an old bracket, near and far: a few scores more or less seldom move the new one out."""
     if not (np.isfinite(low) and np.isfinite(high)):
         return np.full((problems, 1), high)
-    step = max(high - low, abs(high) * 1e-12, 1e-300)
+    step = min(max(high - low, abs(high) * 1e-12, 1e-300), 1e307)
     return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
 
