@@ -198,7 +198,7 @@ def test_bad_questions(held):
 
 
 def test_outputs_that_do_not_fit_are_refused_before_the_work(held):
-    done = []
+    begun = []
     with pytest.raises(ValueError, match="these look like logits"):
-        compare(held, [Network.chain(7)], score=LAC(), outputs=[[3.0, -1.0]], done=lambda *run: done.append(run))
-    assert done == []
+        compare(held, [Network.chain(7)], score=LAC(), outputs=[[3.0, -1.0]], begin=lambda *run: begun.append(run))
+    assert begun == []

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.network import Network, natural_order
+from conformesh.names import natural_order
+from conformesh.network import Network
 from conformesh.topologies import TOPOLOGIES
 from tests.strategies import networks
 

@@ -170,7 +170,7 @@ def compare(
     outputs: ArrayLike | None = None,
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
-    done: Callable[[Way, Network], None] = lambda way, network: None,
+    begin: Callable[[Way, Network], None] = lambda way, network: None,
 ) -> Comparison:
     """Run every way on every network and measure slack, set size and cost.
 
@@ -190,8 +190,8 @@ def compare(
         The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
     seed
         For methods that draw.
-    done
-        Called after every run.
+    begin
+        Called before every run: for progress bars.
 
     Examples
     --------
@@ -213,7 +213,7 @@ def compare(
     measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at))
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
-    groups = tuple(_on(network, samples, alpha, chosen, measure, seed, done) for network in networks)
+    groups = tuple(_on(network, samples, alpha, chosen, measure, seed, begin) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 
@@ -230,7 +230,7 @@ def networks_of(
 ) -> tuple[list[Network], dict[str, str]]:
     """Build each topology over these devices; those that cannot be built are returned with the reason.
 
-    >>> networks_of(["torus", "cycle"], "abcde")[1].keys()
+    >>> networks_of(["torus", "cycle"], [*"abcde"])[1].keys()
     dict_keys(['torus'])
     """
     built, skipped = [], {}
@@ -296,17 +296,17 @@ def _on(
     ways: Sequence[Way],
     measure: _Measure,
     seed: int,
-    done: Callable[[Way, Network], None],
+    begin: Callable[[Way, Network], None],
 ) -> Group:
     runs, refused = [], {}
     for way in ways:
+        begin(way, network)
         try:
             batch = _calibrated(way, network, samples, alpha, seed)
         except (ValueError, ArithmeticError) as reason:  # CannotAggregate, InexactCount, or scores it cannot use
             refused[way] = str(reason)
         else:
             runs.append(_measured(way, batch, measure))
-        done(way, network)
     return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 

@@ -12,9 +12,7 @@ its diameter and the extremes of its spectrum, is computed when first asked for 
 
 from __future__ import annotations
 
-import operator
 import re
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -23,6 +21,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from conformesh.edge_files import read_edges
+from conformesh.names import device_name, device_names, listed, natural_order
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -137,9 +138,9 @@ class Network(metaclass=_ByTopology):
     def row(self, device: Hashable) -> int:
         """Return the row of the device of that name."""
         try:
-            return self._row_of[_name(device)]
+            return self._row_of[device_name(device)]
         except KeyError:
-            raise ValueError(f"no device {_name(device)!r} in {self.name}; it has {_listed(self.ids)}") from None
+            raise ValueError(f"no device {device_name(device)!r} in {self.name}; it has {listed(self.ids)}") from None
 
     @cached_property
     def _row_of(self) -> dict[str, int]:
@@ -204,7 +205,7 @@ class Network(metaclass=_ByTopology):
 
     def relabelled(self, ids: Sequence[Hashable]) -> Network:
         """Return the same graph, rows in the same order, under other device names."""
-        names = _names(ids)
+        names = device_names(ids)
         if len(names) != self.devices:
             raise ValueError(f"relabelling {self.name} needs {self.devices} names, got {len(names)}")
         return replace(self, ids=names)
@@ -276,7 +277,7 @@ class Network(metaclass=_ByTopology):
             if len(outside):
                 raise ValueError(f"edge {tuple(rows[outside[0]].tolist())} names a device outside 0..{devices - 1}")
         else:
-            ids = _names(devices)
+            ids = device_names(devices)
             rows = _rows_of(ids, pairs)  # type: ignore[arg-type]
         loops = np.flatnonzero(rows[:, 0] == rows[:, 1])
         if len(loops):
@@ -295,12 +296,12 @@ class Network(metaclass=_ByTopology):
         """
         if graph.is_directed():
             raise ValueError("a network is undirected and the graph is directed: pass graph.to_undirected()")
-        looped = [_name(a) for a, b in graph.edges() if a == b]
+        looped = [device_name(a) for a, b in graph.edges() if a == b]
         if looped and self_loops != "drop":
             raise ValueError(
                 f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out"
             )
-        node_of = {_name(node): node for node in graph}
+        node_of = {device_name(node): node for node in graph}
         if len(node_of) < len(graph):
             raise ValueError("two nodes of the graph have the same name once written as text; rename them")
         ids = natural_order(node_of)
@@ -317,55 +318,24 @@ class Network(metaclass=_ByTopology):
 
         With `devices` the network has exactly these, in this order; without, those in the file in natural order.
         """
-        required = None if devices is None else _names(devices)
-        lines = _read_edges(Path(path), required)
+        required = None if devices is None else device_names(devices)
+        lines = read_edges(Path(path), required)
         mentioned = {name for edge in lines for name in edge}
         if required is None and not lines:
             raise ValueError(f"{path}: no edges found; a line names two devices, as in: device-1 device-2")
         ids = natural_order(mentioned) if required is None else required
         alone = [name for name in ids if name not in mentioned]
         if alone and len(ids) > 1:
-            raise ValueError(f"{path}: no edge for {_listed(alone)}; every device needs a neighbour")
+            raise ValueError(f"{path}: no edge for {listed(alone)}; every device needs a neighbour")
         return cls.from_pairs(ids, lines, Path(path).name)
-
-
-def natural_order(names: Iterable[str]) -> tuple[str, ...]:
-    """Sort names as people do: as numbers if all are integers, else with the numbers inside compared as numbers.
-
-    >>> natural_order(["device-10", "device-2"])
-    ('device-2', 'device-10')
-    """
-    found = [*names]
-    if all(re.fullmatch(r"[+-]?[0-9]+", name) for name in found):
-        return tuple(sorted(found, key=lambda name: (int(name), name)))
-    parts = {
-        name: [int(p) if p.isdecimal() and p.isascii() else p for p in re.split(r"([0-9]+)", name)] for name in found
-    }
-    return tuple(sorted(found, key=lambda name: (parts[name], name)))
-
-
-def _name(device: Hashable) -> str:
-    return str(operator.index(device)) if isinstance(device, int | np.integer) else str(device)
-
-
-def _names(devices: Iterable[Hashable]) -> tuple[str, ...]:
-    if isinstance(devices, str):
-        raise TypeError(f"device names must be a sequence of names, got the single text {devices!r}")
-    names = tuple(_name(device) for device in devices)
-    if not names:
-        raise ValueError("a network needs at least 1 device, got no names")
-    if len({*names}) < len(names):
-        twice, count = Counter(names).most_common(1)[0]
-        raise ValueError(f"device names must differ, {twice!r} is there {count} times")
-    return names
 
 
 def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -> NDArray[np.int64]:
     row_of = {name: row for row, name in enumerate(ids)}
     try:
-        rows = [(row_of[_name(a)], row_of[_name(b)]) for a, b in pairs]
+        rows = [(row_of[device_name(a)], row_of[device_name(b)]) for a, b in pairs]
     except KeyError as missing:
-        raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {_listed(ids)}") from None
+        raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {listed(ids)}") from None
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 
@@ -379,49 +349,18 @@ def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
 
 
-def _read_edges(path: Path, required: tuple[str, ...] | None) -> list[tuple[str, str]]:
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as problem:
-        raise ValueError(f"{path}: cannot read the edge list: {problem.strerror}") from problem
-    except UnicodeDecodeError as problem:
-        raise ValueError(f"{path}: an edge list must be UTF-8 text, byte {problem.start} is not") from problem
-    known = None if required is None else {*required}
-    found: list[tuple[str, str]] = []
-    for number, line in enumerate(text.splitlines(), start=1):
-        fields = line.split("#", 1)[0].replace(",", " ").split()
-        if not fields:
-            continue
-        where = f"{path}, line {number}"
-        if len(fields) != 2:
-            raise ValueError(f"{where}: an edge needs two device names, got {len(fields)}: {line.strip()!r}")
-        if fields[0] == fields[1]:
-            raise ValueError(f"{where}: device {fields[0]!r} has an edge to itself; leave self-loops out")
-        for field in fields:
-            if known is not None and field not in known:
-                raise ValueError(f"{where}: {field!r} is none of the devices {_listed(required or ())}")
-        found.append((fields[0], fields[1]))
-    return found
-
-
 def _require_connected(network: Network) -> None:
     from conformesh.kernels.graph import components
 
     labels = components(network.indptr, network.indices)
     count = int(labels.max()) + 1
     if count > 1:
-        shown = [_listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
+        shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
         rest = [f"{count - 3} more"] if count > 3 else []
         *first, last = shown + rest
         raise DisconnectedError(
             f"the network is not connected: {count} components: {', '.join(first)} and {last}; add an edge between them"
         )
-
-
-def _listed(names: Sequence[str], most: int = 6) -> str:
-    if len(names) <= most:
-        return "{" + ", ".join(names) + "}"
-    return "{" + ", ".join(names[: most - 1]) + f", ... {names[-1]}}} ({len(names)} devices)"
 
 
 def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:

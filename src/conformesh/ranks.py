@@ -5,7 +5,8 @@ A threshold keeps the promise ``P(covered) >= 1 - alpha`` as soon as at least
 .. math:: r = \lceil (1 - \alpha)(n + K) \rceil
 
 of the n pooled calibration scores are at or below it, for a test point from the mixture of the K devices'
-distributions with weights proportional to ``n_k + 1`` ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2). ``K = 1`` is
+distributions with weights proportional to ``n_k + 1`` ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2, Eq. (1), Eq. (2),
+Eq. (3)). ``K = 1`` is
 ordinary split conformal prediction.
 """
 

@@ -21,7 +21,8 @@ from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batc
 from conformesh.calibration import Calibration, write_whole
 from conformesh.certificate import Cost
 from conformesh.engines.simulator import Observer
-from conformesh.network import Network, natural_order
+from conformesh.names import natural_order
+from conformesh.network import Network
 from conformesh.ranks import Alpha, exact_alpha
 from conformesh.samples import Samples
 from conformesh.scores import Score

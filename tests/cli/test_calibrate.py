@@ -14,7 +14,7 @@ import pytest
 from conformesh import METHODS, Calibration, Network, calibrate
 from conformesh.cli.options import checked_options, flags_of_methods, key_values, with_flags
 from conformesh.methods import Method
-from conformesh.network import natural_order
+from conformesh.names import natural_order
 from conformesh.protocols.options import option
 
 KEYS = {"method", "alpha", "devices", "scores", "threshold", "thresholds", "estimate", "certificate", "cost", "seconds"}

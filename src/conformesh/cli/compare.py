@@ -95,12 +95,12 @@ def compare(
             alpha,
             ways,
             seed=key,
-            done=lambda way, network: progress.step(f"{way} on {network.name}"),
+            begin=lambda way, network: progress.step(f"{way} on {network.name}"),
             **sizing,
         )
         found = replace(found, skipped=skipped)
         if target is not None:
-            progress.what = "drawing"
+            progress.step("drawing")
             draw_comparison(target, found)
     if as_json:
         print(json.dumps(_object(found, key, target), allow_nan=False))
@@ -171,7 +171,7 @@ def answer(found: Comparison) -> str:
         return _nothing(found)
     clauses = [_praise(found, *cheapest)]
     if fastest[0] != cheapest[0]:
-        runs = found.runs_of(fastest[0])
+        runs = _sound(found, fastest[0])
         where = _of_all(fastest[1], found)
         clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)}, {_bits(runs)})")
     others = [
@@ -198,13 +198,17 @@ def _nothing(found: Comparison) -> str:
 
 
 def _praise(found: Comparison, way: Way, won: int) -> str:
-    runs = found.runs_of(way)
+    runs = _sound(found, way)
     sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
     why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
     if len(sound) == 1:
         why = "alone here it counts its rank and needs no server, on"
     cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
     return f"Use {_flags(way)}: {why} {_of_all(won, found)} ({cost})"
+
+
+def _sound(found: Comparison, way: Way) -> list[Run]:
+    return [run for run in found.runs_of(way) if run.is_sound]
 
 
 def _flags(way: Way) -> str:

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.data.tables import Table, read_table, same_length
-from conformesh.network import natural_order
+from conformesh.names import natural_order
 
 NEEDED = "columns 'device' and 'score', one row per score"
 

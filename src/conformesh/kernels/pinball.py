@@ -1,6 +1,6 @@
 r"""The local step of Q-DCP: the root of a sum of sigmoids plus a line.
 
-Every device solves, in every round, for its own s ([Wen2025] Algorithm 1, first line of the loop)
+Every device solves, in every round, for its own s ([Wen2025] Algorithm 1, Eq. (12), first line of the loop)
 
 .. math:: F(s) + \text{slope} \cdot s = \text{rhs}, \qquad F(s) = \sum_i \sigma(\kappa (s - S_i)).
 
@@ -40,7 +40,7 @@ def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
 
 @njit(cache=True)
 def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
-    """Sum sigma and its derivative in s over the window."""
+    """Sum sigma and its derivative in s over the window: the slope of the smoothed loss ([Wen2025] Eq. (8))."""
     total = 0.0
     slope = 0.0
     for i in range(first, last):
@@ -156,7 +156,8 @@ def admm_step(
 def minimise(values: Any, kappa: float, target: float, mu: float, s0: float) -> float:
     """Return the minimiser of the smoothed, regularised pinball loss of sorted scores ([Wen2025] Eq. (9)).
 
-    It solves ``sum_i sigma(kappa (s - S_i)) - target + mu (s - s0) = 0``, with target = gamma n.
+    It solves ``sum_i sigma(kappa (s - S_i)) - target + mu (s - s0) = 0``, with target = gamma n: the optimality condition
+    of quantile regression ([Wen2025] Eq. (5), Eq. (6), Eq. (7)) after smoothing.
     """
     centre = np.full(1, np.nan)
     return _solve(values, 0, len(values), kappa, mu, target + mu * s0, s0, centre, np.zeros(DEGREE + 2))

@@ -75,7 +75,7 @@ class HDCP:
 
 
 def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
-    """Run Algorithm 2 and read every device's threshold off its own view of the histogram."""
+    """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
     wire = Wire(options.wire)
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)
@@ -111,7 +111,7 @@ def _decide(
     weights: Weights,
     chosen: bool,
 ) -> Outcome:
-    """Turn every device's view into a threshold with its reason ([Wen2025] Eq. (25))."""
+    """Turn every device's view into a threshold with its reason ([Wen2025] Eq. (22), Eq. (24), Eq. (25))."""
     ranks = site.ranks(alphas)
     thresholds = np.full((len(y), site.trials, len(alphas)), np.inf)
     certificates: list[list[Certificate]] = []

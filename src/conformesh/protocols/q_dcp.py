@@ -1,11 +1,13 @@
 """Q-DCP: devices solve one smoothed quantile regression together, by ADMM ([Wen2025] Algorithm 1).
 
-Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 (Assumption 4.1), which nobody can check
+Assumes     graph connected; K and every n_k known; |s0 - s*| <= epsilon0 ([Wen2025] Assumption 4.1), which nobody can
+            check
 Guarantees  under that assumption, the threshold is at or above the required quantile. With `certify` no assumption is
             needed: the rank of the estimate is counted, and where it falls short the search of E-DCP goes on upward
 Message     the current estimate, one number per round; then one per round of the final averaging
 Departures  - no matrices: with zero duals ADMM needs only neighbour sums. For E undirected edges (A has 2E rows):
                   f_k'(s) + a_k + c d_k s - c/2 (d_k s_k + sum of neighbours' s) = 0,   a_k += c/2 (d_k s_k - sum)
+            - the level is r / n, of which the printed (1-alpha)(1+K/n) is the real-valued form
             - the agreed estimate is the largest of the averaged ones: one number everywhere, never below the mean
             - `bound="sound"` replaces the unknown optimum in epsilon^(T) by what devices know; `bound="paper"` asks an
               oracle for it, for reproduction
@@ -165,7 +167,7 @@ def _continued(
 
 
 def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP) -> Outcome:
-    """Add the two error terms; right if the assumption is."""
+    """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
     kind: Kind = "assumed" if options.wire == 64 else "none"
@@ -197,7 +199,7 @@ class _Knobs:
 def _admm(
     site: Site, samples: Samples, gamma: Floats, s0: Floats, start: Floats, knobs: _Knobs, rounds: int, wire: Wire
 ) -> Protocol[Floats]:
-    """Iterate Algorithm 1 in neighbour sums; one message of one number per round."""
+    """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round."""
     shape = s0.shape
     problems = s0.size
 

@@ -1,0 +1,50 @@
+"""Names of devices: text, in an order that people expect, listed so that an error stays one line."""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections import Counter
+from collections.abc import Hashable, Iterable, Sequence
+
+import numpy as np
+
+
+def natural_order(names: Iterable[str]) -> tuple[str, ...]:
+    """Sort names as people do: as numbers if all are integers, else with the numbers inside compared as numbers.
+
+    >>> natural_order(["device-10", "device-2"])
+    ('device-2', 'device-10')
+    """
+    found = [*names]
+    if all(re.fullmatch(r"[+-]?[0-9]+", name) for name in found):
+        return tuple(sorted(found, key=lambda name: (int(name), name)))
+    parts = {
+        name: [int(p) if p.isdecimal() and p.isascii() else p for p in re.split(r"([0-9]+)", name)] for name in found
+    }
+    return tuple(sorted(found, key=lambda name: (parts[name], name)))
+
+
+def device_name(device: Hashable) -> str:
+    """Return the name of a device as text; 3, np.int64(3) and "3" are the same device."""
+    return str(operator.index(device)) if isinstance(device, int | np.integer) else str(device)
+
+
+def device_names(devices: Iterable[Hashable]) -> tuple[str, ...]:
+    """Return the names of several devices, which must differ."""
+    if isinstance(devices, str):
+        raise TypeError(f"device names must be a sequence of names, got the single text {devices!r}")
+    names = tuple(device_name(device) for device in devices)
+    if not names:
+        raise ValueError("a network needs at least 1 device, got no names")
+    if len({*names}) < len(names):
+        twice, count = Counter(names).most_common(1)[0]
+        raise ValueError(f"device names must differ, {twice!r} is there {count} times")
+    return names
+
+
+def listed(names: Sequence[str], most: int = 6) -> str:
+    """Return names in braces, shortened in the middle where there are many."""
+    if len(names) <= most:
+        return "{" + ", ".join(names) + "}"
+    return "{" + ", ".join(names[: most - 1]) + f", ... {names[-1]}}} ({len(names)} devices)"
