@@ -283,8 +283,8 @@ def _report(found: Comparison, target: Path | None) -> None:
     widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for group, cells in zip(found.groups, rows, strict=True):
-        bound = "" if group.diameter_is_exact else "at most "
-        print(f"\n{group.network}: diameter {bound}{group.diameter:,}, the floor for rounds without a server")
+        floor = f"{group.diameter:,}, the floor for rounds without a server"
+        print(f"\n{group.network}: diameter {floor if group.diameter_is_exact else f'at most {group.diameter:,}'}")
         console.print_table(padded, cells, right=[name for name in padded if name.strip() in right])
         for way, reason in group.refused.items():
             print(f"not here: {way}, {reason}")

@@ -156,8 +156,8 @@ def admm_step(
 def minimise(values: Any, kappa: float, target: float, mu: float, s0: float) -> float:
     """Return the minimiser of the smoothed, regularised pinball loss of sorted scores ([Wen2025] Eq. (9)).
 
-    It solves ``sum_i sigma(kappa (s - S_i)) - target + mu (s - s0) = 0``, with target = gamma n: the optimality condition
-    of quantile regression ([Wen2025] Eq. (5), Eq. (6), Eq. (7)) after smoothing.
+    It solves ``sum_i sigma(kappa (s - S_i)) - target + mu (s - s0) = 0``, with target = gamma n: the optimality
+    condition of quantile regression ([Wen2025] Eq. (5), Eq. (6), Eq. (7)) after smoothing.
     """
     centre = np.full(1, np.nan)
     return _solve(values, 0, len(values), kappa, mu, target + mu * s0, s0, centre, np.zeros(DEGREE + 2))

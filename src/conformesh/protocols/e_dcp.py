@@ -19,6 +19,7 @@ Message     `width` integers a stage through the aggregator; two numbers a round
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -29,7 +30,7 @@ from numpy.typing import NDArray
 
 from conformesh.certificate import Certificate, too_few
 from conformesh.keys import from_keys, to_keys
-from conformesh.protocols.aggregate import InexactCount, Total, get_aggregator, ranked
+from conformesh.protocols.aggregate import PREFERENCES, InexactCount, Total, get_aggregator, ranked
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
@@ -40,7 +41,8 @@ from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-WIDTHS = {"numbers": 1, "balanced": 4, "rounds": 32}  # balanced: 4 minimises width / log(width + 1)^2
+WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
+TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 PATIENCE = 16  # stages by value; then by key
 
 
@@ -50,11 +52,11 @@ class EDCP:
 
     aggregate: str = option("auto", "how sums are formed: auto, tree, finite-time, flood, chebyshev or gossip")
     prefer: Literal["rounds", "numbers", "balanced"] = option("balanced", "what `auto` and the default width save")
-    width: int | None = option(None, "thresholds a stage; by default 1, 4 or 32 for numbers, balanced or rounds")
+    width: int | None = option(None, "thresholds a stage; by default the best for `prefer` on this network")
     warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
 
     def __post_init__(self) -> None:
-        check_choice("prefer", self.prefer, tuple(WIDTHS))
+        check_choice("prefer", self.prefer, tuple(PREFERENCES))
         if self.aggregate != "auto":
             get_aggregator(self.aggregate)
         if self.width is not None and self.width < 1:
@@ -65,16 +67,36 @@ class EDCP:
 
 def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
     """Find the exact threshold of every trial and alpha in shared stages."""
-    width = options.width or WIDTHS[options.prefer]
+    width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Outcome]:
         n = (yield from total(samples.sizes))[0]
         ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
-        return counted_outcome(site, ranks, n, brackets)
+        return replace(counted_outcome(site, ranks, n, brackets), facts={"stage_width": str(width)})
 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+
+
+def best_width(site: Site, aggregate: str, prefer: str) -> int:
+    """Return how many thresholds a stage should try, from what a sum costs on this network.
+
+    A stage of M thresholds cuts the bracket to about 1/(M + 1), or 1/3 with one, which interpolates; so about
+    log(n) / log(M + 1) sums are needed, besides the sum that gives n and two maxima over the network. The choice
+    minimises the predicted rounds, numbers, or their product.
+    """
+    rounds_count, numbers_count = PREFERENCES[prefer]
+
+    def predicted(width: int) -> float:
+        name = ranked(site, prefer, width)[0][0] if aggregate == "auto" else aggregate
+        price = get_aggregator(name).price(site)
+        stages = TYPICAL / math.log(width + 1 if width > 1 else 3)
+        rounds = price.setup + (1 + stages) * price.rounds + 2 * site.network.diameter
+        numbers = price.per_number * (1 + stages * width) + 3 * site.network.diameter
+        return float((rounds + 1) ** rounds_count * (numbers + 1) ** numbers_count)
+
+    return min(WIDTHS, key=predicted)
 
 
 def with_exact_sums(
