@@ -143,7 +143,7 @@ def _network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Pat
     if graph is not None:
         if topology is not None or pairs:
             raise ValueError(f"give a topology or --graph, not both: got --graph {graph} and a topology")
-        return _network_of(graph, held)
+        return network_of_graph(graph, held)
     devices = len(held.devices)
     if topology is None:
         topology = "torus"
@@ -157,7 +157,8 @@ def _network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Pat
     return found.relabelled(held.devices)
 
 
-def _network_of(graph: Path, held: ScoreFile) -> Network:
+def network_of_graph(graph: Path, held: ScoreFile) -> Network:
+    """Read the graph, which must know every device that has scores."""
     network = Network.from_edges(graph)
     known = {*network.ids}
     strange = [device for device in held.devices if device not in known]
@@ -196,6 +197,8 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
         lines.append(("epsilon", _epsilon(result)))
     if certificate.assumption:
         lines.append(("assuming", certificate.assumption))
+    if "sums_by" in result.options:
+        lines.append(("sums", f"by {result.options['sums_by']}, {result.options['sums_why']}"))
     sent = f"{cost.numbers_per_device:,.10g} numbers, {console.in_bits(cost.bits_per_device)}"
     return [
         *lines,

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.calibrate import _network_of, named_score
+from conformesh.cli.calibrate import network_of_graph, named_score
 from conformesh.cli.options import whole
 from conformesh.comparing import By, Comparison, Group, Run, Way, networks_of, ways_of
 from conformesh.comparing import compare as measure
@@ -149,7 +149,7 @@ def _networks(
     held: ScoreFile, topologies: str | None, graph: Path | None, seed: int
 ) -> tuple[list[Network], dict[str, str]]:
     """Return the user's own graph and the topologies that were named, or all; and those that cannot be built."""
-    own = [] if graph is None else [_network_of(graph, held)]
+    own = [] if graph is None else [network_of_graph(graph, held)]
     names = _names(topologies, "topologies") if topologies is not None else [] if own else [*TOPOLOGIES]
     built, skipped = networks_of(names, own[0].ids if own else held.devices, seed=seed)
     if not (own or built):

@@ -116,8 +116,8 @@ def with_exact_sums(
         except InexactCount as error:  # never a count: the next aggregator, or a clear end
             notes.append(f"sums by {name} failed their integer check ({error})")
             continue
-        why = "as asked" if aggregate != "auto" else f"best for {prefer} of the exact ways on this network"
-        facts = {**outcome.facts, "aggregate": name, "aggregate_why": why}
+        why = "as asked for" if aggregate != "auto" else f"best for {prefer} of the exact ways on this network"
+        facts = {**outcome.facts, "sums_by": name, "sums_why": why}
         return replace(outcome, notes=(*outcome.notes, *notes), facts=facts)
     raise InexactCount("; ".join(notes) + "; use --aggregate tree, which adds integers as integers")
 
