@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fractions import Fraction
 from typing import Any
 
+from conformesh.names import unknown
 from conformesh.protocols.baselines import Alone, Averaged, Pooled, average, cp, fcp, local
 from conformesh.protocols.e_dcp import EDCP, e_dcp
 from conformesh.protocols.fedcp_qq import FedCPQQ, fedcp_qq
@@ -82,9 +82,7 @@ METHODS: dict[str, Method] = {
 def get_method(name: str) -> Method:
     """Look a method up, or say what there is."""
     if name not in METHODS:
-        close = difflib.get_close_matches(name, METHODS, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown method {name!r}{hint} known: {', '.join(METHODS)}")
+        raise ValueError(unknown("method", name, METHODS))
     return METHODS[name]
 
 

@@ -1,4 +1,4 @@
-"""Names of devices: text, in an order that people expect, listed so that an error stays one line."""
+"""Names: of devices, in an order that people expect and listed in one line; and of table entries, nearly right."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
+from difflib import get_close_matches
 
 import numpy as np
 
@@ -48,3 +49,15 @@ def listed(names: Sequence[str], most: int = 6) -> str:
     if len(names) <= most:
         return "{" + ", ".join(names) + "}"
     return "{" + ", ".join(names[: most - 1]) + f", ... {names[-1]}}} ({len(names)} devices)"
+
+
+def unknown(what: str, word: object, known: Iterable[str]) -> str:
+    """Return the words for a name that a table does not have, with the nearest it has.
+
+    >>> unknown("topology", "torsu", ["chain", "torus"])
+    "unknown topology 'torsu', did you mean 'torus'? known: chain, torus"
+    """
+    table = [*known]
+    close = get_close_matches(str(word).lower(), table, n=1)
+    hint = f", did you mean {close[0]!r}?" if close else ";"
+    return f"unknown {what} {word!r}{hint} known: {', '.join(table) or 'none'}"

@@ -7,7 +7,6 @@ is random takes `seed` and is redrawn from the same stream until it is connected
 
 from __future__ import annotations
 
-import difflib
 import inspect
 import math
 from collections.abc import Callable, Iterator, Mapping
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.names import unknown
 from conformesh.network import DisconnectedError, Known, Network
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
@@ -42,9 +42,7 @@ class Topology:
 def build(topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
     """Build the topology of that name; unknown names and options are errors that list the known ones."""
     if topology not in TOPOLOGIES:
-        close = difflib.get_close_matches(topology, TOPOLOGIES, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown topology {topology!r}{hint} known: {', '.join(TOPOLOGIES)}")
+        raise ValueError(unknown("topology", topology, TOPOLOGIES))
     chosen = TOPOLOGIES[topology]
     for option in options:
         if option not in chosen.options:

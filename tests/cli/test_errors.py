@@ -99,7 +99,7 @@ FLAGS = {
     "topology option unknown": ("--topology-option q=1", "topology 'torus' has no option 'q'"),
     "topology option text": ("--topology-option rows=x", "topology option rows must be an integer, got 'x'"),
     "topology option no pair": ("--topology-option rows", "topology option must be key=value, got 'rows'"),
-    "score option unknown": ("--score raps --score-option q=1", "has no option 'q'"),
+    "score option unknown": ("--score raps --score-option q=1", "unknown option of score 'raps' 'q'"),
     "score option alone": ("--score-option q=1", "needs --score"),
     "torus of a prime": ("--topology torus --graph x", "not both"),
     "no directory": ("--out no/such/place.json", "no/such/place.json: cannot write the result"),

@@ -326,13 +326,13 @@ SOFTMAX = r"use score 'logit' or apply softmax"
             r"^unknown score 'lca', did you mean 'lac'\? known: lac, logit, margin, aps, raps, ",
         ),
         (lambda: get_score("APS"), ValueError, r"unknown score 'APS', did you mean 'aps'\?"),
-        (lambda: get_score("zzzz"), ValueError, "^unknown score 'zzzz', known: lac, "),
+        (lambda: get_score("zzzz"), ValueError, "^unknown score 'zzzz'; known: lac, "),
         (
             lambda: get_score("raps", penality=1),
             TypeError,
-            r"'raps' has no option 'penality', did you mean 'penalty'\? known: penalty, k_reg, randomised, seed",
+            r"option of score 'raps' 'penality', did you mean 'penalty'\? known: penalty, k_reg, randomised, seed",
         ),
-        (lambda: get_score("lac", seed=1), TypeError, "'lac' has no option 'seed', known: none"),
+        (lambda: get_score("lac", seed=1), TypeError, "option of score 'lac' 'seed'; known: none"),
     ],
 )
 def test_errors_say_what_to_do(call, error, message):

@@ -22,6 +22,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.names import unknown
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
 from conformesh.spectrum import Spectrum
@@ -45,7 +46,7 @@ def mixing_weights(site: Site, name: str | Weights | Floats, source: str) -> Pro
     if not isinstance(name, str):
         return weights_from_matrix(site.network, name)
     if name not in WEIGHTS:
-        raise ValueError(f"unknown weights {name!r}; known: {', '.join(WEIGHTS)}")
+        raise ValueError(unknown("weights", name, WEIGHTS))
     if source == "map":
         return WEIGHTS[name](site.network)
     if name != "best-constant":

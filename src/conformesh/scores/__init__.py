@@ -7,9 +7,9 @@ agree on a threshold for these numbers, and the score turns that threshold back 
 from __future__ import annotations
 
 from dataclasses import fields
-from difflib import get_close_matches
 from typing import Any
 
+from conformesh.names import unknown
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
 from conformesh.scores.classification import APS, LAC, RAPS, Logit, Margin
 from conformesh.scores.regression import CQR, AbsoluteResidual, NormalisedResidual
@@ -42,14 +42,9 @@ def get_score(name: str, **options: Any) -> Score:
     RAPS(penalty=0.1, k_reg=5, randomised=False, seed=0)
     """
     if name not in SCORES:
-        raise ValueError(f"unknown score {name!r}, {_did_you_mean(name, list(SCORES))}")
+        raise ValueError(unknown("score", name, SCORES))
     known = [field.name for field in fields(SCORES[name])]
     for option in options:
         if option not in known:
-            raise TypeError(f"score '{name}' has no option {option!r}, {_did_you_mean(option, known)}")
+            raise TypeError(unknown(f"option of score '{name}'", option, known))
     return SCORES[name](**options)
-
-
-def _did_you_mean(word: object, known: list[str]) -> str:
-    close = get_close_matches(str(word).lower(), known, n=1)
-    return "".join(f"did you mean {match!r}? " for match in close) + f"known: {', '.join(known) or 'none'}"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
-
+from conformesh.names import unknown
 from conformesh.protocols.aggregate.averaging import (
     chebyshev_price,
     chebyshev_total,
@@ -49,7 +48,5 @@ def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
 def get_aggregator(name: str) -> Aggregator:
     """Look an aggregator up, or say what there is."""
     if name not in AGGREGATORS:
-        close = difflib.get_close_matches(name, AGGREGATORS, n=1)
-        hint = f", did you mean {close[0]!r}?" if close else ";"
-        raise ValueError(f"unknown aggregator {name!r}{hint} known: auto, {', '.join(AGGREGATORS)}")
+        raise ValueError(unknown("aggregator", name, ("auto", *AGGREGATORS)))
     return AGGREGATORS[name]
