@@ -341,12 +341,13 @@ def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -
 
 def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     """Both directions of every edge, sorted by row then neighbour, each once."""
-    from scipy.sparse import coo_array
-
-    both = np.concatenate([rows, rows[:, ::-1]])
-    matrix = coo_array((np.ones(len(both), np.bool_), (both[:, 0], both[:, 1])), shape=(K, K)).tocsr()
-    matrix.sort_indices()
-    return matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32)
+    keys = np.sort(np.concatenate([rows[:, 0] * K + rows[:, 1], rows[:, 1] * K + rows[:, 0]]))
+    first = np.ones(len(keys), dtype=bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    receiver, sender = np.divmod(keys[first], max(K, 1))
+    indptr = np.zeros(K + 1, dtype=np.int64)
+    np.cumsum(np.bincount(receiver, minlength=K), out=indptr[1:])
+    return indptr, sender.astype(np.int32)
 
 
 def _require_connected(network: Network) -> None:

@@ -144,7 +144,9 @@ def finite_time_plan(network: Network) -> tuple[Floats, float]:
     cached = getattr(network, "_finite_time", None)
     if cached is not None:
         return cached  # type: ignore[no-any-return]
-    eigenvalues = np.linalg.eigvalsh(network.laplacian().toarray())[1:]
+    laplacian = np.diag(network.degree.astype(np.float64))
+    laplacian[network.receivers, network.indices] = -1.0
+    eigenvalues = np.linalg.eigvalsh(laplacian)[1:]
     new = np.concatenate([[True], np.diff(eigenvalues) > DISTINCT * eigenvalues[-1]])
     groups = np.split(eigenvalues, np.flatnonzero(new)[1:])
     distinct = np.array([group.mean() for group in groups])
