@@ -42,10 +42,17 @@ def _sum(indptr, indices, x, out):  # type: ignore[no-untyped-def]
         return
     for k in range(out.shape[0]):
         out[k, :] = 0
-        for p in range(indptr[k], indptr[k + 1]):
+        p = indptr[k]
+        while p + 4 <= indptr[k + 1]:  # four neighbours a pass, added in the same order: a quarter of the traffic
+            a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+            for m in range(x.shape[1]):
+                out[k, m] = (((out[k, m] + x[a, m]) + x[b, m]) + x[c, m]) + x[d, m]
+            p += 4
+        while p < indptr[k + 1]:
             j = indices[p]
-            for c in range(x.shape[1]):
-                out[k, c] += x[j, c]
+            for m in range(x.shape[1]):
+                out[k, m] += x[j, m]
+            p += 1
 
 
 @njit(cache=True, nogil=True)

@@ -30,7 +30,15 @@ from numpy.typing import NDArray
 
 from conformesh.certificate import Certificate, too_few
 from conformesh.keys import from_keys, to_keys
-from conformesh.protocols.aggregate import PREFERENCES, InexactCount, Total, get_aggregator, ranked
+from conformesh.protocols.aggregate import (
+    PREFERENCES,
+    InexactCount,
+    Total,
+    by_price,
+    exact_prices,
+    get_aggregator,
+    ranked,
+)
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
@@ -87,10 +95,10 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     minimises the predicted rounds, numbers, or their product.
     """
     rounds_count, numbers_count = PREFERENCES[prefer]
+    prices = exact_prices(site) if aggregate == "auto" else {aggregate: get_aggregator(aggregate).price(site)}
 
     def predicted(width: int) -> float:
-        name = ranked(site, prefer, width)[0][0] if aggregate == "auto" else aggregate
-        price = get_aggregator(name).price(site)
+        price = by_price(prices, prefer, width)[0][1]
         stages = TYPICAL / math.log(width + 1 if width > 1 else 3)
         rounds = price.setup + (1 + stages) * price.rounds + 2 * site.network.diameter
         numbers = price.per_number * (1 + stages * width) + 3 * site.network.diameter

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from conformesh.names import unknown
 from conformesh.protocols.aggregate.averaging import (
     chebyshev_price,
@@ -33,16 +35,27 @@ def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
     """Return the exact aggregators that can serve this network, best first, by rounds^a * numbers^b."""
     if prefer not in PREFERENCES:
         raise ValueError(f"prefer must be one of {', '.join(PREFERENCES)}, got {prefer!r}")
+    return by_price(exact_prices(site), prefer, width)
+
+
+def exact_prices(site: Site) -> dict[str, Price]:
+    """Return what a sum costs by each way that is exact here; the tree always is, so gossip need not be asked."""
+    prices = {}
+    for name in EXACT:
+        with suppress(CannotAggregate):
+            prices[name] = AGGREGATORS[name].price(site)
+    return prices
+
+
+def by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[str, Price]]:
+    """Sort ways to add up `width` numbers, best first."""
     a, b = PREFERENCES[prefer]
-    possible = []
-    for name in EXACT:  # the tree is exact on every connected network, so the others need not be asked
-        try:
-            price = AGGREGATORS[name].price(site)
-        except CannotAggregate:
-            continue
+
+    def weighed(price: Price) -> tuple[float, float]:
         rounds, numbers = price.of(width)
-        possible.append((((rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers), name, price))
-    return [(name, price) for _, name, price in sorted(possible, key=lambda entry: entry[0])]
+        return (rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers
+
+    return sorted(prices.items(), key=lambda entry: weighed(entry[1]))
 
 
 def get_aggregator(name: str) -> Aggregator:
