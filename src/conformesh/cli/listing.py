@@ -31,7 +31,7 @@ def methods(as_json: AsJson = False) -> None:
         }
         for name, method in METHODS.items()
     ]
-    _show(rows, ("method", "guarantee", "needs", "sends", "summary", "paper"), as_json)
+    _show(rows, ("method", "guarantee", "needs", "sends", "summary"), as_json)
 
 
 def topologies(as_json: AsJson = False) -> None:

@@ -186,7 +186,8 @@ def _shrink_needed(site: Site) -> float:
 
 
 def _roundoff(network: Network) -> float:
-    return (int(network.degree.max()) + 6) * 3 * UNIT
+    """Bound what one round of float64 arithmetic adds, relative to the norm: weights of a device sum to less than 2."""
+    return (int(network.degree.max()) + 6) * (1 + 2 * 2) * 2 * UNIT
 
 
 def _room_for_roundoff(site: Site, relative: float) -> None:
