@@ -26,10 +26,11 @@ from conformesh.protocols.aggregate.averaging import (
     LARGEST_DENSE,
     chebyshev,
     chebyshev_rounds,
+    finite_time,
     finite_time_plan,
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
-from conformesh.protocols.messages import Protocol, Sum
+from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.weights import Weights
@@ -129,10 +130,7 @@ class FiniteTime(Gossip):
 
     def run(self, y: Floats, rounds: int, wire: Wire) -> Protocol[Floats]:
         """Take the eigenvalues out, one a round."""
-        degree = self.site.degree.reshape(-1, *[1] * (y.ndim - 1))
-        for root in self.roots:
-            y = y - (degree * y - (yield Sum(y))) / root
-        return y
+        return (yield from finite_time(y, self.site, self.roots))
 
     def rounds_for(self, sizes: Ints, target: float) -> int:
         """Return the number of distinct non-zero eigenvalues."""

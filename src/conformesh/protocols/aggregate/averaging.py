@@ -108,18 +108,22 @@ def finite_time_total(site: Site) -> Protocol[Total]:
     """Add up exactly in as many rounds as the Laplacian has distinct non-zero eigenvalues."""
     yield from ()
     roots, relative = finite_time_plan(site.network)
-    degree = site.degree
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = values.astype(np.float64)
-        d = degree.reshape(-1, *[1] * (x.ndim - 1))
-        for root in roots:
-            x = x - (d * x - (yield Sum(x))) / root
+        x = yield from finite_time(values.astype(np.float64), site, roots)
         found = float(np.abs(x).max(initial=0.0)) * site.devices  # the sum itself, but for an error of `share` of it
         share = site.devices * relative
         return _whole(x, site, share * found / (1 - share) if share < 1 else math.inf)
 
     return total
+
+
+def finite_time(x: Floats, site: Site, roots: Floats) -> Protocol[Floats]:
+    """Take the eigenvalues in `roots` out of x, one a round: what is left is the mean."""
+    degree = site.degree.reshape(-1, *[1] * (x.ndim - 1))
+    for root in roots:
+        x = x - (degree * x - (yield Sum(x))) / root
+    return x
 
 
 def finite_time_price(site: Site) -> Price:
