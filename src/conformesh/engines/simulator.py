@@ -101,6 +101,7 @@ class _Ledger:
         self.rounds = 0
         self.runs = runs
         self.everyone = [0.0, 0.0]  # numbers and bits that every device sent alike: most rounds only touch these
+        self.spoken: dict[bytes, tuple[float, float]] = {}  # the same for those who spoke, by who they were
         self.numbers = np.zeros(devices)
         self.bits = np.zeros(devices)
 
@@ -114,15 +115,27 @@ class _Ledger:
             return
         if isinstance(message, Each):
             self.rounds += 1
-            per_device = message.values[0].size / self.runs * message.speakers
-        elif message.oracle:
-            return
-        else:
+            numbers = message.values[0].size / self.runs
+            key = message.speakers.tobytes()
+            tally = self.spoken.get(key) or (0.0, 0.0)
+            self.spoken[key] = (tally[0] + numbers, tally[1] + numbers * width)
+            if len(key) > REMEMBERED:
+                self._settle()
+        elif not message.oracle:
             self.rounds += 2  # up to the server, and back
             # the offsets may cut a device's values into trials: add them up per device
             per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1) / self.runs
-        self.numbers += per_device
-        self.bits += per_device * width
+            self.numbers += per_device
+            self.bits += per_device * width
+
+    def _settle(self) -> None:
+        """Charge those who spoke."""
+        for key, (numbers, bits) in self.spoken.items():
+            speakers = np.flatnonzero(np.frombuffer(key, dtype=bool))
+            self.numbers[speakers] += numbers
+            self.bits[speakers] += bits
+        self.spoken.clear()
 
     def cost(self) -> Cost:
+        self._settle()
         return Cost(self.rounds, self.numbers + self.everyone[0], self.bits + self.everyone[1])

@@ -14,6 +14,7 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
+NARROW, WIDE = int(np.iinfo(np.int16).max), int(np.iinfo(np.int32).max)
 
 
 class Total(TypingProtocol):
@@ -65,7 +66,6 @@ class Aggregator:
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
     """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
-    for kind in (np.int16, np.int32):
-        if largest is not None and largest <= np.iinfo(kind).max:
-            return values.astype(kind)
-    return values.astype(np.int64)
+    if largest is None or largest > WIDE:
+        return values.astype(np.int64)
+    return values.astype(np.int16 if largest <= NARROW else np.int32)

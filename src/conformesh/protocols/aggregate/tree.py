@@ -31,20 +31,20 @@ def tree_total(site: Site) -> Protocol[Total]:
     taken: _Routes = {}
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = np.array(values, dtype=np.int64)
+        x = narrow(values, largest)  # a copy; no partial sum exceeds `largest`
         for at in range(depth, 0, -1):  # up: children of one level speak at the same time
-            heard = yield Each(narrow(x, largest), up[at])
+            heard = yield Each(x, up[at])
             mine, parents = children[at]
-            np.add.at(x, parents, heard.values[mine].astype(np.int64))
+            np.add.at(x, parents, heard.values[mine])
         for at in range(depth):  # down: a device that has heard the total passes it on
-            heard = yield Each(narrow(x, largest), down[at])
+            heard = yield Each(x, down[at])
             if at not in taken:  # who takes what from whom is the same for every sum
                 receiver = site.local(heard.receiver)
                 mine = np.flatnonzero((parent[receiver] == heard.sender) & (level[receiver] == at + 1))
                 taken[at] = (mine, receiver[mine])
             mine, receiver = taken[at]
             x[receiver] = heard.values[mine]
-        return x
+        return x.astype(np.int64)
 
     return total
 
