@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+import conformesh
 from conformesh._version import __version__
 from conformesh.cli import COMMANDS, console
 
@@ -140,3 +141,10 @@ def test_calibrate_computes_little_beside_loading_its_libraries(command, scores,
     bare = min(used(libraries) for _ in range(3))
     whole = min(used(lambda: command("calibrate", scores, "--json")) for _ in range(3))
     assert whole < 4 * bare, (whole, bare)
+
+
+def test_the_package_itself_is_a_command(environment):
+    done = subprocess.run(
+        [sys.executable, "-m", "conformesh", "--version"], env=environment, capture_output=True, text=True, check=True
+    )
+    assert conformesh.__version__ in done.stdout

@@ -16,6 +16,7 @@ Message     one number per coordinate and round
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,20 +135,18 @@ def finite_time_price(site: Site) -> Price:
     return Price(len(roots), len(roots))
 
 
+@lru_cache(maxsize=64)  # networks are immutable and compared by identity; a search asks for its plan several times
 def finite_time_plan(network: Network) -> tuple[Floats, float]:
     """Return the eigenvalues in Leja order and a bound on the relative error: ``|x_k - mean| <= bound * ||x(0)||``.
 
     With factors f_t(l) = 1 - l / l_t the round-off of round t is multiplied by the later factors and is relative to
-    what the earlier ones left, both at their worst over the spectrum; eigenvalues themselves are known to about 1e-15
+    what the earlier ones left, both at their worst over the spectrum; eigenvalues themselves are known to about 1e-14
     of the largest, which leaves of eigenvector j the product of its other factors times that error.
     """
     if network.devices == 1:
         return np.zeros(0), 0.0
     if network.devices > LARGEST_DENSE:
         raise CannotAggregate(f"finite-time needs all eigenvalues, computed up to {LARGEST_DENSE:,} devices only")
-    cached = getattr(network, "_finite_time", None)
-    if cached is not None:
-        return cached  # type: ignore[no-any-return]
     laplacian = np.diag(network.degree.astype(np.float64))
     laplacian[network.receivers, network.indices] = -1.0
     eigenvalues = np.linalg.eigvalsh(laplacian)[1:]
@@ -164,9 +163,8 @@ def finite_time_plan(network: Network) -> tuple[Floats, float]:
     left = np.prod(factors, axis=0).max()
     growth = 1 + 2 * network.degree.max() / roots
     noise = (int(network.degree.max()) + 6) * UNIT * growth * np.maximum(before[:-1], 1.0) * np.maximum(after[1:], 1.0)
-    plan = (roots, float(left + noise.sum()))
-    object.__setattr__(network, "_finite_time", plan)
-    return plan
+    roots.flags.writeable = False  # shared by whoever asks
+    return roots, float(left + noise.sum())
 
 
 def leja(points: Floats) -> Floats:
