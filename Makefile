@@ -4,7 +4,7 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 JOBS   ?= 2
 
-.PHONY: help demo test test-all lint types bench docs fix smoke clean
+.PHONY: help demo test test-all lint types bench results docs fix smoke clean
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -17,6 +17,10 @@ $(VENV)/.test: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test]'
 	@touch $@
 
+$(VENV)/.torch: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch]'
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
@@ -27,7 +31,7 @@ demo: $(VENV)/.runtime  ## the main job, from nothing: every method on real imag
 test: lint types  ## tests, lint and types: what CI runs
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
 
-test-all: lint types  ## adds the long statistical runs
+test-all: lint types $(VENV)/.torch  ## adds the long statistical runs, the whole reproduction in brief, and training
 	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
 
 lint: $(VENV)/.test  ## ruff: rules and formatting
@@ -39,6 +43,9 @@ types: $(VENV)/.test  ## mypy, strict
 
 bench: $(VENV)/.test  ## ratios in one run, median of five after a warm-up; rewrites benchmarks/README.md's table
 	$(BIN)/python benchmarks/run.py
+
+results: $(VENV)/.runtime  ## the published figures again: make results DATA=folder-with-model-outputs; rewrites results/
+	$(BIN)/conformesh reproduce all --data $(DATA) --out results --jobs $(JOBS)
 
 docs: $(VENV)/.docs  ## the documentation site, strict, in site/
 	$(BIN)/mkdocs build --strict

@@ -21,10 +21,12 @@ from typing import Any
 
 import numpy as np
 import paper_to_code
+import results_parts
 from numpy.typing import NDArray
 from references import entries, page_of
 
 from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh.data.partition import PARTITIONS, partition
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
 from conformesh.weights import WEIGHTS
@@ -225,6 +227,23 @@ def aggregators() -> str:
     return table(("aggregator", "what it does", *PAPER_GRAPHS), rows)
 
 
+def partitions() -> str:
+    """The ways to spread rows over devices, with what a device ends up with."""
+    labels = np.repeat(np.arange(100), 100)
+    rows = []
+    for name, way in PARTITIONS.items():
+        home = partition(labels, 20, name)
+        held = [labels[home == device] for device in range(20)]
+        sizes = [_span([len(own) for own in held]), _span([len(np.unique(own)) for own in held])]
+        rows.append((code(name), way.summary, *sizes))
+    return table(("partition", "who holds what", "rows", "classes"), rows)
+
+
+def _span(numbers: Sequence[int]) -> str:
+    low, high = min(numbers), max(numbers)
+    return f"{low:,}" if low == high else f"{low:,} to {high:,}"
+
+
 def _first_line(thing: Callable[..., Any]) -> str:
     line = (thing.__doc__ or "").strip().split("\n")[0].removeprefix("Return ").rstrip(".")
     return re.sub(r":math:`([^`]*)`", lambda found: f"`{re.sub(r'[{}]', '', found[1])}`", line.replace("``", "`"))
@@ -235,7 +254,7 @@ def _first_line(thing: Callable[..., Any]) -> str:
 SHOW_HELP = """
 import sys
 from conformesh.cli import app
-for command in [[], *([name] for name in sys.argv[1:])]:
+for command in [[], *(name.split() for name in sys.argv[1:])]:
     print("\\0", end="")
     try:
         app([*command, "--help"], terminal_width=WIDTH)
@@ -246,14 +265,15 @@ for command in [[], *([name] for name in sys.argv[1:])]:
 
 def command_line() -> str:
     """The help page of every command, as a pipe sees it: plain text of a fixed width."""
-    from conformesh.cli import COMMANDS
+    from conformesh.cli import COMMANDS, GROUPS
 
+    names = [word for name in COMMANDS for word in (name, *(f"{name} {sub}" for sub in GROUPS.get(name, ())))]
     plain = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     plain |= {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": str(WIDTH), "PYTHONIOENCODING": "utf-8"}
-    command = [sys.executable, "-c", SHOW_HELP, *COMMANDS]
+    command = [sys.executable, "-c", SHOW_HELP, *names]
     shown = subprocess.run(command, env=plain, capture_output=True, text=True, check=True, encoding="utf-8").stdout
     helps = [page.rstrip() for page in shown.split("\0")[1:]]
-    titles = ["conformesh", *(f"conformesh {name}" for name in COMMANDS)]
+    titles = ["conformesh", *(f"conformesh {name}" for name in names)]
     return "\n\n".join(f"## {title}\n\n```text\n{page}\n```" for title, page in zip(titles, helps, strict=True))
 
 
@@ -290,11 +310,18 @@ PARTS: dict[str, Callable[..., str]] = {
     "scores": scores,
     "weights": weights,
     "aggregators": aggregators,
+    "partitions": partitions,
     "command-line": command_line,
     "skeleton": skeleton,
     "modules": modules,
     "references": references,
     "paper-to-code": lambda: paper_to_code.page(ROOT),
+    "experiments": lambda: table(*results_parts.experiments()),
+    "verdicts": lambda: table(*results_parts.verdicts()),
+    "findings": lambda *words: table(*results_parts.findings(*words)),
+    "reasons": results_parts.reasons,
+    "results-at": lambda *words: table(*results_parts.at(*words)),
+    "provenance": lambda: table(*results_parts.provenance()),
 }
 
 if __name__ == "__main__":

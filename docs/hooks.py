@@ -1,14 +1,16 @@
-"""MkDocs hooks: equations become MathML, ``[Wen2025]`` in the text becomes a link to the references."""
+"""MkDocs hooks: equations become MathML, ``[Wen2025]`` becomes a link, and results/ is part of the site."""
 
 from __future__ import annotations
 
 import html
 import logging
 import re
+from pathlib import Path
 from typing import Any
 
 from docstrings import linked
 from mathml import mathml
+from mkdocs.structure.files import File
 
 log = logging.getLogger("mkdocs.hooks")
 
@@ -16,8 +18,17 @@ INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
 
 
+def on_files(files: Any, *, config: Any) -> Any:
+    """Add the pictures and tables of results/, which stand beside the documentation."""
+    for path in sorted((Path(config["docs_dir"]).parent / "results").glob("*.*")):
+        if path.suffix in (".png", ".pdf", ".csv", ".json"):
+            files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
+    return files
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link the keys of the references, but for their own page."""
+    """Link the keys of the references, but for their own page; results/ is inside the site, not beside it."""
+    markdown = markdown.replace("](../results/", "](results/")
     return markdown if page.file.src_uri == "references.md" else linked(markdown)
 
 

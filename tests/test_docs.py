@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
+from conformesh.data.partition import PARTITIONS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES, get_score
 from conformesh.weights import WEIGHTS
@@ -31,7 +32,7 @@ MODULES = sorted(
     for path in (ROOT / "src").rglob("*.py")
     if path.name != "__main__.py"
 )
-TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS)
+TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS, PARTITIONS)
 
 
 @pytest.fixture(scope="module")
@@ -219,9 +220,10 @@ def test_every_entry_has_its_place():
     assert [name for name in METHODS if f"\n## {name}\n" not in methods] == []
     assert [name for table in TABLES[1:] for name in table if f"\n| `{name}` |" not in tables] == []
     helps = (DOCS / "command-line.md").read_text()
-    from conformesh.cli import COMMANDS
+    from conformesh.cli import COMMANDS, GROUPS
 
-    assert [name for name in COMMANDS if f"\n## conformesh {name}\n" not in helps] == []
+    names = [*COMMANDS, *(f"{group} {name}" for group, table in GROUPS.items() for name in table)]
+    assert [name for name in names if f"\n## conformesh {name}\n" not in helps] == []
 
 
 def test_a_method_without_words_of_its_own_gets_a_section(tool, tables):
@@ -274,7 +276,8 @@ def slugs(page):
     """Anchors of a page, as MkDocs and GitHub make them from its headings."""
     text = FENCE.sub("", page.read_text(encoding="utf-8"))
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
-    return {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
+    given = set(re.findall(r'<a id="([^"]+)"></a>', text))
+    return given | {re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", title).strip().lower()) for title in titles}
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)

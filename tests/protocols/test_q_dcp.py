@@ -10,7 +10,7 @@ from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batc
 from conformesh.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.engines import Simulator
 from conformesh.protocols.anchor import local_quantiles
-from conformesh.protocols.q_dcp import _admm, _Knobs
+from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.scores import Logit
@@ -39,13 +39,13 @@ def test_neighbour_sums_equal_the_printed_matrices(start):
         samples = Samples.of(scores)
         site = Site.everywhere(net, samples.sizes)
         shape = (net.devices, 1, 1)
-        protocol = _admm(
+        protocol = admm(
             site,
             samples,
             np.full((1, 1), 0.8),
             np.full(shape, 0.7),
             np.full(shape, start),
-            _Knobs(*(np.full((1, 1), x) for x in (3.0, 30.0, 4.0))),
+            Knobs(*(np.full((1, 1), x) for x in (3.0, 30.0, 4.0))),
             12,
             Wire(64),
         )

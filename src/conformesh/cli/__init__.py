@@ -1,7 +1,8 @@
 """The command line: a thin layer over the library.
 
 A command is a function with annotated parameters and a line in `COMMANDS`. Its module is imported when the command is
-called, so that ``conformesh --help`` answers without loading what only one command needs.
+called, so that ``conformesh --help`` answers without loading what only one command needs. A command with commands of
+its own has a table in `GROUPS`; its function runs first, and alone where none of them is named.
 """
 
 from __future__ import annotations
@@ -17,15 +18,25 @@ from typer.core import TyperGroup
 from conformesh._version import __version__
 from conformesh.cli import console
 
-COMMANDS: dict[str, tuple[str, str]] = {  # name -> (module of the function of that name, one line of help)
+Table = dict[str, tuple[str, str]]  # name -> (module of the function of that name, one line of help)
+
+COMMANDS: Table = {
     "demo": ("demo", "Every method on real images: a table and two pictures."),
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
+    "reproduce": ("reproduce", "Redo the paper's figures and tables, beside the published points."),
     "methods": ("listing", "The methods, what they promise and what they send."),
     "topologies": ("listing", "The graphs that have a name, and their options."),
-    "scores": ("listing", "The nonconformity scores, and their options."),
+    "scores": ("listing", "The nonconformity scores, and how to make some."),
     "weights": ("listing", "The consensus weights."),
+}
+GROUPS: dict[str, Table] = {
+    "scores": {
+        "make": ("scores", "Score a model's outputs, and spread the scores over devices."),
+        "synthetic": ("scores", "Outputs of a synthetic model, as hard as a real one's."),
+        "train": ("train", "Train a small network on images, and save its outputs."),
+    },
 }
 
 
@@ -35,7 +46,8 @@ class Commands(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Put the real command in the place of its line in the help."""
         name, listed, rest = super().resolve_command(ctx, args)
-        return name, _load(name) if name in COMMANDS else listed, rest
+        table = GROUPS.get(self.name or "", COMMANDS)
+        return name, _load(table, name) if name in table else listed, rest
 
     def main(
         self,
@@ -61,12 +73,23 @@ def _settings() -> dict[str, Any]:
     return {"rich_markup_mode": "rich" if sys.stdout.isatty() else None, "pretty_exceptions_enable": False}
 
 
-def _load(name: str) -> Any:
-    module, line = COMMANDS[name]
-    alone = typer.Typer(add_completion=False, **_settings())
+def _load(table: Table, name: str) -> Any:
+    module, line = table[name]
     function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), name)
+    if table is COMMANDS and name in GROUPS:
+        return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))
+    alone = typer.Typer(add_completion=False, **_settings())
     alone.command(name, short_help=line)(function)
     return typer.main.get_command(alone)
+
+
+def _group(name: str, function: Callable[..., None], **more: Any) -> typer.Typer:
+    """Return a command with commands of its own, which are only lines of help until one is called."""
+    group = typer.Typer(cls=Commands, name=name, **_settings(), **more)
+    group.callback()(function)
+    for command, (_, line) in GROUPS.get(name, COMMANDS).items():
+        group.command(command, help=line)(lambda: None)
+    return group
 
 
 def _show_version(wanted: bool) -> None:
@@ -84,10 +107,7 @@ def _root(
     """Conformal prediction for devices that cannot pool their data and talk only to their neighbours."""
 
 
-app = typer.Typer(cls=Commands, name="conformesh", **_settings())
-app.callback()(_root)
-for _name, (_, _line) in COMMANDS.items():
-    app.command(_name, help=_line)(lambda: None)
+app = _group("conformesh", _root)
 
 
 def main() -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import threading
+import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import timedelta
 from typing import Any
 
 import typer
@@ -49,6 +51,11 @@ def _in_words(error: Exception) -> str:
     return f"unexpected {type(error).__name__}: {_one_line(str(error))}; --debug shows the traceback"
 
 
+def say(text: str) -> None:
+    """Say on stderr how the work goes, one line at a time."""
+    _say(_one_line(text))
+
+
 def note(text: str) -> None:
     """Say on stderr what was decided for the user."""
     _say(f"note: {_one_line(text)}")
@@ -79,7 +86,8 @@ def _one_line(text: str) -> str:
 class Progress:
     """Count steps; from the first second on a bar on stderr shows them, where stderr is a terminal.
 
-    A thread draws the bar, so that work which never reports, such as a first compilation, has its clock too.
+    A thread draws the bar, so that work which never reports, such as a first compilation, has its clock too. Where the
+    total is known, which may be later than the start, the bar also says how much time is left at the pace so far.
     """
 
     def __init__(self, what: str, total: int | None = None, unit: str = "") -> None:
@@ -87,6 +95,7 @@ class Progress:
         self.total = total
         self.unit = unit
         self.steps = 0
+        self._from = (0, time.monotonic())  # steps and time where the pace is measured from
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._draw, daemon=True) if sys.stderr.isatty() else None
 
@@ -94,6 +103,16 @@ class Progress:
         """Finish one step, and say what comes next."""
         self.steps += 1
         self.what = what or self.what
+
+    def begin(self, total: int | None, done: int = 0, what: str | None = None) -> None:
+        """Start counting, again or later than the clock: so many steps in all, some of which were done before."""
+        self.total, self.steps, self.what = total, done, what or self.what
+        self._from = (done, time.monotonic())
+
+    def left(self) -> float | None:
+        """Return the seconds left at the pace so far; None where nothing can be said."""
+        done, passed = self.steps - self._from[0], time.monotonic() - self._from[1]
+        return None if self.total is None or done <= 0 else max(0.0, (self.total - self.steps) * passed / done)
 
     def __enter__(self) -> Progress:
         if self._thread is not None:
@@ -112,13 +131,20 @@ class Progress:
         from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
         from rich.progress import Progress as Bar
 
-        of = "" if self.total is None else f" of {self.total}"
-        count = TextColumn("{task.completed:,.0f}" + of + (f" {self.unit}" if self.unit else ""))
-        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn())
+        count, left = TextColumn("{task.fields[count]}"), TextColumn("{task.fields[left]}")
+        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn(), left)
         with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(self.what, total=self.total)
+            task = bar.add_task(self.what, total=self.total, **self._words())
             while not self._done.wait(0.1):
-                bar.update(task, completed=self.steps, description=self.what)
+                bar.update(task, completed=self.steps, total=self.total, description=self.what, **self._words())
+
+    def _words(self) -> dict[str, Any]:
+        of = "" if self.total is None else f" of {self.total:,}"
+        left = self.left()
+        return {
+            "count": f"{self.steps:,}{of}" + (f" {self.unit}" if self.unit else ""),
+            "left": "" if left is None else f"{timedelta(seconds=round(left))} left",
+        }
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -50,8 +50,12 @@ def topologies(as_json: AsJson = False) -> None:
     _show(rows, ("topology", "summary", "random", "options"), as_json)
 
 
-def scores(as_json: AsJson = False) -> None:
-    """List the nonconformity scores; their options go to calibrate and predict as --score-option key=value."""
+def scores(ctx: typer.Context, as_json: AsJson = False) -> None:
+    """List the nonconformity scores, or make some; their options go to commands as --score-option key=value."""
+    if ctx.invoked_subcommand is not None:
+        if as_json:
+            raise typer.BadParameter(f"--json belongs behind {ctx.invoked_subcommand}")
+        return
     from conformesh.scores import SCORES
 
     rows = [

@@ -52,7 +52,7 @@ class Table:
             found = [*self.columns]
             close = get_close_matches(name, found, n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{self.name}: needs a column {name!r}, found {_listed(found)}{hint}")
+            raise ValueError(f"{self.name}: needs a column {name!r}, found {listed(found)}{hint}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
@@ -183,6 +183,7 @@ def _array(data: bytes, name: str) -> NDArray[Any]:
         raise ValueError(f"{name}: cannot be read as NPY without Python objects: {problem}") from None
 
 
-def _listed(names: Sequence[str], most: int = 8) -> str:
+def listed(names: Sequence[str], most: int = 8) -> str:
+    """Return names in quotes, the first few where there are many."""
     shown = ", ".join(map(repr, names[:most])) or "none"
     return shown + (f" and {len(names) - most} more" if len(names) > most else "")

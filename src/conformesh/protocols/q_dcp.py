@@ -128,8 +128,8 @@ def _estimate(
     rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
     start = s0 if options.start == "s0" else np.zeros_like(s0)
     c = np.array([[rate.c] for rate in rates]) * np.ones_like(gamma)
-    knobs = _Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
-    s = yield from _admm(site, samples, gamma, s0, start, knobs, options.rounds, wire)
+    knobs = Knobs(c, np.full_like(gamma, options.kappa), np.full_like(gamma, options.mu))
+    s = yield from admm(site, samples, gamma, s0, start, knobs, options.rounds, wire)
     rounds = averaging_rounds(site, spectrum, options.averaging)
     estimates = yield from agreed_mean(s, site, constant_weights(site.network, spectrum), rounds, wire)
     distance = np.zeros_like(gamma)
@@ -159,9 +159,9 @@ def _continued(
     for stage in range(options.continuation):
         w = np.maximum(spread / FALL**stage, floor)
         curvature = (np.maximum(site.totals, 1) / site.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
-        knobs = _Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
+        knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
         share = max(options.rounds // options.continuation, 1)
-        s = yield from _admm(site, samples, gamma, s0, s0, knobs, share, wire)
+        s = yield from admm(site, samples, gamma, s0, s0, knobs, share, wire)
         s0 = yield from agreed_mean(s, site, weights, rounds, wire)
     return s0
 
@@ -188,7 +188,7 @@ def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Sp
 
 
 @dataclass(frozen=True, eq=False)
-class _Knobs:
+class Knobs:
     """Penalty c, sharpness kappa and regulariser mu of every (trial, alpha)."""
 
     c: Floats
@@ -196,18 +196,33 @@ class _Knobs:
     mu: Floats
 
 
-def _admm(
-    site: Site, samples: Samples, gamma: Floats, s0: Floats, start: Floats, knobs: _Knobs, rounds: int, wire: Wire
+def admm(
+    site: Site,
+    samples: Samples,
+    gamma: Floats,
+    s0: Floats,
+    start: Floats,
+    knobs: Knobs,
+    rounds: int,
+    wire: Wire,
+    loops: int = 0,
 ) -> Protocol[Floats]:
-    """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round."""
+    """Iterate [Wen2025] Algorithm 1, Eq. (10), Eq. (11), Eq. (12), in neighbour sums: one number per round.
+
+    With `loops` a device counts itself as so many neighbours more, as the code behind the published figures does.
+    """
     shape = s0.shape
     problems = s0.size
 
     def per_problem(values: Floats) -> Floats:
         return np.ascontiguousarray(np.broadcast_to(values, shape)).reshape(-1)
 
-    degree, half_c, mu = per_problem(site.degree[:, None, None]), per_problem(knobs.c / 2), per_problem(knobs.mu)
-    kappa = per_problem(knobs.kappa)
+    degree, half_c, mu = (
+        per_problem(site.degree[:, None, None] + loops),
+        per_problem(knobs.c / 2),
+        per_problem(knobs.mu),
+    )
+    kappa, mu = per_problem(knobs.kappa), per_problem(knobs.mu)
     slope = mu + 2 * half_c * degree
     fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + mu * s0.reshape(-1)
     s, duals = start.ravel().copy(), np.zeros(problems)
@@ -233,6 +248,8 @@ def _admm(
         sent = wire(s.reshape(shape))
         own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
         neighbours = (yield Sum(sent)).reshape(-1)
+        if loops:
+            neighbours = neighbours + loops * own
     return s.reshape(shape)
 
 

@@ -17,6 +17,7 @@ Array = NDArray[Any]
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Task = Literal["classification", "regression"]
+Reads = Literal["probabilities", "logits"]
 
 LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
 HINT = "use score 'logit' or apply softmax"
@@ -65,9 +66,16 @@ class Score(ABC):
 
 
 class ClassificationScore(Score):
-    """A score of labels; `outputs` has one row per example and one column per class."""
+    """A score of labels; `outputs` has one row per example and one column per class.
+
+    Attributes
+    ----------
+    reads
+        What `outputs` must be, "probabilities" or "logits".
+    """
 
     task: ClassVar[Task] = "classification"
+    reads: ClassVar[Reads] = "probabilities"
 
     @abstractmethod
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:

@@ -19,6 +19,7 @@ from conformesh.scores.base import (
     Bools,
     ClassificationScore,
     Floats,
+    Reads,
     checked_table,
     labels_of,
     per_row,
@@ -99,6 +100,7 @@ class Logit(_OneMinus):
 
     name: ClassVar[str] = "logit"
     summary: ClassVar[str] = "one minus the label's raw logit"
+    reads: ClassVar[Reads] = "logits"
     low: ClassVar[float] = -np.inf
     high: ClassVar[float] = np.inf
 

@@ -1,0 +1,189 @@
+"""``conformesh scores train``: train the shared model, and save its outputs for the held-out images."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+from conformesh.cli.options import as_type, whole
+from conformesh.data.datasets import DATASETS, HELD, load_images
+from conformesh.data.downloads import CHUNK
+from conformesh.data.images import ImageData
+from conformesh.data.writing import check_ending, write_columns
+from conformesh.training.recipe import SCHEDULES, Recipe
+from conformesh.training.torch_extra import DEVICES, needs_torch, pick_device
+from conformesh.training.train import Epoch, Observer, Trained, train_model
+
+STANDARD = Recipe()
+
+
+def train(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help=f"{', '.join(DATASETS)}, or the .npz file of another MedMNIST.")
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Where logits and labels go.")] = Path("outputs.npz"),
+    data: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR|FILE", help="Where the images are or go; by default ~/.cache/conformesh.", show_default=False
+        ),
+    ] = None,
+    download: Annotated[bool, typer.Option("--download/--no-download", help="Fetch images that are not there.")] = True,
+    held: Annotated[str, typer.Option(metavar="|".join(HELD), help="Which images are held out.")] = HELD[0],
+    epochs: Annotated[str, typer.Option(metavar="<int>", help="Passes over the training images.")] = str(
+        STANDARD.epochs
+    ),
+    batch: Annotated[str, typer.Option(metavar="<int>", help="Images in a step.")] = str(STANDARD.batch),
+    lr: Annotated[str, typer.Option(metavar="<float>", help="The largest learning rate.")] = str(STANDARD.lr),
+    schedule: Annotated[
+        str, typer.Option(metavar="|".join(SCHEDULES), help="How the learning rate changes.")
+    ] = STANDARD.schedule,
+    weight_decay: Annotated[str, typer.Option(metavar="<float>", help="Pull of the weights towards 0.")] = str(
+        STANDARD.weight_decay
+    ),
+    smoothing: Annotated[str, typer.Option(metavar="<float>", help="Label smoothing; changes the scores.")] = str(
+        STANDARD.smoothing
+    ),
+    width: Annotated[str, typer.Option(metavar="<float>", help="Factor of the 16, 32 and 64 channels.")] = str(
+        STANDARD.width
+    ),
+    device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.")] = DEVICES[0],
+    threads: Annotated[
+        str | None, typer.Option(metavar="<int>", help="Processor cores to use; by default all.", show_default=False)
+    ] = None,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.")] = "0",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Saved after every epoch; by default beside --out, as .checkpoint.", show_default=False
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.")] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Train a small ResNet-14 on images, and save its outputs for the images that were held out.
+
+    The outputs are what `conformesh scores make` and `conformesh reproduce --data` read. A run that was interrupted
+    goes on from its last epoch when the same command is given again. Needs PyTorch: pip install 'conformesh[torch]'.
+    """
+    recipe = Recipe(
+        epochs=whole(epochs, "epochs", 1),
+        batch=whole(batch, "batch", 2),
+        lr=as_type(lr, float, "lr"),
+        schedule=schedule,
+        weight_decay=as_type(weight_decay, float, "weight-decay"),
+        smoothing=as_type(smoothing, float, "smoothing"),
+        width=as_type(width, float, "width"),
+        seed=whole(seed, "seed", 0),
+    )
+    check_ending(out, (".npz",))
+    place = _prepared(device, None if threads is None else whole(threads, "threads", 1))
+    saved = out.with_suffix(".checkpoint") if checkpoint is None else checkpoint
+    for file in (out, saved):  # hours before they are written
+        file.parent.mkdir(parents=True, exist_ok=True)
+    start = time.perf_counter()
+    images = _load(dataset, data, held, download)
+    trained = _train(images, recipe, place, saved, resume)
+    write_columns(out, {"logits": trained.logits, "labels": trained.labels})
+    facts = _facts(dataset, images, trained, recipe, time.perf_counter() - start)
+    facts |= {"checkpoint": str(saved), "out": str(out)}
+    if as_json:
+        print(json.dumps(facts))
+    else:
+        console.print_facts("conformesh scores train", _in_words(facts))
+
+
+def _prepared(device: str, threads: int | None) -> str:
+    """See to it that PyTorch and the device are there before anything is downloaded."""
+    try:
+        torch = needs_torch()
+    except ImportError as problem:
+        raise ValueError(str(problem)) from problem
+    if threads is not None:
+        torch.set_num_threads(threads)
+    return pick_device(device)
+
+
+def _load(dataset: str, data: Path | None, held: str, download: bool) -> ImageData:
+    def arrived(done: int, total: int | None) -> None:
+        if not progress.unit:  # the first bytes
+            console.note(f"downloading {DATASETS[dataset].source.url}")
+            progress.unit = "MB"
+            progress.begin(None if total is None else -(-total // CHUNK), what=f"downloading {dataset}")
+        progress.steps = -(-done // CHUNK)
+
+    with console.Progress(f"reading {dataset}") as progress:
+        return load_images(dataset, data, held=held, download=download, observer=arrived)
+
+
+def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: bool) -> Trained:
+    done = 0
+
+    def tell(epoch: Epoch) -> None:
+        nonlocal done
+        done = epoch.number
+        progress.what = _under_way(done + 1, recipe.epochs)
+        console.say(
+            f"epoch {epoch.number} of {recipe.epochs}: loss {epoch.loss:.4f}, accuracy {epoch.accuracy:.4f}, "
+            f"{epoch.seconds:.1f} s"
+        )
+
+    def begin(total: int, before: int) -> None:
+        nonlocal done
+        done = before * recipe.epochs // total
+        progress.begin(total, before, _under_way(done + 1, recipe.epochs))
+        if done:
+            console.note(f"going on after epoch {done} of {recipe.epochs}, from {saved}; --no-resume starts anew")
+
+    try:
+        with console.Progress("preparing", unit="steps") as progress:
+            observer = Observer(begin, progress.step, tell)
+            return train_model(images, recipe, device=device, checkpoint=saved, resume=resume, observer=observer)
+    except KeyboardInterrupt:
+        if done:
+            console.note(f"epoch {done} of {recipe.epochs} is saved in {saved}; the same command goes on from there")
+        raise
+
+
+def _under_way(epoch: int, epochs: int) -> str:
+    return f"epoch {epoch} of {epochs}" if epoch <= epochs else "computing the outputs"
+
+
+def _facts(dataset: str, images: ImageData, trained: Trained, recipe: Recipe, seconds: float) -> dict[str, Any]:
+    last = trained.history[-1]
+    return {
+        "dataset": dataset,
+        "classes": images.classes,
+        "train_images": len(images.train_images),
+        "held_images": len(images.held_images),
+        "accuracy": trained.accuracy,
+        "train_loss": last.loss,
+        "train_accuracy": last.accuracy,
+        "parameters": trained.model.parameters,
+        "device": trained.device,
+        "resumed_epochs": trained.resumed,
+        "recipe": asdict(recipe),
+        "seconds": seconds,
+    }
+
+
+def _in_words(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    recipe = facts["recipe"]
+    return [
+        ("accuracy", f"{facts['accuracy']:.4f} on {facts['held_images']:,} held-out images"),
+        (
+            "training",
+            f"loss {facts['train_loss']:.4f}, accuracy {facts['train_accuracy']:.4f} in epoch {recipe['epochs']}, on "
+            f"{facts['train_images']:,} images of {facts['classes']} classes",
+        ),
+        ("model", f"ResNet-14, width {recipe['width']:g}, {facts['parameters']:,} parameters, on {facts['device']}"),
+        ("outputs", facts["out"]),
+        ("checkpoint", facts["checkpoint"]),
+        ("seconds", f"{facts['seconds']:.1f}"),
+    ]

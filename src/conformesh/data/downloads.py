@@ -1,0 +1,75 @@
+"""Published files, fetched once: checked against their MD5, and never there in half."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from conformesh._version import __version__
+
+Observer = Callable[[int, int | None], None]  # bytes so far, bytes in all where the server says
+
+CHUNK = 1 << 20
+TIMEOUT = 30.0  # seconds without a byte
+
+
+@dataclass(frozen=True)
+class Source:
+    """A published file: what it is called, where it is, and its MD5 (None: not known, not checked)."""
+
+    file: str
+    url: str
+    md5: str | None
+
+
+def cache_folder() -> Path:
+    """Return where downloads go: ``conformesh`` in XDG_CACHE_HOME, which is ``~/.cache`` unless set."""
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path.home() / ".cache") / "conformesh"
+
+
+def fetch(source: Source, folder: Path, observer: Observer | None = None) -> Path:
+    """Download a file into a folder and return its path; after an error the folder is as it was before."""
+    target = folder / source.file
+    by_hand = f"try again, or get {source.url} some other way and put it there as {target}"
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{source.file}.{os.getpid()}.part"
+    try:
+        with part.open("wb") as out:
+            found = _receive(source.url, out, observer)
+        if source.md5 in (None, found):
+            return part.replace(target)
+    except (OSError, http.client.HTTPException, EOFError) as problem:
+        why = getattr(problem, "reason", None) or problem
+        if isinstance(problem, urllib.error.HTTPError):
+            problem.close()
+        raise ConnectionError(f"{source.file} could not be downloaded ({why}); {by_hand}") from problem
+    finally:
+        part.unlink(missing_ok=True)
+    raise ConnectionError(f"{source.file}: needed MD5 {source.md5}, what arrived has {found}; {by_hand}")
+
+
+def _receive(url: str, out: BinaryIO, observer: Observer | None) -> str:
+    """Copy what a URL sends, and return its MD5."""
+    digest, done = hashlib.md5(usedforsecurity=False), 0
+    request = urllib.request.Request(url, headers={"User-Agent": f"conformesh/{__version__}"})
+    answer: Any
+    with urllib.request.urlopen(request, timeout=TIMEOUT) as answer:
+        length = answer.headers.get("Content-Length")
+        total = int(length) if length else None
+        while chunk := answer.read(CHUNK):
+            out.write(chunk)
+            digest.update(chunk)
+            done += len(chunk)
+            if observer is not None:
+                observer(done, total)
+    if total is not None and done != total:
+        raise EOFError(f"the connection ended after {done:,} of {total:,} bytes")
+    return digest.hexdigest()

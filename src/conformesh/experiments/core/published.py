@@ -1,0 +1,54 @@
+"""The published points, where they are known: Figures 2 and 4, read off their vector graphics, and Table 1.
+
+Set sizes are per class, as printed in the figures; the standard deviations are those behind the bands, which are
+mean +- 1.96 std / sqrt(10).
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from dataclasses import dataclass
+from functools import cache
+from importlib.resources import files
+
+from conformesh.experiments.core.results import BAND
+
+DRAWS = 10
+
+
+@dataclass(frozen=True)
+class Published:
+    """One published point; sizes are shares of all classes."""
+
+    line: str
+    x: float
+    coverage: float
+    coverage_std: float
+    size: float
+    size_std: float
+
+    @property
+    def coverage_half(self) -> float:
+        """Half the width of the published band around the coverage."""
+        return BAND * self.coverage_std / math.sqrt(DRAWS)
+
+    @property
+    def size_half(self) -> float:
+        """Half the width of the published band around the size."""
+        return BAND * self.size_std / math.sqrt(DRAWS)
+
+
+def published(experiment: str) -> list[Published]:
+    """Return the published points of an experiment; none where only the picture was printed."""
+    return _table().get(experiment, [])
+
+
+@cache
+def _table() -> dict[str, list[Published]]:
+    text = files("conformesh.experiments").joinpath("published.csv").read_text(encoding="utf-8")
+    found: dict[str, list[Published]] = {}
+    for row in csv.DictReader(text.splitlines()):
+        numbers = ("x", "coverage", "coverage_std", "size_per_class", "size_per_class_std")
+        found.setdefault(row["experiment"], []).append(Published(row["line"], *(float(row[name]) for name in numbers)))
+    return found

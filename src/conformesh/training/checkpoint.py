@@ -1,0 +1,64 @@
+"""Checkpoints: all that a run needs to go on as if it had not been interrupted."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conformesh.training.torch_extra import needs_torch
+
+KIND = "conformesh checkpoint 1"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A model after some epochs.
+
+    The learning rate and all randomness follow from the recipe and the epoch, so neither has a state to keep.
+
+    Attributes
+    ----------
+    settings
+        What makes runs comparable: the recipe, the data and the shape of the model.
+    history
+        For each epoch its number, loss, accuracy and seconds.
+    layers, optimizer, scaler
+        The states of the model, of its momentum, and of the scale of its half-precision gradients.
+    """
+
+    settings: dict[str, Any]
+    history: list[dict[str, Any]]
+    layers: dict[str, Any]
+    optimizer: dict[str, Any]
+    scaler: dict[str, Any]
+
+    def save(self, path: Path) -> None:
+        """Write the file so that an interruption leaves the earlier one."""
+        part = path.with_name(f".{path.name}.{os.getpid()}.part")
+        try:
+            needs_torch().save({"kind": KIND, **vars(self)}, part)
+            part.replace(path)
+        finally:
+            part.unlink(missing_ok=True)
+
+    @classmethod
+    def load(cls, path: Path, device: str, settings: dict[str, Any]) -> Checkpoint:
+        """Read the file, which holds nothing but numbers and text, and which must be of a run with these settings."""
+        mend = f"use another checkpoint file, or do not resume (--no-resume), which replaces {path}"
+        data = io.BytesIO(path.read_bytes())
+        try:
+            found = needs_torch().load(data, map_location=device, weights_only=True)
+            if not isinstance(found, dict) or found.pop("kind", None) != KIND:
+                raise ValueError("it is not one of conformesh")
+            checkpoint = cls(**found)
+        except Exception as problem:  # a damaged file can fail in any way
+            why = (str(problem).strip() or type(problem).__name__).splitlines()[0]
+            raise ValueError(f"{path}: cannot be read as a checkpoint: {why}; {mend}") from None
+        for name, asked in settings.items():
+            held = checkpoint.settings.get(name)
+            if held != asked:
+                raise ValueError(f"{path}: is a checkpoint of a run with {name} {held}, now it is {asked}; {mend}")
+        return checkpoint

@@ -1,0 +1,205 @@
+"""Every entry of EXPERIMENTS: its page says what it reproduces, and its grids are sound in all four cases."""
+
+import inspect
+import json
+from collections import Counter
+from dataclasses import asdict
+from importlib import import_module
+
+import pytest
+
+from conformesh import METHODS, TOPOLOGIES
+from conformesh.experiments import EXPERIMENTS, get_experiment
+from conformesh.experiments.core.conventions import POOLED, TALKING
+from conformesh.experiments.core.experiment import LEVELS, Case, in_convention
+from conformesh.experiments.core.points import VARIANTS, network_of
+from conformesh.experiments.core.published import published
+from conformesh.experiments.core.runner import SCORES, Request
+from conformesh.experiments.core.settings import DATA
+from conformesh.methods import make_options
+
+CASES = [(variant, scores) for variant in VARIANTS for scores in SCORES]
+
+
+@pytest.fixture(params=EXPERIMENTS)
+def experiment(request):
+    return get_experiment(request.param)
+
+
+def case_of(experiment, variant, scores, **more):
+    return Case(experiment.name, variant, scores, **more)
+
+
+def work(points):
+    """How much there is to run, in rounds times draws times alphas; what needs none counts as one."""
+    return sum(
+        point.options.get("rounds", 1)
+        * (point.setting.draws if point.draws is None else len(point.draws))
+        * len(point.alphas)
+        for point in points
+    )
+
+
+def test_the_page_opens_with_its_item_and_what_is_reproduced(experiment):
+    page = inspect.getdoc(import_module(f"conformesh.experiments.{EXPERIMENTS[experiment.name]}"))
+    assert page.startswith(f"{experiment.item}: ")
+    heads = [line.split("  ")[0] for line in page.splitlines() if line and not line.startswith(" ")]
+    assert heads[1:5] == ["Reproduces", "Data", "Cost", "Expected"]
+    assert heads[5:] in ([], ["Departures"])
+
+
+def test_it_is_described_and_judged(experiment):
+    assert experiment.data in DATA
+    assert experiment.findings
+    assert all(finding.says.endswith(".") for finding in experiment.findings)
+    assert experiment.about.endswith(".")
+    assert experiment.item.split()[0] in {"Figure", "Table"}
+    assert {*experiment.remarks} <= {*VARIANTS, *(f"{variant}, {scores}" for variant, scores in CASES)}
+
+
+@pytest.mark.parametrize("quick", [False, True])
+@pytest.mark.parametrize(("variant", "scores"), CASES)
+def test_points_are_well_formed(experiment, variant, scores, quick):
+    case = case_of(experiment, variant, scores, draws=2 if quick else 10, seed=7, quick=quick)
+    points = experiment.points(case)
+    for point in points:
+        assert (point.experiment, point.variant) == (experiment.name, variant)
+        assert point.setting == case.setting(experiment.data, point.setting.devices)
+        assert (point.setting.scores, point.setting.seed, point.setting.draws) == (scores, 7, case.draws)
+        assert point.setting.shares == {"as-written": "equal", "as-released": "random"}[variant]
+        assert all(0 < alpha < 1 for alpha in point.alphas)
+        assert point.draws is None or {*point.draws} <= {*range(case.draws)}
+        json.dumps(asdict(point))  # its key can be made
+    keys = Counter(point.key("") for point in points)
+    assert max(keys.values()) == 1
+    # a place on a line belongs to one point, or to one point of each draw
+    places = Counter(
+        (point.line, point.x if point.x is not None else 1 - alpha, draw)
+        for point in points
+        for alpha in point.alphas
+        for draw in point.draws or range(case.draws)
+    )
+    assert max(places.values()) == 1
+
+
+@pytest.mark.parametrize(("variant", "scores"), CASES)
+def test_graphs_exist_at_every_size(experiment, variant, scores):
+    points = experiment.points(case_of(experiment, variant, scores, draws=2))
+    for topology, devices in {(point.topology, point.setting.devices) for point in points}:
+        assert topology in TOPOLOGIES
+        assert devices <= DATA[experiment.data][1]
+        some = next(p for p in points if (p.topology, p.setting.devices) == (topology, devices))
+        assert network_of(some).devices == devices
+
+
+@pytest.mark.parametrize(("variant", "scores"), CASES)
+def test_quick_is_smaller(experiment, variant, scores):
+    quick, full = (
+        experiment.points(case)
+        for case in (
+            case_of(experiment, variant, scores, draws=2, quick=True),
+            case_of(experiment, variant, scores),
+        )
+    )
+    assert len(quick) <= len(full)
+    assert work(quick) * 4 <= work(full)
+    assert {point.line for point in quick} == {point.line for point in full}
+
+
+@pytest.mark.parametrize(("variant", "scores"), CASES)
+def test_references_are_in_each(experiment, variant, scores):
+    for quick in (False, True):
+        points = experiment.points(case_of(experiment, variant, scores, quick=quick))
+        methods = {point.line: point.method for point in points}
+        assert methods["CP"] == ("cp" if variant == "as-written" else "cp-released")
+        assert methods["FCP"] == (
+            "fcp-released" if (experiment.name, variant) == ("star-table", VARIANTS[1]) else "fcp"
+        )
+        assert methods["E-DCP"] == "e-dcp"
+
+
+@pytest.mark.parametrize(("variant", "scores"), CASES)
+def test_every_method_takes_its_options(experiment, variant, scores):
+    for point in experiment.points(case_of(experiment, variant, scores)):
+        if point.method in METHODS:
+            make_options(point.method, point.options)
+            continue
+        function = (TALKING | POOLED)[point.method]
+        inspect.signature(function).bind("site", "samples", "given", **point.options)
+
+
+def test_published_points_stand_where_points_do(experiment):
+    points = experiment.points(case_of(experiment, "as-released", "logits"))
+    places = {(p.line, round(1 - a, 2) if p.x is None else p.x) for p in points for a in p.alphas}
+    assert {(theirs.line, theirs.x) for theirs in published(experiment.name)} <= places
+
+
+# --- conventions ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("variant", "scores", "method", "expected"),
+    [
+        ("as-written", "logits", "q-dcp", ("q-dcp", {"start": "zeros", "bound": "paper", "rounds": 9})),
+        ("as-released", "logits", "q-dcp", ("q-dcp-released", {"rounds": 9})),
+        ("as-written", "logits", "h-dcp", ("h-dcp-printed", {"over": "scores", "rounds": 9})),
+        ("as-written", "confidences", "h-dcp", ("h-dcp-printed", {"over": "unit", "rounds": 9})),
+        ("as-released", "confidences", "h-dcp", ("h-dcp-printed", {"rounds": 9})),
+        ("as-released", "logits", "cp", ("cp-released", {"rounds": 9})),
+        ("as-released", "logits", "fcp", ("fcp-released", {"rounds": 9})),
+        ("as-released", "logits", "fedcp-qq", ("fedcp-qq-published", {"rounds": 9})),
+        ("as-written", "logits", "fedcp-qq", ("fedcp-qq", {"rounds": 9})),
+        ("as-released", "logits", "e-dcp", ("e-dcp", {"rounds": 9})),
+    ],
+)
+def test_methods_in_the_conventions_of_text_and_code(variant, scores, method, expected):
+    given = {"rounds": 9}
+    assert in_convention(variant, scores, method, given) == expected
+    assert given == {"rounds": 9}
+
+
+def test_what_an_experiment_says_goes_before_the_convention():
+    assert in_convention("as-written", "logits", "q-dcp", {"bound": "sound"})[1]["bound"] == "sound"
+
+
+def test_quick_looks_keep_the_ends():
+    case = Case("x", "as-written", "logits", quick=True)
+    assert case.thinned(LEVELS) == (0.1, 0.5, 0.9)
+    assert case.thinned((1, 2), keep=3) == (1, 2)
+    assert case.thinned(range(10), keep=4) == (0, 3, 6, 9)
+    assert (case.rounds(3000), case.rounds(8000), case.rounds(1500)) == (300, 800, 1500)
+    full = Case("x", "as-written", "logits")
+    assert full.thinned(LEVELS) == LEVELS
+    assert full.rounds(3000) == 3000
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+def test_items_are_other_names(experiment):
+    number = experiment.item.split()[1]
+    assert get_experiment(experiment.item) is experiment
+    assert get_experiment(f"{experiment.item.split()[0].lower()}-{number}") is experiment
+    assert get_experiment(experiment.name.upper()) is experiment
+
+
+def test_names_and_items_are_all_there_once():
+    every = [get_experiment(name) for name in EXPERIMENTS]
+    assert [each.name for each in every] == [*EXPERIMENTS]
+    assert {each.item for each in every} == {f"Figure {i}" for i in range(2, 18)} | {"Table 1"}
+    assert len({each.title for each in every}) == len(every) == 17
+    assert get_experiment("figure-2").name == "q-dcp-alpha"
+    assert get_experiment("table-1").name == "star-table"
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"), [("q-dpc-alpha", "q-dcp-alpha"), ("figur-16", "figure-16"), ("table1", "table-1")]
+)
+def test_unknown_names_suggest_the_nearest(name, nearest):
+    with pytest.raises(ValueError, match=f"unknown experiment '{name}', did you mean '{nearest}'"):
+        get_experiment(name)
+
+
+def test_requests_have_the_cases_tried_here():
+    cases = Request().cases(get_experiment("star-table"))
+    assert {(case.variant, case.scores) for case in cases} == {*CASES}
