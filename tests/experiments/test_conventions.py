@@ -166,7 +166,6 @@ def test_q_dcp_needs_more_scores_for_more_than_all(network):
     assert np.isfinite(found.thresholds[..., 1]).all()
 
 
-@pytest.mark.xfail(strict=True, reason="the quantile of no scores is +inf: s0, the thresholds and epsilon become NaN")
 def test_q_dcp_leaves_devices_without_scores_out_of_s0(network):
     """With 70 and more devices and a uniform draw some have none: on CIFAR-100 it happens with seed 38."""
     (scores,) = trials_of(network, trials=1)
@@ -252,15 +251,6 @@ def test_h_dcp_gives_full_sets_where_the_bound_is_too_large():
     assert np.isposinf(found.thresholds).all()
 
 
-@pytest.mark.xfail(strict=True, reason="levels over an infinite range are NaN", raises=(RuntimeWarning, AssertionError))
-def test_h_dcp_says_or_survives_that_an_output_is_infinite():
-    """The logarithm of a probability of 0 is an output of -inf; thresholds then may be finite or +inf, but not NaN."""
-    network = NETWORKS["complete"]
-    trials = trials_of(network, trials=1)
-    found = printed(h_dcp_printed, trials, network, ranges=np.array([[-np.inf, 3.0]]), rounds=9, bins=10)
-    assert not np.isnan(found.thresholds).any()
-
-
 sixty_fourths = st.integers(-640, 640).map(lambda whole: whole / 64)
 
 
@@ -268,12 +258,17 @@ sixty_fourths = st.integers(-640, 640).map(lambda whole: whole / 64)
     low=sixty_fourths,
     width=st.integers(1, 64).map(lambda whole: whole / 64),
     threshold=sixty_fourths,
-    outputs=st.lists(sixty_fourths, min_size=1, max_size=20),
+    outputs=st.lists(sixty_fourths, max_size=20),
 )
 def test_thresholds_for_plain_outputs_give_the_sets_of_rounded_ones(low, width, threshold, outputs):
-    """Sixty-fourths are exact, so that ties are: a rounded output at the threshold belongs to the set."""
+    """Sixty-fourths are exact, so that ties are: a rounded output at the threshold belongs to the set.
+
+    The outputs that matter are tried as well: the levels around the threshold, and what is just above or below them.
+    """
     plain = _outputs_rounded_up(np.array([threshold]), low, width)[0]
-    for f in outputs:
+    nearest = math.floor((1 - threshold - low) / width)
+    around = [low + width * j + offset for j in range(nearest - 2, nearest + 3) for offset in (-1 / 64, 0.0, 1 / 64)]
+    for f in [*outputs, *around]:
         levels_below = math.ceil((Fraction(f) - Fraction(low)) / Fraction(width))
         rounded = Fraction(low) + levels_below * Fraction(width)
         assert (1 - f <= plain) == (1 - rounded <= Fraction(threshold))

@@ -223,14 +223,12 @@ def test_extreme_sizes_can_be_drawn(drawn, tmp_path, sizes, axis):
     assert (panel.get_xscale() == "log") == (axis == BITS)
 
 
-@pytest.mark.xfail(strict=True, reason="a logarithmic axis is set before its limits", raises=UserWarning)
 def test_equal_sizes_everywhere_can_be_drawn(tmp_path):
     found = curves({"chain": {10: value(1.0, 100.0), 99: value(1.0, 100.0)}, "CP": {0.9: value(1.0, 100.0)}})
     experiment = replace(get_experiment("q-dcp-convergence"), axis=ROUNDS)
     draw(experiment, "logits", dict.fromkeys(VARIANTS, found), "full", True, tmp_path / "full")
 
 
-@pytest.mark.xfail(strict=True, reason="a table names published points in its legend where it has none")
 def test_the_legend_names_published_points_only_where_they_are(real, invented, drawn):
     for name in NAMES:
         assert "published" in legend_of(drawn["real", f"{name}-logits"])
@@ -356,7 +354,6 @@ def test_the_report_says_what_is_synthetic(real, invented):
     assert "made-up.npz" in text
 
 
-@pytest.mark.xfail(strict=True, reason="the overview shows verdicts on logits alone")
 def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
     (tmp_path / "p.png").write_bytes(b"picture")
     verdict, found = Verdict((), (Judged("a", True, "b"),)), curves({"chain": {0.9: value()}})

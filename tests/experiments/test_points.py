@@ -108,7 +108,6 @@ def loaded_modules():
     return {Path(line).relative_to(PACKAGE).as_posix() for line in done.stdout.split()}
 
 
-@pytest.mark.xfail(strict=True, reason="keys.py (the search of E-DCP) and certificate.py (costs) are not in DECIDING")
 def test_every_module_that_computing_loads_is_in_the_digest():
     deciding = {path.relative_to(PACKAGE).as_posix() for pattern in DECIDING for path in PACKAGE.glob(pattern)}
     assert len(deciding) > 30
@@ -157,9 +156,8 @@ def test_a_row_for_each_draw_and_alpha(cifar, method, variant):
     assert {row["line"] for row in rows} == {"L"}
     assert [row["x"] for row in rows] == [0.7, 0.5, 0.2] * 2
     for row in rows:
-        assert 0 <= row["coverage"] <= 1 + 1e-12
-        assert 0 <= row["size"] <= 100 + 1e-9
-        assert row["classes"] == 100
+        assert 0 <= row["coverage"] <= 1
+        assert 0 <= row["size"] <= row["classes"] == 100
         assert row["certificate"] == "none" or method in METHODS
         assert (row["epsilon"] is None) == (method not in {"q-dcp", "q-dcp-released", "h-dcp-printed"}), row["epsilon"]
         assert all(type(row[name]) is int for name in ("draw", "classes", "rank_margin", "rounds"))

@@ -120,5 +120,8 @@ def test_verdicts_in_words():
     assert str(Verdict((inside, far), (), "of that")) == (
         "differs (1 of 2 published points met, 1 of them inside a band), because of that"
     )
+    assert Verdict((inside, far), (), "of that").summary == (
+        "differs (1 of 2 published points met, 1 of them inside a band)"
+    )
     assert str(Verdict((), (holds, fails))) == "differs (1 of 2 findings hold)"
     assert str(Verdict((), ())) == "agrees"

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
@@ -33,8 +33,14 @@ def drawn(kind, rng, n):
     st.floats(-1, 2),
     st.sampled_from(["normal", "ties", "tight"]),
 )
+@example(471306793, 122, 30.0, 1e-3, 0.0, "ties")  # Newton's method alone jumps between two plateaus for ever
+@example(2390318880, 299, 1e5, 2000.0, 0.0, "normal")
+@example(2624521507, 2, 1e5, 1.0, 1.2816372905797557, "normal")
 def test_root_equals_a_root_finder(seed, n, kappa, slope, level, kind):
-    """Both solve F(s) + slope s = rhs, which rises everywhere; roots agree to about a billionth."""
+    """Both solve F(s) + slope s = rhs, which rises everywhere; roots agree to about a billionth.
+
+    The examples are such that a bracketed Newton's method without a rule on its steps fails them.
+    """
     rng = np.random.default_rng(seed)
     values = drawn(kind, rng, n)
     rhs = level * n + slope * rng.normal()

@@ -14,7 +14,7 @@ from conformesh.experiments.core.grids import over_values
 from conformesh.experiments.core.points import Point
 from conformesh.experiments.core.remarks import COARSE, for_confidences
 
-ROUNDS = (*range(10, 101, 10), *range(150, 1001, 50))
+ROUNDS = (*range(10, 101, 10), *range(150, 1001, 50), *range(1100, 2001, 100))
 
 
 def points(case: Case) -> list[Point]:

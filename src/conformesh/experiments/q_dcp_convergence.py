@@ -15,7 +15,7 @@ from conformesh.experiments.core.grids import over_values
 from conformesh.experiments.core.points import Point
 from conformesh.experiments.core.remarks import FULL_SETS
 
-ROUNDS = (10, 50, *range(100, 3001, 100))
+ROUNDS = (10, 50, *range(100, 3001, 100), *range(3500, 10_001, 500))
 
 
 def points(case: Case) -> list[Point]:

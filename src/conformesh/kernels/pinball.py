@@ -25,7 +25,7 @@ from conformesh.kernels.segments import bisect_right
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
 CROWDED = 24  # scores in the window from which building an interpolant pays
-NEWTON_STEPS = 100
+NEWTON_STEPS = 200  # two halvings for each bit of a float64 at the very most, in practice 3 to 6
 
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
 
@@ -84,10 +84,15 @@ def _chebyshev(coefficients: Any, t: float) -> Any:
 def _solve(
     values: Any, start: int, stop: int, kappa: float, slope: float, rhs: float, x: float, centre: Any, coefficients: Any
 ) -> float:
-    """Find the root by Newton's method from x, kept inside a shrinking bracket."""
+    """Find the root by Newton's method from x, kept inside a shrinking bracket.
+
+    Between two plateaus Newton's method can jump back and forth for ever, inside the bracket: so a step must be at most
+    half of the one before, or the bracket is halved instead.
+    """
     low = (rhs - (stop - start)) / slope
     high = rhs / slope
     x = min(max(x, low), high)
+    before = np.inf
     for _ in range(NEWTON_STEPS):
         t = kappa * (x - centre[0])
         if abs(t) <= 1.0:  # False when there is no interpolant: the centre is nan
@@ -111,9 +116,10 @@ def _solve(
         else:
             low = max(low, x)
         new = x - g / (df + slope)
-        if not (low <= new <= high):  # Newton left the bracket: halve it instead
+        if not (low <= new <= high) or abs(new - x) > 0.5 * before:
             new = 0.5 * (low + high)
         moved = abs(new - x)
+        before = moved
         x = new
         if moved <= 4e-16 * abs(x) or g == 0.0:
             break

@@ -1,8 +1,8 @@
 """From model outputs to repeated draws of calibration scores on devices, and the measures of a threshold.
 
 A draw splits the rows of one file of model outputs into calibration and test rows, and the calibration rows go to the
-device that holds their class. Draws of one seed are the same rows whatever the number of devices, the kind of score or
-the method, so that lines of a figure differ by their method alone.
+device that holds their class. Draws of one seed are the same rows whatever the kind of score or the method, so that
+lines of a figure differ by their method alone.
 """
 
 from __future__ import annotations
@@ -118,10 +118,17 @@ class Draws:
 
     def __init__(self, outputs: ModelOutputs, setting: Setting) -> None:
         self.setting = setting
+        self.name = outputs.name
         self.classes = outputs.values.shape[1]
         self.rows = len(outputs.labels)
         table = _label_scores(outputs, setting.scores)
         true = table[np.arange(self.rows), outputs.labels]
+        if not np.isfinite(true).all():
+            row = int(np.argmin(np.isfinite(true)))
+            raise ValueError(
+                f"{outputs.name}, row {row}: the true label has probability 0, which has no logit; give logits, or run "
+                "--scores confidences"
+            )
         home = partition(outputs.labels, setting.devices, "class", classes=self.classes)
         self._at_home = [_sorted_pair(table, true, home == k) for k in range(setting.devices)]
         chosen = [self._choose(draw, home) for draw in range(setting.draws)]
@@ -141,7 +148,7 @@ class Draws:
         for k, (rows, share) in enumerate(zip(mine, shares, strict=True)):
             if len(rows) < share:
                 raise ValueError(
-                    f"device {k} needs {share} calibration rows of its classes, but there are only {len(rows)}"
+                    f"{self.name}: device {k} needs {share} calibration rows of its classes, there are {len(rows)}"
                 )
         return np.concatenate(mine)
 
