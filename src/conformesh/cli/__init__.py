@@ -25,6 +25,8 @@ COMMANDS: Table = {
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
+    "node": ("node", "Run one device of a mesh."),
+    "mesh": ("mesh", "One process per device: make the folders of a mesh, change and check them."),
     "reproduce": ("reproduce", "Redo the paper's figures and tables, beside the published points."),
     "methods": ("listing", "The methods, what they promise and what they send."),
     "topologies": ("listing", "The graphs that have a name, and their options."),
@@ -36,6 +38,14 @@ GROUPS: dict[str, Table] = {
         "make": ("scores", "Score a model's outputs, and spread the scores over devices."),
         "synthetic": ("scores", "Outputs of a synthetic model, as hard as a real one's."),
         "train": ("train", "Train a small network on images, and save its outputs."),
+    },
+    "mesh": {
+        "init": ("mesh", "Make the folders of a new mesh, one per device."),
+        "add": ("mesh", "Add a device."),
+        "revoke": ("mesh", "Take a device out, and its certificate with it."),
+        "renew": ("mesh", "Make a new certificate for a device."),
+        "up": ("mesh", "Start all devices on this machine, and show how they agree."),
+        "check": ("mesh", "Files, certificates, scores, agreement, and who answers."),
     },
 }
 

@@ -1,0 +1,274 @@
+"""``conformesh mesh``: make the folders of a mesh, change who is in it, and check that all is well."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+import typer
+
+from conformesh.cli import GROUPS, console
+from conformesh.cli.calibrate import _network, named_score
+from conformesh.cli.options import as_type, checked_options, whole, with_flags
+from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.mesh.checking import Problem, compare_agreements, examine_folder
+from conformesh.mesh.config import FILE, read_device
+from conformesh.mesh.device import ON_LOST
+from conformesh.mesh.folders import (
+    add_device,
+    device_folders,
+    init_mesh,
+    renew_device,
+    revoke_device,
+    scatter_scores,
+)
+from conformesh.mesh.own_scores import EMPTY
+from conformesh.mesh.reach import NOBODY, reach_neighbours
+from conformesh.methods import METHODS, get_method
+from conformesh.network import Network
+from conformesh.scores import SCORES
+from conformesh.topologies import TOPOLOGIES
+
+Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
+Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name.")]
+Days = Annotated[str, typer.Option(metavar="<int>", help="How long a certificate is valid.")]
+COPY = "copy the new device.toml of every folder to its machine, and start the devices again"
+
+
+def mesh(ctx: typer.Context) -> None:
+    """One process per device, over real links: make the folders, change who is in, check that all is well."""
+    if ctx.invoked_subcommand is None:
+        print(
+            f"conformesh mesh {' | '.join(GROUPS['mesh'])}: one folder and one process per device; add --help to each"
+        )
+
+
+@with_flags
+def init(
+    root: Annotated[Path, typer.Argument(metavar="ROOT", help="A new folder.")],
+    devices: Annotated[
+        str | None, typer.Option(metavar="<int>", help="How many devices there are.", show_default=False)
+    ] = None,
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCORES", help="A file with device and score, spread over the folders.", show_default=False
+        ),
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
+    ] = None,
+    topology_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
+    ] = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="device host[:port] a line; by default all on this machine."),
+    ] = None,
+    base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.")] = "7600",
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)} that needs no server.")] = "e-dcp",
+    score: Annotated[
+        str | None, typer.Option(help=f"What the scores are: {', '.join(SCORES)}.", show_default=False)
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    model: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="The model the scores come from: its digest must be the same everywhere."),
+    ] = None,
+    patience: Annotated[str, typer.Option(metavar="<float>", help="Seconds to wait for a neighbour.")] = "30",
+    on_lost: Annotated[str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.")] = "fail",
+    days: Days = "365",
+    insecure: Annotated[bool, typer.Option("--insecure", help="No certificates: only for experiments.")] = False,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.")] = "0",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    **options: Any,
+) -> None:
+    """Make the folders of a new mesh: a configuration, a certificate and a place for scores for every device.
+
+    The devices are counted by --devices, or named by --scores or --graph. ROOT/README.md says what to copy where.
+    """
+    if "seed" in get_method(method).option_names():
+        options["seed"] = whole(seed, "seed", 0)
+    kind = named_score(score, score_option or [])
+    network = _chosen_network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
+    folders = init_mesh(
+        root,
+        network,
+        hosts=hosts,
+        base_port=whole(base_port, "base-port", 1),
+        method=method,
+        alpha=alpha,
+        options=checked_options(method, options),
+        score=score,
+        score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
+        model=None if model is None else _digest(model),
+        patience=as_type(patience, float, "patience"),
+        on_lost=cast(Literal["fail", "continue"], on_lost),
+        insecure=insecure,
+        days=whole(days, "days", 1),
+    )
+    held = {} if scores is None else scatter_scores(root, scores)
+    config = read_device(folders[0])
+    facts = {
+        "mesh": config.mesh,
+        "root": str(root),
+        "devices": [folder.name for folder in folders],
+        "edges": len(config.edges),
+        "scores": sum(held.values()),
+        "method": method,
+        "alpha": alpha,
+        "insecure": insecure,
+    }
+    if as_json:
+        print(json.dumps(facts))
+        return
+    shown = f"{len(folders)}: {folders[0].name}" + (f" to {folders[-1].name}" if len(folders) > 1 else "")
+    lines = [
+        ("devices", f"{shown}, {len(config.edges)} edges ({network.name})"),
+        ("method", f"{method}, alpha {alpha}"),
+    ]
+    lines.append(
+        ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
+    )
+    lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
+    console.print_facts("conformesh mesh", lines)
+
+
+def add(
+    root: Root,
+    device: Device,
+    neighbour: Annotated[list[str], typer.Option(metavar="DEVICE", help="A neighbour; may be repeated.")],
+    host: Annotated[str, typer.Option(metavar="HOST[:PORT]", help="Where it is reached.")] = "127.0.0.1",
+    days: Days = "365",
+) -> None:
+    """Add a device with edges to its neighbours: a folder for it, and a new map for everybody."""
+    folder = add_device(root, device, neighbour, host, days=whole(days, "days", 1))
+    config = read_device(folder)
+    print(f"added {device} at {config.endpoints[device]}: {folder}; {COPY}")
+
+
+def revoke(root: Root, device: Device) -> None:
+    """Take a device out of the mesh: its certificate is no longer trusted, and everybody gets a new map."""
+    serial = revoke_device(root, device)
+    which = f" (certificate {serial})" if serial else ""
+    print(f"revoked {device}{which}; {COPY}")
+
+
+def renew(root: Root, device: Device, days: Days = "365") -> None:
+    """Make a new key and certificate for a device, before the old one expires."""
+    identity = renew_device(root, device, days=whole(days, "days", 1))
+    print(f"renewed {device} until {identity.not_after:%Y-%m-%d}; copy device.pem and device.key to its machine")
+
+
+def check(
+    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of devices, or of a whole mesh.")],
+    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach neighbours.")] = False,
+    running: Annotated[bool, typer.Option("--running", help="A neighbour that does not listen is an error.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Check folders before their devices start: files, certificates, scores, agreement, and who answers.
+
+    Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
+    """
+    chosen = [one for folder in folders for one in _devices_in(folder)]
+    found = [finding for folder in chosen for finding in examine_folder(folder)]
+    readable = [
+        folder
+        for folder in chosen
+        if not any(f.device == folder.name and f.what == FILE and f.level == "error" for f in found)
+    ]
+    differing = compare_agreements(readable)
+    found += [
+        Problem(", ".join(names[:3]) + (", ..." if len(names) > 3 else ""), f"agree on {field}", "error", value)
+        for field, values in differing.items()
+        for value, names in values.items()
+    ]
+    if not offline:
+        reached = [finding for folder in readable for finding in reach_neighbours(read_device(folder))]
+        late = [Problem(f.device, f.what, "error", f.text) if running and NOBODY in f.text else f for f in reached]
+        found += late
+    good = all(finding.level != "error" for finding in found)
+    if as_json:
+        print(json.dumps({"ok": good, "findings": [asdict(finding) for finding in found], "differences": differing}))
+    else:
+        rows = [(finding.device, finding.what, finding.level, finding.text) for finding in found]
+        console.print_table(("device", "what", "is", "because"), rows, group_by="device")
+    if not good:
+        raise typer.Exit(1)
+
+
+def _devices_in(folder: Path) -> Sequence[Path]:
+    """A device's folder itself, or those inside the folder of a mesh."""
+    if (folder / FILE).exists():
+        return [folder]
+    return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
+
+
+def _chosen_network(
+    devices: str | None, scores: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
+) -> Network:
+    if devices is not None and (scores is not None or graph is not None):
+        raise ValueError(f"--devices {devices} counts devices that --scores or --graph name already; leave it out")
+    if scores is not None:
+        return _network(read_scores(scores), topology, pairs, graph, seed)
+    if devices is None and graph is None:
+        raise ValueError("a mesh needs --devices to count its devices, or --scores or --graph to name them")
+    names = () if devices is None else tuple(map(str, range(whole(devices, "devices", 1))))
+    return _network(ScoreFile(names, (), "--devices"), topology, pairs, graph, seed)
+
+
+def _digest(model: Path) -> str:
+    with model.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def up(
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that mesh init made.")],
+    scores: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Scatter this score file over the devices first.", show_default=False),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
+) -> None:
+    """Start all devices on this machine, one process each, and show how they agree.
+
+    Ends with 1 if a device has failed.
+    """
+    from conformesh.mesh.launching import launch, wait
+
+    if scores is not None:
+        scatter_scores(root, scores)
+    watched = launch(device_folders(root))
+    with console.Progress("starting", len(watched), "devices") as bar:
+
+        def look() -> None:
+            bar.steps = sum(one.result is not None for one in watched)
+            bar.what = f"round {max(one.round for one in watched)}"
+
+        wait(watched, look)
+    if as_json:
+        print(json.dumps([one.result or {"device": one.name, "error": one.error} for one in watched]))
+    else:
+        rows = [_line(one.name, one.result, one.error) for one in watched]
+        console.print_table(("device", "threshold", "certificate", "rounds", "sent", "state"), rows, right=("rounds",))
+    if any(one.result is None for one in watched):
+        raise typer.Exit(1)
+
+
+def _line(name: str, result: dict[str, Any] | None, error: str) -> tuple[str, ...]:
+    if result is None:
+        return name, "", "", "", "", error or "failed"
+    cost = result["cost"]
+    sent = console.in_bits(float(cost["bits_per_device"]))
+    return name, str(result["threshold"]), result["certificate"]["kind"], str(cost["rounds"]), sent, "done"

@@ -1,0 +1,148 @@
+"""Frames: what travels between two devices, as bytes. Small, versioned, checked, and never code.
+
+All numbers are little-endian. Every frame is a header of 32 bytes and a body::
+
+    offset  bytes  field
+    0       4      magic, b"cfmh"
+    4       1      version, 1
+    5       1      kind: 1 hello, 2 data, 3 finished, 4 lost
+    6       2      flags: 1 please send me yours of this round; 2 nothing to say this round
+    8       8      run: a digest of all that must match, of the run's number and of who was lost
+    16      4      sender: its row in the roster
+    20      4      round
+    24      4      length of the body
+    28      4      CRC-32 of the 28 bytes before and of the body
+
+A data body is one array: question (1 sum, 2 max, 3 min, 4 each), type, number of dimensions, one byte 0, each dimension
+as 4 bytes, and the numbers themselves in the type that the protocol sends: integers stay integers. The other bodies are
+JSON. TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import struct
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+MAGIC, VERSION = b"cfmh", 1
+HEADER = struct.Struct("<4sBBHQIII")
+CHECK = struct.Struct("<I")
+SIZE = HEADER.size + CHECK.size
+LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
+DIMENSIONS = 8
+
+HELLO, DATA, FINISHED, LOST = 1, 2, 3, 4
+KINDS = {HELLO: "hello", DATA: "data", FINISHED: "finished", LOST: "lost"}
+WANT, SILENT = 1, 2
+QUESTIONS = ("sum", "max", "min", "each")
+TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+CODES = {np.dtype(name): code for code, name in enumerate(TYPES, start=1)}
+
+
+class FrameError(ValueError):
+    """Bytes that are no frame of this version, or a frame that lies about itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """One message between neighbours; `body` is still bytes."""
+
+    kind: int
+    run: int
+    sender: int
+    round: int = 0
+    flags: int = 0
+    body: bytes = b""
+
+    @property
+    def wants(self) -> bool:
+        """Whether the sender misses our frame of this round."""
+        return bool(self.flags & WANT)
+
+    @property
+    def silent(self) -> bool:
+        """Whether the sender has nothing to say this round."""
+        return bool(self.flags & SILENT)
+
+    def __str__(self) -> str:
+        return f"{KINDS.get(self.kind, self.kind)} of row {self.sender}, run {self.run:016x}, round {self.round}"
+
+
+def encode(frame: Frame) -> bytes:
+    """Return a frame as bytes."""
+    if len(frame.body) > LARGEST:
+        raise FrameError(f"a body may have {LARGEST} bytes, got {len(frame.body)}; send fewer bins or levels at once")
+    head = HEADER.pack(MAGIC, VERSION, frame.kind, frame.flags, frame.run, frame.sender, frame.round, len(frame.body))
+    return head + CHECK.pack(zlib.crc32(frame.body, zlib.crc32(head))) + frame.body
+
+
+def decode(data: bytes) -> Frame:
+    """Return the frame in some bytes, which must hold exactly one."""
+    if len(data) < SIZE:
+        raise FrameError(f"a frame has at least {SIZE} bytes, got {len(data)}")
+    magic, version, kind, flags, run, sender, round_, length = HEADER.unpack_from(data)
+    if magic != MAGIC:
+        raise FrameError("these bytes are no frame: wrong magic")
+    if version != VERSION:
+        raise FrameError(f"frame of version {version}, this device speaks {VERSION}; update the older one")
+    if kind not in KINDS:
+        raise FrameError(f"unknown kind of frame {kind}")
+    if length > LARGEST or len(data) != SIZE + length:
+        raise FrameError(f"a body of {length} bytes was announced, got {len(data) - SIZE}")
+    body = bytes(data[SIZE:])
+    (check,) = CHECK.unpack_from(data, HEADER.size)
+    if check != zlib.crc32(body, zlib.crc32(data[: HEADER.size])):
+        raise FrameError("the checksum of a frame is wrong")
+    return Frame(kind, run, sender, round_, flags, body)
+
+
+def pack_array(question: str, values: NDArray[Any]) -> bytes:
+    """Return the body of a data frame: one device's row of a message."""
+    values = np.asarray(values, order="C")  # ascontiguousarray would make a row of a single number
+    dtype = values.dtype.newbyteorder("<")
+    if dtype not in CODES:
+        raise TypeError(f"messages hold numbers of 8 to 64 bits, got {values.dtype}")
+    shape = struct.pack(f"<{values.ndim}I", *values.shape)
+    head = bytes([QUESTIONS.index(question) + 1, CODES[dtype], values.ndim, 0])
+    return head + shape + values.astype(dtype, copy=False).tobytes()
+
+
+def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
+    """Return the question and the array in the body of a data frame."""
+    if len(body) < 4:
+        raise FrameError(f"a data body has at least 4 bytes, got {len(body)}")
+    question, code, ndim, zero = body[:4]
+    if not 1 <= question <= len(QUESTIONS) or not 1 <= code <= len(TYPES) or ndim > DIMENSIONS or zero:
+        raise FrameError(f"a data body begins with {body[:4].hex()}, which is no array")
+    start = 4 + 4 * ndim
+    if len(body) < start:
+        raise FrameError("a data body ends inside its shape")
+    shape = struct.unpack_from(f"<{ndim}I", body, 4)
+    dtype = np.dtype(TYPES[code - 1])
+    needed = math.prod(shape) * dtype.itemsize
+    if len(body) - start != needed:
+        raise FrameError(f"an array of shape {shape} needs {needed} bytes, got {len(body) - start}")
+    values = np.frombuffer(body, dtype, offset=start).reshape(shape)
+    return QUESTIONS[question - 1], values.astype(dtype.newbyteorder("="))
+
+
+def pack_words(words: dict[str, Any]) -> bytes:
+    """Return the body of a frame that holds words: JSON with sorted keys."""
+    return json.dumps(words, sort_keys=True, separators=(",", ":")).encode()
+
+
+def unpack_words(body: bytes) -> dict[str, Any]:
+    """Return the words in a body."""
+    try:
+        words = json.loads(body)
+    except (ValueError, RecursionError):
+        raise FrameError("a body should be JSON, and is not") from None
+    if not isinstance(words, dict):
+        raise FrameError(f"a body should be a JSON object, got {type(words).__name__}")
+    return words

@@ -1,0 +1,100 @@
+"""The journal: what a device must remember to go on after a crash as if nothing had happened.
+
+A protocol is deterministic given the answers, so it is enough to write down, round by round, what the neighbours said.
+A record is its length and a CRC-32, 4 bytes each, and its bytes. Reading stops at the first record that is not whole:
+a crash while writing loses that record, and nothing that anybody has seen rests on it, because a device writes before
+it speaks.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Protocol
+
+RECORD = struct.Struct("<II")
+
+
+class Journal(Protocol):
+    """Where records go and come from."""
+
+    def records(self) -> list[bytes]:
+        """Return all whole records, oldest first."""
+
+    def append(self, record: bytes) -> None:
+        """Add a record; when this returns it survives the process."""
+
+    def clear(self) -> None:
+        """Forget everything."""
+
+
+class MemoryJournal:
+    """A journal in memory, for tests and the loopback engine: it outlives its device."""
+
+    def __init__(self) -> None:
+        self.data = bytearray()
+
+    def records(self) -> list[bytes]:
+        """Return all whole records."""
+        return [*whole_records(bytes(self.data))]
+
+    def append(self, record: bytes) -> None:
+        """Add a record, behind what is whole."""
+        self.data += packed(record)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.data.clear()
+
+
+class FileJournal:
+    """A journal in a file that only its owner can read. With `durable` records survive a power cut too."""
+
+    def __init__(self, path: Path, durable: bool = False) -> None:
+        self.path, self.durable = path, durable
+        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+
+    def records(self) -> list[bytes]:
+        """Return all whole records, and cut off what is not."""
+        data = self.path.read_bytes()
+        found = [*whole_records(data)]
+        whole = sum(RECORD.size + len(record) for record in found)
+        if whole < len(data):
+            os.ftruncate(self._file, whole)
+        return found
+
+    def append(self, record: bytes) -> None:
+        """Add a record in one write."""
+        data = packed(record)
+        if os.write(self._file, data) != len(data):
+            raise OSError(f"{self.path}: could not write the journal: is the disk full?")
+        if self.durable:
+            os.fsync(self._file)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        os.ftruncate(self._file, 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        os.close(self._file)
+
+
+def packed(record: bytes) -> bytes:
+    """Return a record as it stands in a journal."""
+    return RECORD.pack(len(record), zlib.crc32(record)) + record
+
+
+def whole_records(data: bytes) -> Iterator[bytes]:
+    """Yield records up to the first that is not whole."""
+    start = 0
+    while start + RECORD.size <= len(data):
+        length, check = RECORD.unpack_from(data, start)
+        record = data[start + RECORD.size : start + RECORD.size + length]
+        if len(record) != length or zlib.crc32(record) != check:
+            return
+        yield record
+        start += RECORD.size + length

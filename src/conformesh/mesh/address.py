@@ -1,0 +1,86 @@
+"""Where a node's local service listens: a Unix socket, or a port of the loopback interface.
+
+Light on purpose: the client imports it too.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+
+SOCKET_NAME = "node.sock"
+VARIABLE = "CONFORMESH_NODE"
+LONGEST_PATH = 103  # bytes; macOS allows 104 with the final zero, Linux 108
+
+
+@dataclass(frozen=True)
+class Address:
+    """A Unix socket's path, or a loopback host and port."""
+
+    path: Path | None = None
+    host: str = ""
+    port: int = 0
+
+    def __str__(self) -> str:
+        if self.path is not None:
+            return str(self.path)
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def new_socket(self) -> socket.socket:
+        """Return a fresh socket of the right kind."""
+        if self.path is not None:
+            return socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        return socket.socket(socket.AF_INET6 if ":" in self.host else socket.AF_INET, socket.SOCK_STREAM)
+
+    def target(self) -> str | tuple[str, int]:
+        """Return what `socket.bind` and `socket.connect` take."""
+        return str(self.path) if self.path is not None else (self.host, self.port)
+
+
+def find(address: str | os.PathLike[str] | None = None) -> Address:
+    """Return the address that is meant: a folder's `node.sock`, a socket's path, or "127.0.0.1:port".
+
+    Without one, the environment variable CONFORMESH_NODE decides, and without that `node.sock` here.
+    """
+    if address is None:
+        address = os.environ.get(VARIABLE) or SOCKET_NAME
+    text = os.fspath(address)
+    match = re.fullmatch(r"(\[[^\]/]*\]|[^:/\\]*):(\d+)", text)
+    if match:
+        return _loopback(match[1].strip("[]"), int(match[2]), text)
+    path = Path(text)
+    if path.is_dir():
+        path /= SOCKET_NAME
+    if not hasattr(socket, "AF_UNIX"):
+        raise ValueError(f"this system has no Unix sockets, got {text!r}; use 127.0.0.1:PORT")
+    if len(os.fsencode(path)) > LONGEST_PATH:
+        raise ValueError(
+            f"the path of a Unix socket must have at most {LONGEST_PATH} bytes, {path} has {len(os.fsencode(path))}; "
+            "use a shorter folder or 127.0.0.1:PORT"
+        )
+    return Address(path=path)
+
+
+def _loopback(host: str, port: int, text: str) -> Address:
+    host = "127.0.0.1" if host.lower() == "localhost" else host
+    if not is_loopback(host):
+        raise ValueError(
+            f"a node answers only programs on its own device: needed 127.0.0.1:PORT or a socket's path, got {text!r}"
+        )
+    if port > 65535:
+        raise ValueError(f"a port lies between 0 and 65535, got {text!r}")
+    return Address(host=host, port=port)
+
+
+def is_loopback(host: str) -> bool:
+    """Say whether a host is this machine itself, by number or as localhost."""
+    if host.lower() == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False

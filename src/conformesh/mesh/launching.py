@@ -1,0 +1,85 @@
+"""All devices of a mesh on this machine: one process each, watched until they agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass
+class Watched:
+    """A device's process, and what its log said last."""
+
+    name: str
+    process: subprocess.Popen[str]
+    words: str = "starting"
+    round: int = 0
+    result: dict[str, Any] | None = None
+    error: str = ""
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """What to show: done, failed, or what it said last."""
+        if self.result is not None:
+            return "done"
+        return "failed" if self.error else self.words
+
+
+def launch(folders: Sequence[Path]) -> list[Watched]:
+    """Start ``conformesh node --once`` for each folder; their logs are read in the background."""
+    watched = []
+    for folder in folders:
+        command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", "--log", "json"]
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        one = Watched(folder.name, process)
+        for read in (_read_log, _read_result):
+            thread = threading.Thread(target=read, args=(one,), daemon=True)
+            thread.start()
+            one.threads.append(thread)
+        watched.append(one)
+    return watched
+
+
+def wait(watched: Sequence[Watched], each: Callable[[], None] = lambda: None, every: float = 0.2) -> None:
+    """Wait until all processes have ended, telling `each` now and then; if interrupted, end those still running."""
+    try:
+        for one in watched:
+            while True:
+                try:
+                    one.process.wait(timeout=every)
+                    break
+                except subprocess.TimeoutExpired:
+                    each()
+            for thread in one.threads:
+                thread.join()
+            each()
+    finally:
+        for one in watched:
+            if one.process.poll() is None:
+                one.process.terminate()
+                one.process.wait()
+
+
+def _read_log(one: Watched) -> None:
+    assert one.process.stderr is not None
+    for line in one.process.stderr:
+        try:
+            said = json.loads(line)
+            one.words, one.round = str(said.get("message", "")), int(said.get("round", one.round) or 0)
+        except (ValueError, AttributeError):
+            if line.startswith("error: "):
+                one.error = line.removeprefix("error: ").strip()
+
+
+def _read_result(one: Watched) -> None:
+    assert one.process.stdout is not None
+    text = one.process.stdout.read()
+    if text.strip():
+        one.result = json.loads(text)

@@ -1,0 +1,125 @@
+"""A node that stays up: calibrates again when its scores change or when anybody asks, and answers local programs."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from pathlib import Path
+
+from conformesh.engines.device import Device, PeerError
+from conformesh.engines.journal import FileJournal
+from conformesh.engines.mesh import Transport, drive, opened
+from conformesh.mesh.device import DeviceConfig
+from conformesh.mesh.own_scores import read_own_scores
+from conformesh.mesh.running import JOURNAL, calibration_of, make_device
+from conformesh.mesh.service import Service
+from conformesh.mesh.state import NodeState, Phase
+from conformesh.mesh.store import ResultStore
+
+log = logging.getLogger("conformesh.node")
+LOOK = 1.0  # seconds between two looks at the file of scores
+PHASES = {
+    "greeting": Phase.WAITING,
+    "running": Phase.CALIBRATING,
+    "finishing": Phase.CALIBRATING,
+}
+
+
+class Node:
+    """One device with its links, its local service and its last certified threshold."""
+
+    def __init__(self, config: DeviceConfig, address: str | Path | None = None) -> None:
+        self.config = config
+        self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
+        self.store = ResultStore(config.folder)
+        self.address = config.folder if address is None else address
+        self.stopping = threading.Event()
+        self._asked = threading.Event()
+        self._seen: tuple[float, int] | None = None
+        self._looked = 0.0
+        self._certified_run = 0
+        self._started = time.perf_counter()
+        self._device: Device | None = None
+        self._where: tuple[str, int, int] = ("", 0, 0)
+
+    def run(self, once: bool = False) -> None:
+        """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
+        old = self.store.load()
+        if old is not None:
+            self.state.restore(old)
+        elif self.store.problem:
+            log.warning(self.store.problem)
+        with Service(self.state, self.address, recalibrate=self._asked.set), opened(self.config) as transport:
+            while not self.stopping.is_set():
+                error = self._live(transport, once)
+                if error is not None:
+                    self.state.fail(str(error))
+                    if once:
+                        raise error
+                if once:
+                    return
+
+    def _live(self, transport: Transport, once: bool) -> PeerError | None:
+        """Run a device until it has failed, or its scores have changed, or nothing is left to do."""
+        journal = FileJournal(self.config.folder / JOURNAL)
+        try:
+            device = self._fresh_device(journal)
+            drive(device, transport, lambda: self._enough(device, once), lambda: self._look(device))
+            return device.error
+        finally:
+            journal.close()
+
+    def _fresh_device(self, journal: FileJournal) -> Device:
+        scores = read_own_scores(self.config)
+        self._seen = self._stamp()
+        self._started = time.perf_counter()
+        self._device = make_device(self.config, scores, journal, self._log)
+        return self._device
+
+    def _log(self, words: str) -> None:
+        device = self._device
+        log.info(words, extra={} if device is None else {"run": device.number, "round": device.round})
+
+    def _enough(self, device: Device, once: bool) -> bool:
+        if self.stopping.is_set():
+            return True
+        if device.phase == "failed" or once:
+            return device.over
+        return self._changed()
+
+    def _changed(self) -> bool:
+        """Whether the scores are others than the ones in use: then a new device starts, and asks for a new run."""
+        now = time.monotonic()
+        if now - self._looked < LOOK:
+            return False
+        self._looked = now
+        return self._stamp() != self._seen
+
+    def _stamp(self) -> tuple[float, int] | None:
+        try:
+            found = self.config.path("scores").stat()
+        except OSError:
+            return None
+        return found.st_mtime, found.st_size
+
+    def _look(self, device: Device) -> None:
+        """Tell the state where the device is, and keep a result that has just become certain."""
+        if self._asked.is_set():
+            self._asked.clear()
+            device.recalibrate(time.monotonic())
+        where = (device.phase, device.number, device.round)
+        if device.phase in PHASES and where != self._where:
+            self._where = where
+            self.state.enter(PHASES[device.phase])
+            self.state.at_round(device.round)
+        if device.phase == "finished" and self._certified_run != device.number:
+            self._certified_run = device.number
+            found = calibration_of(self.config, device, time.perf_counter() - self._started)
+            roster = tuple(self.config.devices[k] for k in device.survivors)
+            made = self.state.certify(found, roster=roster, run=device.number)
+            try:
+                self.store.save(found, run=device.number, roster=roster, made=made.made)
+            except OSError as problem:
+                self.state.note_error(f"the threshold could not be written: {problem}")
+            log.info("threshold %r, %s", found.threshold, found.certificate, extra={"run": device.number})

@@ -1,0 +1,80 @@
+"""One device's part in a calibration from beginning to end: who has how many scores, then the method.
+
+Assumes     graph connected, its map known; the method's own assumptions
+Guarantees  the method's own
+Message     the table of sizes for as many rounds as the diameter; then the method's
+Departures  a mesh has no server: what a method asks of one (`Pool`) floods the network, everybody's values to
+            everybody. That costs K times the values and hides nothing; such methods are there to compare with
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.network import Network
+from conformesh.protocols.consensus import largest
+from conformesh.protocols.messages import Pool, Protocol
+from conformesh.protocols.site import Outcome, Site
+from conformesh.samples import Samples
+
+SCORES = "scores in all"  # the fact that says how many scores all devices hold
+Method = Callable[[Site, Samples], Protocol[Outcome]]
+
+
+def joint(network: Network, row: int, samples: Samples, method: Method) -> Protocol[Outcome]:
+    """Run a method on one device, which knows nothing of the others but the map."""
+    here = np.array([row])
+    blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
+    sizes = yield from _gathered(samples.sizes, blank)
+    site = Site(network, here, sizes)
+    outcome = yield from without_server(method(site, samples), site)
+    return replace(outcome, facts={**outcome.facts, SCORES: str(int(sizes.sum()))})
+
+
+def without_server(protocol: Protocol[Outcome], site: Site) -> Protocol[Outcome]:
+    """Drive a protocol, and answer what it asks of a server by flooding."""
+    answer: Any = None
+    while True:
+        try:
+            message = protocol.send(answer)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        if not isinstance(message, Pool):
+            answer = yield message
+        elif message.oracle:
+            raise ValueError(
+                "an oracle sees all scores, which only a simulator can grant; choose bound='sound' for q-dcp"
+            )
+        else:
+            answer = yield from _flooded(message, site)
+
+
+def _flooded(message: Pool, site: Site) -> Protocol[Pool]:
+    """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
+    pieces = (len(message.offsets) - 1) // len(site.here)
+    counts = np.diff(message.offsets).reshape(len(site.here), pieces)
+    everyone = yield from _gathered(counts, site)
+    raw = np.frombuffer(np.ascontiguousarray(message.values).tobytes(), dtype=np.uint8)
+    longest = int(everyone.sum(axis=1).max()) * message.values.dtype.itemsize
+    table = np.zeros((len(site.here), longest), dtype=np.uint8)
+    table[0, : len(raw)] = raw  # a block of one: a device, which is what a mesh is made of
+    bytes_of = yield from _gathered(table, site)
+    sizes = everyone.sum(axis=1) * message.values.dtype.itemsize
+    values = np.concatenate([bytes_of[k, : sizes[k]] for k in range(site.devices)]).astype(np.uint8)
+    offsets = np.concatenate([[0], np.cumsum(everyone.ravel())])
+    return Pool(values.view(message.values.dtype), offsets)
+
+
+def _gathered(mine: NDArray[Any], site: Site) -> Protocol[NDArray[np.int64]]:
+    """Give everybody everybody's row of whole numbers, (devices, ...): a maximum over tables with -1 for unknown."""
+    wide = np.int16 if mine.dtype == np.uint8 else np.int64
+    table = np.full((len(site.here), site.devices, *mine.shape[1:]), -1, dtype=wide)
+    table[np.arange(len(site.here)), site.here] = mine
+    known = yield from largest(table, site)
+    return np.asarray(known[0], dtype=np.int64)

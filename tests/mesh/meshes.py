@@ -1,0 +1,76 @@
+"""Small meshes on disk for the tests of configuration and identity."""
+
+import os
+import socket
+import ssl
+import threading
+from contextlib import contextmanager
+
+from conformesh.mesh.config import DeviceConfig
+
+NAMES = ("device-00", "device-01", "device-02")
+
+
+def config(**changes):
+    """The middle of a chain of three."""
+    facts = {
+        "mesh": "0123456789abcdef",
+        "name": "device-01",
+        "listen": "127.0.0.1:7601",
+        "devices": NAMES,
+        "edges": (("device-00", "device-01"), ("device-01", "device-02")),
+        "endpoints": {name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(NAMES)},
+    }
+    return DeviceConfig(**{**facts, **changes})
+
+
+def free_ports(count):
+    """The first of so many ports below 32768 that are free now; processes begin to look in different places."""
+    for first in range(20000 + os.getpid() * 16 % 11000, 32700, count):
+        try:
+            for port in range(first, first + count):
+                with socket.socket() as probe:
+                    probe.bind(("127.0.0.1", port))
+            return first
+        except OSError:
+            continue
+    raise RuntimeError("no free ports")
+
+
+@contextmanager
+def tls_server(port, folder, ca=None, plain=False):
+    """A neighbour that asks for a certificate of `ca` (its own by default) and then waits to be spoken to."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(folder / "device.pem", folder / "device.key")
+    context.load_verify_locations(ca or folder / "ca.pem")
+    context.verify_mode = ssl.CERT_REQUIRED
+    listener = socket.create_server(("127.0.0.1", port))
+    listener.settimeout(0.05)
+    done = threading.Event()
+
+    def serve():
+        while not done.is_set():
+            try:
+                link, _ = listener.accept()
+            except OSError:
+                continue
+            with link:
+                link.settimeout(2)
+                try:
+                    if plain:
+                        link.recv(1)
+                        link.sendall(b"HTTP/1.1 400 what is this\r\n\r\n")
+                        continue
+                    with context.wrap_socket(link, server_side=True) as secure:
+                        secure.recv(1)
+                except OSError:
+                    continue
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        listener.close()

@@ -1,0 +1,91 @@
+"""Real meshes on this machine for the tests: folders with scores, processes, conditions with deadlines."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+
+import numpy as np
+
+from conformesh.calibrating import calibrate_batch
+from conformesh.mesh.config import read_device
+from conformesh.samples import Samples
+
+
+def free_ports(count):
+    """Return the first of so many consecutive ports that are free now, below those that systems give out."""
+    for base in range(20_000 + os.getpid() % 5000, 32_000 - count, count):
+        sockets = []
+        try:
+            for port in range(base, base + count):
+                sockets.append(socket.create_server(("127.0.0.1", port)))
+            return base
+        except OSError:
+            continue
+        finally:
+            for one in sockets:
+                one.close()
+    raise RuntimeError("no free ports")
+
+
+def start(folder, *more):
+    """Start a device that calibrates once."""
+    command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", *more]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def finish(process, timeout=90):
+    """Wait for a device: its code, its result and its log."""
+    try:
+        out, log = process.communicate(timeout=timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise
+    return process.returncode, json.loads(out) if out.strip() else None, log
+
+
+def write_scores(folder, scores):
+    """Replace a device's scores in one step."""
+    draft = folder / "scores.new"
+    draft.write_text("score\n" + "".join(f"{x!r}\n" for x in np.asarray(scores, dtype=float).tolist()))
+    draft.replace(folder / "scores.csv")
+
+
+def simulated(folder, held, method="e-dcp", **options):
+    """Return the simulator's threshold of every device, on the network of a folder."""
+    batch = calibrate_batch(Samples.of(held), read_device(folder).network, [0.1], method, **options)
+    return batch.outcome.thresholds[:, 0, 0].tolist()
+
+
+def drawn_scores(devices, seed=11):
+    """Return unequal normal scores."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(size=int(rng.integers(3, 30))) for _ in range(devices)]
+
+
+def make_mesh(root, network, method="e-dcp", scores=None, **more):
+    """Make a mesh with scores; return its folders and the simulator's thresholds."""
+    from conformesh.mesh.folders import init_mesh
+
+    held = scores or drawn_scores(network.devices)
+    folders = init_mesh(root, network, base_port=free_ports(network.devices), method=method, **more)
+    for folder, own in zip(folders, held, strict=True):
+        write_scores(folder, own)
+    return folders, simulated(folders[0], held, method, **more.get("options", {}))
+
+
+def round_of(folder):
+    """How far a device has come, from what it has written down."""
+    path = folder / "journal.bin"
+    return path.stat().st_size if path.exists() else 0
+
+
+def wait_for(condition, seconds=40):
+    """Wait until a condition holds."""
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.01)

@@ -1,0 +1,186 @@
+"""``conformesh mesh``: thin over the library, and what neighbours answer."""
+
+import json
+import shutil
+
+import pytest
+from typer.testing import CliRunner
+
+from conformesh import Network
+from conformesh.cli import GROUPS, app
+from conformesh.mesh.config import read_device
+from conformesh.mesh.folders import init_mesh, scatter_scores
+from conformesh.mesh.reach import reach_neighbours
+from tests.mesh.meshes import free_ports, tls_server
+
+pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
+from conformesh.mesh.certificates import make_authority, sign_device
+
+
+def run(*words):
+    return CliRunner().invoke(app, ["mesh", *map(str, words)])
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Two devices with scores, on ports that were free a moment ago."""
+    root = tmp_path_factory.mktemp("pair") / "mesh"
+    init_mesh(root, Network.chain(2), base_port=free_ports(2))
+    scores = root.parent / "scores.csv"
+    scores.write_text("device,score\n0,0.1\n1,0.2\n")
+    scatter_scores(root, scores)
+    return root
+
+
+@pytest.fixture
+def root(made, tmp_path):
+    shutil.copytree(made, tmp_path / "mesh")
+    return tmp_path / "mesh"
+
+
+def port_of(root, name):
+    return int(read_device(root / name).listen.split(":")[1])
+
+
+def reached(root):
+    (found,) = reach_neighbours(read_device(root / "device-00"))
+    return found.level, found.text.split(": ", 1)[1]
+
+
+def test_alone_it_says_what_there_is():
+    result = run()
+    assert result.exit_code == 0
+    assert len(result.stdout.splitlines()) == 1
+    assert all(name in result.stdout for name in GROUPS["mesh"])
+
+
+@pytest.mark.parametrize("name", GROUPS["mesh"])
+def test_every_command_has_help(name):
+    assert "Usage: conformesh mesh" in run(name, "--help").stdout
+
+
+def test_init_by_number_by_scores_and_by_graph(tmp_path):
+    result = run("init", tmp_path / "a", "--devices", 4, "--topology", "cycle", "--width", 3, "--insecure")
+    assert result.exit_code == 0, result.stderr
+    assert "devices: 4: device-00 to device-03, 4 edges (cycle" in result.stdout
+    assert read_device(tmp_path / "a" / "device-02").options == {"width": 3}
+    (tmp_path / "s.csv").write_text("device,score\nx,1\ny,2\ny,3\n")
+    (tmp_path / "model").write_bytes(b"weights")
+    words = ("--topology", "chain", "--score", "raps", "--score-option", "k_reg=2", "--model", tmp_path / "model")
+    result = run("init", tmp_path / "b", "--scores", tmp_path / "s.csv", *words, "--insecure", "--json")
+    facts = json.loads(result.stdout)
+    assert (facts["devices"], facts["scores"], facts["edges"]) == (["x", "y"], 3, 1)
+    config = read_device(tmp_path / "b" / "y")
+    assert config.score_options["k_reg"] == 2
+    assert len(config.model) == 64
+    assert (tmp_path / "b" / "y" / "scores.csv").read_text().splitlines()[1:] == ["y,2.0", "y,3.0"]
+    (tmp_path / "g.txt").write_text("u v\nv w\n")
+    assert run("init", tmp_path / "c", "--graph", tmp_path / "g.txt", "--insecure").exit_code == 0
+    assert read_device(tmp_path / "c" / "v").devices == ("u", "v", "w")
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ((), "a mesh needs --devices to count its devices"),
+        (("--devices", "2", "--graph", "g"), "--devices 2 counts devices that --scores or --graph name already"),
+        (("--devices", "0"), "devices must be at least 1"),
+        (("--devices", "4", "--method", "fcp"), "method 'fcp' needs a server"),
+        (("--devices", "4", "--on-lost", "x"), "on_lost must be 'fail' or 'continue', got 'x'"),
+        (("--devices", "4", "--patience", "x"), "patience must be a number, got 'x'"),
+        (("--devices", "4", "--bins", "5"), "method 'e-dcp' has no option 'bins'"),
+    ],
+)
+def test_mistakes_are_one_line(tmp_path, words, error):
+    result = run("init", tmp_path / "m", *words)
+    assert result.exit_code == 2
+    assert error in result.stderr
+    assert len(result.stderr.splitlines()) == 1
+    assert not (tmp_path / "m").exists()
+
+
+def test_add_renew_revoke(root):
+    assert "added third at 127.0.0.1:" in run("add", root, "third", "--neighbour", "device-01").stdout
+    assert "renewed third until 20" in run("renew", root, "third", "--days", 20).stdout
+    assert "expires on" in run("check", root / "third", "--offline").stdout
+    assert run("revoke", root, "device-01").exit_code == 2
+    assert "revoked third (certificate " in run("revoke", root, "third").stdout
+    assert run("check", root, "--offline").exit_code == 0
+
+
+def test_check_before_and_while_it_runs(root):
+    """Before the start nobody listens, which is no mistake unless the mesh is said to be running."""
+    result = run("check", root)
+    assert result.exit_code == 0
+    assert result.stdout.count("nobody listens") == 2
+    assert run("check", root, "--running").exit_code == 1
+    one, other = (tls_server(port_of(root, name), root / name) for name in ("device-00", "device-01"))
+    with one, other:
+        result = run("check", root, "--running", "--json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0
+    assert answer["ok"]
+    assert {finding["level"] for finding in answer["findings"]} == {"fine"}
+
+
+def test_check_tells_what_differs(root):
+    path = root / "device-01" / "device.toml"
+    path.write_text(path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"'))
+    result = run("check", root, "--offline", "--json")
+    assert result.exit_code == 1
+    assert json.loads(result.stdout)["differences"] == {"alpha": {"1/10": ["device-00"], "1/5": ["device-01"]}}
+    path.write_text("what = 1")
+    result = run("check", root, "--offline")
+    assert result.exit_code == 1
+    assert "unknown key 'what'" in result.stdout
+    assert run("check", root / "nowhere", "--offline").exit_code == 1
+
+
+def test_a_neighbour_with_another_name(root):
+    with tls_server(port_of(root, "device-01"), root / "device-00"):
+        assert reached(root) == ("error", "wrong name: 'device-00' answers there, not 'device-01'; check the endpoints")
+
+
+def test_a_neighbour_signed_for_another_host(root, tmp_path):
+    shutil.rmtree(root / "device-01")
+    sign_device(root / "ca", root / "device-01", "device-01", ["10.0.0.1"], renew=True)
+    port = int(read_device(root / "device-00").neighbours[0].endpoint.split(":")[1])
+    with tls_server(port, root / "device-01"):
+        level, words = reached(root)
+    assert (level, words.split(";")[0]) == ("error", "wrong name: its certificate is not for 127.0.0.1")
+
+
+def test_a_neighbour_that_refuses_us_and_one_that_we_refuse(root, tmp_path):
+    make_authority(tmp_path / "other", "ee" * 8)
+    sign_device(tmp_path / "other", tmp_path / "stranger", "device-01", ["127.0.0.1"])
+    with tls_server(port_of(root, "device-01"), root / "device-01", ca=tmp_path / "other" / "ca.pem"):
+        level, words = reached(root)
+    assert level == "error"
+    assert words.startswith("refused our certificate")
+    with tls_server(port_of(root, "device-01"), tmp_path / "stranger"):
+        level, words = reached(root)
+    assert level == "error"
+    assert words.startswith("its certificate is not good")
+
+
+def test_a_neighbour_that_speaks_something_else(root):
+    with tls_server(port_of(root, "device-01"), root / "device-01", plain=True):
+        level, words = reached(root)
+    assert (level, words.split(" (")[0]) == ("error", "speaks no TLS")
+
+
+def test_without_certificates_it_is_enough_that_somebody_listens(root):
+    with tls_server(port_of(root, "device-01"), root / "device-01", plain=True):
+        path = root / "device-00" / "device.toml"
+        path.write_text(path.read_text().replace("insecure = false", "insecure = true"))
+        assert reached(root) == ("fine", "somebody listens")
+
+
+def test_a_host_that_nobody_knows_and_a_key_that_cannot_be_used(root):
+    path = root / "device-00" / "device.toml"
+    path.write_text(
+        path.read_text().replace(f'"127.0.0.1:{port_of(root, "device-01")}"', '"no-such-host.invalid:7601"')
+    )
+    assert "is not known here" in reached(root)[1]
+    (root / "device-00" / "device.key").write_text("x")
+    assert reached(root)[1].startswith("not tried")

@@ -1,0 +1,96 @@
+"""Real processes, real links, mutual TLS: every device ends with the simulator's threshold, whatever happens."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.calibrating import calibrate_batch
+from conformesh.samples import Samples
+from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
+
+pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
+from conformesh.mesh.folders import init_mesh
+
+
+@pytest.fixture
+def mesh(tmp_path):
+    def make(network, method="e-dcp", scores=None, **more):
+        return make_mesh(tmp_path / "mesh", network, method, scores, **more)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("method", "options"), [("e-dcp", {}), ("h-dcp", {"rounds": 30}), ("q-dcp", {"rounds": 50})], ids=str
+)
+def test_every_device_ends_with_the_simulators_threshold(mesh, method, options):
+    folders, expected = mesh(Network.torus(2, 3), method, options=options)
+    processes = [start(folder) for folder in folders]
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [0] * len(folders), found
+    assert [result["threshold"] for _, result, _ in found] == expected
+
+
+def test_killed_and_started_again_devices_change_nothing(mesh):
+    """Two of four devices are killed while the run is under way; they go on from their journals."""
+    folders, expected = mesh(Network.cycle(4), "q-dcp", options={"rounds": 600})
+    processes = [start(folder) for folder in folders]
+    for k in (1, 2):
+        size = round_of(folders[k])
+        wait_for(lambda k=k, size=size: round_of(folders[k]) > size + 4000)
+        processes[k].send_signal(signal.SIGKILL)
+        processes[k].communicate()
+        processes[k] = start(folders[k])
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [0] * 4, found
+    assert [result["threshold"] for _, result, _ in found] == expected
+    assert "from the journal" in found[1][2] + found[2][2]
+
+
+def test_a_device_that_never_comes_is_named_in_time(mesh):
+    folders, _ = mesh(Network.chain(3), patience=3.0)
+    begun = time.monotonic()
+    processes = [start(folder) for folder in folders[:2]]
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [1, 1], found
+    assert all("device-02" in log for _, _, log in found)
+    assert time.monotonic() - begun < 3 + 5 + 20  # starting two processes takes a while on a busy machine
+
+
+def test_the_others_go_on_without_a_lost_device(mesh):
+    folders, _ = mesh(Network.complete(4), patience=4.0, on_lost="continue")
+    processes = [start(folder) for folder in folders[:3]]
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [0] * 3, found
+    rosters = {tuple(result["roster"]) for _, result, _ in found}
+    assert rosters == {("device-00", "device-01", "device-02")}
+    held = [np.loadtxt(folder / "scores.csv", skiprows=1, ndmin=1) for folder in folders[:3]]
+    expected = calibrate_batch(Samples.of(held), Network.complete(3), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
+    assert {result["threshold"] for _, result, _ in found} == {expected}
+
+
+def test_devices_that_disagree_send_nothing(mesh):
+    folders, _ = mesh(Network.chain(2))
+    path = folders[1] / "device.toml"
+    path.write_text(path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"'))
+    processes = [start(folder) for folder in folders]
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [1, 1], found
+    assert all("alpha" in log and "1/10" in log and "1/5" in log for _, _, log in found), found
+    assert round_of(folders[0]) == round_of(folders[1]) == 0
+
+
+def test_a_device_of_another_authority_gets_no_link(mesh, tmp_path):
+    """It has a device's configuration but a certificate that somebody else signed: nobody hears it."""
+    folders, _ = mesh(Network.chain(2), patience=4.0)
+    strange = init_mesh(tmp_path / "strange", Network.chain(2), base_port=free_ports(2))
+    for file in ("ca.pem", "device.pem", "device.key"):
+        (folders[1] / file).write_bytes((strange[1] / file).read_bytes())
+    processes = [start(folder) for folder in folders]
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [1, 1], found
+    assert "device-01 has not said hello" in found[0][2]

@@ -1,0 +1,242 @@
+"""The service for programs on the device."""
+
+import contextlib
+import json
+import math
+import os
+import socket
+import stat
+import threading
+
+import pytest
+
+from conformesh.mesh.address import SOCKET_NAME, find
+from conformesh.mesh.service import Service
+from conformesh.mesh.state import NodeState
+from conformesh.mesh.store import ResultStore
+from conformesh.node import Client, NodeError
+
+from .nodes import ask, asked, calibration, serving, short_folder, state
+
+
+@pytest.fixture(params=["unix", "tcp"])
+def where(request):
+    return request.param
+
+
+# --- answers ----------------------------------------------------------------------------------------------------------
+
+
+def test_threshold_certificate_and_calibration(where):
+    about = {"scores": 60, "devices": 3, "made": "2023-11-14T22:13:20.000Z", "run": 3, "restored": False}
+    certificate = calibration().to_dict()["certificate"]
+    with serving(where=where) as service:
+        status, answer = asked(service, "GET", "/threshold")
+        assert status == 200
+        assert answer == {
+            "threshold": 0.75,
+            "alpha": 0.1,
+            "method": "e-dcp",
+            "certificate": certificate,
+            **about,
+        }
+        status, answer = asked(service, "GET", "/certificate?pretty=1")
+        assert (status, answer["certificate"]) == (200, certificate)
+        assert answer["words"].startswith("counted: ")
+        assert asked(service, "GET", "/calibration") == (200, {"calibration": calibration().to_dict(), **about})
+
+
+def test_infinity_is_the_text_inf():
+    with serving(state(threshold=math.inf)) as service:
+        assert asked(service, "GET", "/threshold")[1]["threshold"] == "inf"
+        answer = asked(service, "POST", "/predict", json.dumps({"probabilities": [[0.5, 0.5]]}))[1]
+        assert answer == {"sets": [[0, 1]], "sizes": [2], "threshold": "inf", "run": 3}
+        assert "conformesh_threshold +Inf\n" in ask(service, "GET", "/metrics")[2]
+
+
+def test_nothing_certified_is_503_in_words():
+    with serving(state(certified=False)) as service:
+        for method, path, body in (
+            ("GET", "/threshold", None),
+            ("GET", "/certificate", None),
+            ("GET", "/calibration", None),
+            ("POST", "/predict", '{"probabilities": [[1.0]]}'),
+        ):
+            status, answer = asked(service, method, path, body)
+            assert status == 503
+            assert answer == {"error": "no threshold is certified yet (calibrating, run 3, round 0)"}
+        assert asked(service, "GET", "/status")[0] == 200
+        metrics = ask(service, "GET", "/metrics")[2]
+        assert "conformesh_threshold" not in metrics
+        assert "conformesh_healthy 0\n" in metrics
+
+
+def test_health_says_why():
+    node = state(certified=False)
+    with serving(node) as service:
+        assert asked(service, "GET", "/health")[0] == 503
+        node.certify(calibration())
+        assert asked(service, "GET", "/health") == (200, {"healthy": True, "phase": "certified", "reasons": []})
+        node.begin(4)
+        node.note_error("b is late")
+        status, answer = asked(service, "GET", "/health")
+        assert (status, answer["phase"], answer["reasons"]) == (200, "calibrating", ["last error: b is late"])
+        node.fail("b never came back")
+        status, answer = asked(service, "GET", "/health")
+        assert (status, answer["healthy"]) == (503, False)
+        assert answer["reasons"] == ["the last calibration failed: b never came back"]
+
+
+def test_a_restarted_node_answers_from_disk_and_says_so(tmp_path):
+    store = ResultStore(tmp_path)
+    made = state().certified
+    store.save(made.calibration, run=made.run, roster=made.roster, made=made.made)
+    node = NodeState("a")
+    node.restore(store.load())
+    with serving(node) as service:
+        assert asked(service, "GET", "/threshold")[1]["restored"] is True
+        status, answer = asked(service, "GET", "/health")
+        assert status == 200
+        assert "run 3, from before the last start" in answer["reasons"][0]
+
+
+def test_metrics_are_prometheus_text():
+    node = state()
+    node.heard("b", size=100, round=4)
+    node.refused("b", 'a "bad"\nframe\\')
+    node.refused(None, "stranger")
+    with serving(node) as service:
+        status, headers, text = ask(service, "GET", "/metrics")
+    assert status == 200
+    assert headers["Content-Type"].startswith("text/plain; version=0.0.4")
+    described, typed = set(), {}
+    for line in text.splitlines():
+        if line.startswith("# HELP "):
+            described.add(line.split()[2])
+        elif line.startswith("# TYPE "):
+            typed[line.split()[2]] = line.split()[3]
+        else:
+            name = line.split("{")[0].split()[0]
+            assert name in described
+            assert typed[name] == ("counter" if name.endswith("_total") else "gauge")
+            assert name.startswith("conformesh_")
+            float(line.rsplit(" ", 1)[1])
+    assert 'conformesh_phase{phase="certified"} 1\n' in text
+    assert 'conformesh_phase{phase="failed"} 0\n' in text
+    assert 'conformesh_frames_refused_total{neighbour="b",reason="a \\"bad\\"\\nframe\\\\"} 1\n' in text
+    assert 'conformesh_frames_refused_total{neighbour="",reason="stranger"} 1\n' in text
+    assert 'conformesh_neighbour_last_heard_seconds{neighbour="b"} 0\n' in text
+    assert 'last_heard_seconds{neighbour="c"}' not in text
+
+
+def test_recalibrate_calls_back():
+    called = threading.Event()
+    with serving(recalibrate=called.set) as service:
+        assert asked(service, "POST", "/recalibrate") == (202, {"accepted": True})
+        assert called.is_set()
+    with serving() as service:
+        assert asked(service, "POST", "/recalibrate")[0] == 501
+
+
+def test_recalibrate_may_be_refused_or_fail(caplog):
+    def busy():
+        raise RuntimeError("run 3 is not over")
+
+    def broken():
+        raise OSError("secret")
+
+    with serving(recalibrate=busy) as service:
+        assert asked(service, "POST", "/recalibrate") == (409, {"error": "no new run: run 3 is not over"})
+    with serving(recalibrate=broken) as service:
+        assert asked(service, "POST", "/recalibrate")[0] == 500
+        assert asked(service, "GET", "/health")[0] == 200
+    assert "failed unexpectedly" in caplog.text
+
+
+# --- starting and stopping --------------------------------------------------------------------------------------------
+
+
+def test_the_socket_is_the_owners_and_goes_away():
+    with short_folder() as folder:
+        with Service(state(), folder) as service:
+            path = folder / SOCKET_NAME
+            assert service.address.path == path
+            assert stat.S_IMODE(os.lstat(path).st_mode) == 0o600
+        assert not path.exists()
+        service.stop()  # twice is harmless
+        with pytest.raises(RuntimeError, match="make a new one"):
+            service.start()
+
+
+def test_stopping_drops_clients_and_ends_every_thread():
+    with serving(places=2) as service:
+        idle = [service.address.new_socket() for _ in range(3)]  # two inside, one waits for a place
+        for connection in idle:
+            connection.connect(service.address.target())
+    for connection in idle:
+        connection.settimeout(5)
+        with contextlib.suppress(ConnectionResetError):
+            assert b"200" not in connection.recv(1000)
+        connection.close()
+    left = [thread for thread in threading.enumerate() if thread.name.startswith("service")]
+    for thread in left:  # one may be in its last instruction
+        thread.join(5)
+    assert not any(thread.is_alive() for thread in left)
+    with pytest.raises(NodeError, match="no node answers"):
+        Client(str(service.address)).threshold()
+
+
+def test_a_socket_left_by_a_crash_is_replaced_and_a_living_one_is_not():
+    with short_folder() as folder:
+        dead = socket.socket(socket.AF_UNIX)
+        dead.bind(str(folder / SOCKET_NAME))
+        dead.close()
+        with Service(state(), folder) as service:
+            with pytest.raises(ValueError, match="another node answers"):
+                Service(state(), folder).start()
+            assert asked(service, "GET", "/threshold")[0] == 200
+
+
+def test_another_file_is_not_removed():
+    with short_folder() as folder:
+        (folder / SOCKET_NAME).write_text("mine")
+        with pytest.raises(ValueError, match="another file is there"):
+            Service(state(), folder).start()
+        assert (folder / SOCKET_NAME).read_text() == "mine"
+
+
+def test_a_socket_that_another_took_over_is_not_removed():
+    with short_folder() as folder, Service(state(), folder):
+        (folder / SOCKET_NAME).unlink()
+        with Service(state(), folder) as second:
+            assert asked(second, "GET", "/threshold")[0] == 200
+
+
+def test_a_taken_port_and_a_missing_folder_are_said_in_words():
+    with serving(where="tcp") as service, pytest.raises(OSError, match="is in use"):
+        Service(state(), str(service.address)).start()
+    with pytest.raises(OSError, match="cannot listen at"):
+        Service(state(), "no-such-folder/node.sock").start()
+
+
+@pytest.mark.parametrize(
+    "address", ["0.0.0.0:80", "192.168.1.5:80", ":80", "[::]:80", "example.org:80", "127.0.0.1.example.org:80"]
+)
+def test_nothing_but_loopback_is_bound(address):
+    with pytest.raises(ValueError, match="only programs on its own device"):
+        Service(state(), address)
+
+
+def test_addresses(tmp_path, monkeypatch):
+    monkeypatch.delenv("CONFORMESH_NODE", raising=False)
+    assert str(find()) == "node.sock"
+    monkeypatch.setenv("CONFORMESH_NODE", "127.0.0.1:7000")
+    assert find().target() == ("127.0.0.1", 7000)
+    assert str(find("localhost:1")) == "127.0.0.1:1"
+    assert str(find("[::1]:1")) == "[::1]:1"
+    with short_folder() as folder:
+        assert find(folder).path == folder / SOCKET_NAME
+    with pytest.raises(ValueError, match="at most 103 bytes"):
+        find(tmp_path / ("x" * 120))
+    with pytest.raises(ValueError, match="between 0 and 65535"):
+        find("127.0.0.1:70000")
