@@ -5,6 +5,7 @@ from conformesh import Network
 from conformesh.engines.journal import MemoryJournal
 from conformesh.engines.loopback import Faults, play
 from conformesh.protocols.joint import joint
+from conformesh.protocols.site import Outcome
 from conformesh.samples import Samples
 from tests.engines.devices import expected, starter, thresholds
 
@@ -28,7 +29,7 @@ def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method
 def test_an_oracle_is_refused_by_name():
     network = Network.chain(2)
     start = starter(network, ragged(network), "q-dcp", rounds=5, bound="paper")
-    with pytest.raises(ValueError, match="oracle.*bound='sound'"):
+    with pytest.raises(ValueError, match="oracle.*bound='sound'"):  # noqa: RUF043
         play(network, start, Faults(), np.random.default_rng(0))
 
 
@@ -38,7 +39,7 @@ def test_every_device_learns_how_many_scores_the_others_have():
 
     def method(site, samples):
         seen[int(site.here[0])] = site.sizes.ravel().tolist()
-        return samples.sizes
+        return Outcome(np.zeros((1, 1, 1)), [])
         yield  # a protocol that asks nothing
 
     scores = [np.zeros(k) for k in range(5)]
@@ -49,7 +50,7 @@ def test_every_device_learns_how_many_scores_the_others_have():
         return Device(k, network, {}, lambda net, row: joint(net, row, Samples.of([scores[k]]), method), journal)
 
     played = play(network, start, Faults(), np.random.default_rng(0))
-    assert seen == dict.fromkeys(range(5), [0, 1, 2, 3, 4])
+    assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}
     assert {device.round for device in played.devices} == {4}
 
 

@@ -1,4 +1,4 @@
-"""Every safeguard of a device, switched off on purpose: some schedule must notice, or the schedules are worth little."""
+"""Every safeguard of a device, switched off on purpose: some schedule must notice, or the schedules are worth little."""  # noqa: E501
 
 from dataclasses import replace
 

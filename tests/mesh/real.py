@@ -60,10 +60,10 @@ def simulated(folder, held, method="e-dcp", **options):
     return batch.outcome.thresholds[:, 0, 0].tolist()
 
 
-def drawn_scores(devices, seed=11):
+def drawn_scores(devices, seed=11, low=3, high=30):
     """Return unequal normal scores."""
     rng = np.random.default_rng(seed)
-    return [rng.normal(size=int(rng.integers(3, 30))) for _ in range(devices)]
+    return [rng.normal(size=int(rng.integers(low, high))) for _ in range(devices)]
 
 
 def make_mesh(root, network, method="e-dcp", scores=None, **more):

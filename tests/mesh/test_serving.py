@@ -63,8 +63,8 @@ def after(clients, run):
     return found[0][0], [threshold for _, threshold in found]
 
 
-def test_devices_that_stay_up_calibrate_again(tmp_path):
-    held = drawn_scores(2)
+def test_devices_that_stay_up_calibrate_again():
+    held = drawn_scores(2, low=20)
     with short_folder() as root:
         folders, expected = make_mesh(root / "m", Network.chain(2), scores=held)
         clients = [Client(folder) for folder in folders]
@@ -94,7 +94,7 @@ def test_devices_that_stay_up_calibrate_again(tmp_path):
         assert all(one.roster == ("device-00", "device-01") for one in kept)
 
         with staying_up(folders[0]):  # alone it can certify nothing new, and still answers with what it had
-            wait_for(lambda: (folders[0] / "node.sock").exists())
+            wait_for((folders[0] / "node.sock").exists)
             wait_for(lambda: _threshold(clients[0]) == changed[0])
             with staying_up(folders[1]):
                 assert after(clients, run)[1] == changed
@@ -110,7 +110,7 @@ def _threshold(client):
 @pytest.mark.parametrize("trouble", ["missing", "half-written"])
 def test_scores_that_cannot_be_read_for_a_while_do_not_end_a_node(trouble):
     """The last threshold stays, the error is shown, and repaired scores are used."""
-    held = drawn_scores(2)
+    held = drawn_scores(2, low=20)
     with short_folder() as root:
         folders, _ = make_mesh(root / "m", Network.chain(2), scores=held)
         clients = [Client(folder) for folder in folders]

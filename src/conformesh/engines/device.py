@@ -38,6 +38,7 @@ Make = Callable[[Network, int], Generator[Message, Any, Any]]
 Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
 PROTOCOL_VERSION = 1
 MOST_RUNS = 2**48
+MOST_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
 FINISHED_RECORD = b"finished"
 
 
@@ -130,6 +131,8 @@ class Device:
         self._last_heard = dict.fromkeys(self._all_neighbours(), now)
         self._recall()
         self._repeat()
+        if self.phase == "greeting" and not self._talking:  # nobody to wait for
+            self._begin()
 
     def receive(self, data: bytes, sender: int, now: float) -> None:
         """Take bytes that came from a neighbour; the transport knows who that is."""
@@ -148,7 +151,8 @@ class Device:
         self.counts.heard_bytes[sender] += len(data)
 
     def _refuse(self, sender: int, problem: FrameError) -> None:
-        self.counts.refused[str(problem)] += 1
+        reasons, words = self.counts.refused, str(problem)
+        reasons[words if words in reasons or len(reasons) < MOST_REASONS else "other"] += 1
         self.log(f"refused from row {sender}: {problem}")
 
     def tick(self, now: float) -> None:
@@ -270,6 +274,8 @@ class Device:
             return
         self.log(f"run {number}: greeting {len(self._neighbours())} neighbours")
         self._repeat()
+        if not self._talking:
+            self._begin()
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -351,9 +357,9 @@ class Device:
         self._hear(frame)
 
     def _help(self, frame: Frame) -> None:
-        """Repeat what a neighbour misses; one that is far behind learns from it where we are."""
+        """Repeat what a neighbour misses, or what we say now: then it knows where we are, and that we are alive."""
         mine = self._mine.get(frame.round) or self._mine.get(self.round)
-        if mine is not None and frame.round <= self.round:
+        if mine is not None:
             self.counts.resent += 1
             self._send(frame.sender, mine)
 
@@ -464,6 +470,8 @@ class Device:
             self._start_over()
             return
         if self.phase not in ("finishing", "finished"):
+            if frame.wants:
+                self._help(frame)
             return  # not so far yet: it will be repeated
         grown = self._done | frozenset(done)
         self._knows[frame.sender] = frozenset(done)

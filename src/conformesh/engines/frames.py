@@ -128,7 +128,10 @@ def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
     needed = math.prod(shape) * dtype.itemsize
     if len(body) - start != needed:
         raise FrameError(f"an array of shape {shape} needs {needed} bytes, got {len(body) - start}")
-    values = np.frombuffer(body, dtype, offset=start).reshape(shape)
+    try:
+        values = np.frombuffer(body, dtype, offset=start).reshape(shape)
+    except ValueError:  # dimensions of an empty array can be absurd
+        raise FrameError("an array of an impossible shape") from None
     return QUESTIONS[question - 1], values.astype(dtype.newbyteorder("="))
 
 

@@ -38,8 +38,10 @@ class MemoryJournal:
         self.data = bytearray()
 
     def records(self) -> list[bytes]:
-        """Return all whole records."""
-        return [*whole_records(bytes(self.data))]
+        """Return all whole records, and cut off what is not."""
+        found = [*whole_records(bytes(self.data))]
+        del self.data[sum(RECORD.size + len(record) for record in found) :]
+        return found
 
     def append(self, record: bytes) -> None:
         """Add a record, behind what is whole."""

@@ -12,10 +12,12 @@ import queue
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformesh.engines.device import Device
-from conformesh.mesh.device import DeviceConfig
+
+if TYPE_CHECKING:
+    from conformesh.mesh.device import DeviceConfig
 
 ROOT = "conformesh"
 LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done

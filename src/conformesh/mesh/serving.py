@@ -6,10 +6,12 @@ import logging
 import threading
 import time
 from pathlib import Path
+from typing import Literal
 
 from conformesh.engines.device import Device, PeerError
 from conformesh.engines.journal import FileJournal
 from conformesh.engines.mesh import Transport, drive, opened
+from conformesh.mesh.certificates import check_pair
 from conformesh.mesh.device import DeviceConfig
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.mesh.running import JOURNAL, calibration_of, make_device
@@ -18,6 +20,7 @@ from conformesh.mesh.state import NodeState, Phase
 from conformesh.mesh.store import ResultStore
 
 log = logging.getLogger("conformesh.node")
+FILES: tuple[Literal["ca", "cert", "key"], ...] = ("ca", "cert", "key")
 LOOK = 1.0  # seconds between two looks at the file of scores
 PHASES = {
     "greeting": Phase.WAITING,
@@ -45,6 +48,8 @@ class Node:
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
+        if not self.config.insecure:
+            _check_identity(self.config)
         old = self.store.load()
         if old is not None:
             self.state.restore(old)
@@ -94,7 +99,14 @@ class Node:
         if now - self._looked < LOOK:
             return False
         self._looked = now
-        return self._stamp() != self._seen
+        if self._stamp() == self._seen:
+            return False
+        try:
+            read_own_scores(self.config)
+        except (ValueError, OSError) as problem:  # half written, or gone for a moment: look again
+            self.state.note_error(f"the scores have changed and cannot be read: {problem}")
+            return False
+        return True
 
     def _stamp(self) -> tuple[float, int] | None:
         try:
@@ -123,3 +135,15 @@ class Node:
             except OSError as problem:
                 self.state.note_error(f"the threshold could not be written: {problem}")
             log.info("threshold %r, %s", found.threshold, found.certificate, extra={"run": device.number})
+
+
+def _check_identity(config: DeviceConfig) -> None:
+    """Refuse to start with files that the neighbours would refuse, and say which."""
+    for what in FILES:
+        if not config.path(what).is_file():
+            raise ValueError(
+                f"{config.path(what)}: {config.name} needs this file; copy it from where mesh init made it"
+            )
+    problems = check_pair(config.path("cert"), config.path("key"), config.path("ca"), config.name)
+    if problems:
+        raise ValueError("; ".join(problems))
