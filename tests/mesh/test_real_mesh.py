@@ -52,17 +52,17 @@ def test_killed_and_started_again_devices_change_nothing(mesh):
 
 
 def test_a_device_that_never_comes_is_named_in_time(mesh):
-    folders, _ = mesh(Network.chain(3), patience=3.0)
+    folders, _ = mesh(Network.chain(3), patience=12.0)
     begun = time.monotonic()
     processes = [start(folder) for folder in folders[:2]]
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [1, 1], found
     assert all("device-02" in log for _, _, log in found)
-    assert time.monotonic() - begun < 3 + 5 + 20  # starting two processes takes a while on a busy machine
+    assert time.monotonic() - begun < 12 + 5 + 20  # starting two processes takes a while on a busy machine
 
 
 def test_the_others_go_on_without_a_lost_device(mesh):
-    folders, _ = mesh(Network.complete(4), patience=4.0, on_lost="continue")
+    folders, _ = mesh(Network.complete(4), patience=15.0, on_lost="continue")
     processes = [start(folder) for folder in folders[:3]]
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * 3, found
