@@ -230,7 +230,8 @@ def test_news_of_strangers_is_refused(world, kind):
     world.ends_well()
 
 
-EARLY = [b"", b"\1", frames.pack_array("sum", np.zeros(77)), bytes([1, 3, 3, 0]) + struct.pack("<3I", 0, 2**31, 2**31)]
+HUGE = bytes([1, 3, 3, 0]) + struct.pack("<3I", 0, 2**31, 2**31)
+EARLY = [b"", b"\1", frames.pack_array("sum", np.zeros(77)), HUGE]
 
 
 @pytest.mark.parametrize("body", EARLY, ids=["empty", "short", "long", "huge"])

@@ -37,16 +37,22 @@ def test_a_missing_file_is_named(tmp_path, file):
     assert file in log and "Traceback" not in log and "panicked" not in log, log  # noqa: PT018
 
 
-def test_an_expired_certificate_gets_no_link(tmp_path, monkeypatch):
-    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), patience=4.0)
+def expire(authority, folder, monkeypatch):
+    """Give a device a certificate that ran out four weeks ago."""
 
     class LongAgo(datetime.datetime):
         @classmethod
         def now(cls, tz=None):
             return datetime.datetime.now(tz) - datetime.timedelta(days=30)
 
-    monkeypatch.setattr(certificates, "datetime", LongAgo)
-    sign_device(tmp_path / "m" / "ca", folders[1], "device-01", ["127.0.0.1", "localhost"], days=2, renew=True)
+    with monkeypatch.context() as then:
+        then.setattr(certificates, "datetime", LongAgo)
+        sign_device(authority, folder, folder.name, ["127.0.0.1", "localhost"], days=2, renew=True)
+
+
+def test_an_expired_certificate_gets_no_link(tmp_path, monkeypatch):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), patience=4.0)
+    expire(tmp_path / "m" / "ca", folders[1], monkeypatch)
     found = run_both(folders)
     assert [result for _, result, _ in found] == [None, None]
     assert all(code != 0 for code, _, _ in found), found
@@ -55,8 +61,10 @@ def test_an_expired_certificate_gets_no_link(tmp_path, monkeypatch):
 
 
 def test_an_expired_certificate_is_said_to_be_expired(tmp_path, monkeypatch):
-    test_an_expired_certificate_gets_no_link(tmp_path, monkeypatch)
-    _, _, log = finish(start(tmp_path / "m" / "device-01"), 60)
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), patience=1.0)
+    expire(tmp_path / "m" / "ca", folders[1], monkeypatch)
+    code, _, log = finish(start(folders[1]), 60)
+    assert code != 0
     assert "device.pem expired on" in log
 
 

@@ -53,7 +53,10 @@ class Line(Measured):
 
 def demo(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("conformesh-demo"),
-    devices: Annotated[str, typer.Option(metavar="<int>", help="How many devices share the images.")] = "20",
+    devices: Annotated[
+        str | None,
+        typer.Option(metavar="<int>", help="How many devices share the images: 20, with --mesh 8.", show_default=False),
+    ] = None,
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
     seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of everything that is drawn.")] = "0",
     splits: Annotated[
@@ -61,15 +64,24 @@ def demo(
     ] = "40",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Write network.png and methods.png.")] = True,
+    mesh: Annotated[
+        bool, typer.Option("--mesh", help="Instead: a real mesh on this machine, one process per device.")
+    ] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="With --mesh, keep its folder, private keys and all.")] = False,
 ) -> None:
     """Run every method on handwritten digits that are spread unevenly over devices, on a torus and on a chain.
 
     A classifier is trained on the spot; each device calibrates with its own images and is tested on others of its own.
-    Coverage and set size are averages over random splits into the two.
+    Coverage and set size are averages over random splits into the two. With --mesh the devices are processes that talk
+    over encrypted links, and what they agree on is compared with the simulator.
     """
     level = exact_alpha(alpha)
     key, many = whole(seed, "seed", 0), whole(splits, "splits", 1)
-    networks = [Network.of(name, whole(devices, "devices", 1), seed=key) for name in NETWORKS]
+    count = whole(devices or ("8" if mesh else "20"), "devices", 1)
+    if mesh:
+        _run_mesh(out, Network.of("torus", count), alpha, key, keep, as_json)
+        return
+    networks = [Network.of(name, count, seed=key) for name in NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
     with console.Progress("training the classifier", steps) as progress:
         digits = load_digits_at(networks[0].devices, key)
@@ -100,6 +112,17 @@ def demo(
         print(json.dumps({**facts, "results": [_object(line) for line in lines]}))
     else:
         _report(facts, lines)
+
+
+def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as_json: bool) -> None:
+    """Hand the first split's scores to a mesh of processes."""
+    from conformesh.cli.demo_mesh import check_extra, run_mesh
+
+    check_extra()
+    with console.Progress("training the classifier"):
+        digits = load_digits_at(network.devices, seed)
+        scores = [_scores(digits, rows) for rows in split(digits, seed, 0).calibration]
+    run_mesh(out, network, scores, alpha, SCORE.name, keep=keep, as_json=as_json)
 
 
 def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -26,6 +26,7 @@ from conformesh.mesh.folders import (
     revoke_device,
     scatter_scores,
 )
+from conformesh.mesh.launching import Watched, launch, wait
 from conformesh.mesh.own_scores import EMPTY
 from conformesh.mesh.reach import NOBODY, reach_neighbours
 from conformesh.methods import METHODS, get_method
@@ -245,11 +246,20 @@ def up(
 
     Ends with 1 if a device has failed.
     """
-    from conformesh.mesh.launching import launch, wait
-
     if scores is not None:
         scatter_scores(root, scores)
     watched = launch(device_folders(root))
+    follow(watched)
+    if as_json:
+        print(json.dumps([one.result or {"device": one.name, "error": one.error} for one in watched]))
+    else:
+        print_devices(watched)
+    if any(one.result is None for one in watched):
+        raise typer.Exit(1)
+
+
+def follow(watched: Sequence[Watched]) -> None:
+    """Wait for all devices, under a progress bar."""
     with console.Progress("starting", len(watched), "devices") as bar:
 
         def look() -> None:
@@ -257,13 +267,12 @@ def up(
             bar.what = f"round {max(one.round for one in watched)}"
 
         wait(watched, look)
-    if as_json:
-        print(json.dumps([one.result or {"device": one.name, "error": one.error} for one in watched]))
-    else:
-        rows = [_line(one.name, one.result, one.error) for one in watched]
-        console.print_table(("device", "threshold", "certificate", "rounds", "sent", "state"), rows, right=("rounds",))
-    if any(one.result is None for one in watched):
-        raise typer.Exit(1)
+
+
+def print_devices(watched: Sequence[Watched]) -> None:
+    """Print a line for every device: its threshold, or why it has none."""
+    rows = [_line(one.name, one.result, one.error) for one in watched]
+    console.print_table(("device", "threshold", "certificate", "rounds", "sent", "state"), rows, right=("rounds",))
 
 
 def _line(name: str, result: dict[str, Any] | None, error: str) -> tuple[str, ...]:

@@ -32,12 +32,12 @@ class Watched:
         return "failed" if self.error else self.words
 
 
-def launch(folders: Sequence[Path]) -> list[Watched]:
-    """Start ``conformesh node --once`` for each folder; their logs are read in the background."""
+def launch(folders: Sequence[Path], *words: str) -> list[Watched]:
+    """Start ``conformesh node --once`` for each folder, with more words; their logs are read in the background."""
     watched = []
     for folder in folders:
         command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", "--log", "json"]
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         one = Watched(folder.name, process)
         for read in (_read_log, _read_result):
             thread = threading.Thread(target=read, args=(one,), daemon=True)
@@ -69,17 +69,19 @@ def wait(watched: Sequence[Watched], each: Callable[[], None] = lambda: None, ev
 
 def _read_log(one: Watched) -> None:
     assert one.process.stderr is not None
-    for line in one.process.stderr:
-        try:
-            said = json.loads(line)
-            one.words, one.round = str(said.get("message", "")), int(said.get("round", one.round) or 0)
-        except (ValueError, AttributeError):
-            if line.startswith("error: "):
-                one.error = line.removeprefix("error: ").strip()
+    with one.process.stderr as stream:
+        for line in stream:
+            try:
+                said = json.loads(line)
+                one.words, one.round = str(said.get("message", "")), int(said.get("round", one.round) or 0)
+            except (ValueError, AttributeError):
+                if line.startswith("error: "):
+                    one.error = line.removeprefix("error: ").strip()
 
 
 def _read_result(one: Watched) -> None:
     assert one.process.stdout is not None
-    text = one.process.stdout.read()
+    with one.process.stdout as stream:
+        text = stream.read()
     if text.strip():
         one.result = json.loads(text)
