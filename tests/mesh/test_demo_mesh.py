@@ -46,19 +46,20 @@ def test_it_can_be_kept_and_read_by_programs(tmp_path):
 
 
 @pytest.mark.usefixtures("needs_the_extra")
-def test_a_failed_device_ends_with_1_and_leaves_no_keys(tmp_path, monkeypatch):
+def test_devices_that_fail_end_with_1_and_leaves_no_keys(tmp_path, monkeypatch):
     from conformesh.cli import demo_mesh
 
     def without_scores(folders, *words):
-        (folders[0] / "scores.csv").unlink()
-        return launch(folders[:1], *words)  # the others would wait for it
+        for folder in folders:  # all of them: none has to wait for another
+            (folder / "scores.csv").unlink()
+        return launch(folders, *words)
 
     launch = demo_mesh.launch
     monkeypatch.setattr(demo_mesh, "launch", without_scores)
-    result = run("--out", tmp_path, "--devices", "1")
+    result = run("--out", tmp_path, "--devices", "4")
     assert result.exit_code == 1
     assert "needs a file with its scores" in result.stdout
-    assert "on 0 of 1 devices only" in result.stdout
+    assert "on 0 of 4 devices only" in result.stdout
     assert [*tmp_path.iterdir()] == []
 
 
