@@ -7,8 +7,9 @@ import numpy as np
 from conformesh import Network
 from conformesh.calibrating import calibrate_batch
 from conformesh.engines import frames
-from conformesh.engines.device import Device, Settings
+from conformesh.engines.device import Device
 from conformesh.engines.loopback import drawn_faults, play
+from conformesh.engines.settings import Settings
 from conformesh.methods import get_method, make_options
 from conformesh.protocols.joint import joint
 from conformesh.ranks import exact_alpha

@@ -8,9 +8,10 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import frames
-from conformesh.engines.device import MOST_RUNS
-from conformesh.engines.frames import DATA, FINISHED, HELLO, LOST, SILENT, WANT, Frame, FrameError
+from conformesh.engines.device import EVERYBODY
+from conformesh.engines.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
 from conformesh.engines.journal import MemoryJournal
+from conformesh.engines.words import MOST_RUNS, News, pack_rows
 from tests.engines.devices import drawn_scores, expected, starter, thresholds
 
 MIDDLE, LEFT, RIGHT = 1, 0, 2
@@ -34,7 +35,7 @@ class World:
         """Deliver the oldest frame, or let time pass."""
         for k, device in enumerate(self.devices):
             for to, data in device.outbox():
-                self.wire.append((k, to, data))
+                self.wire += [(k, j, data) for j in (device.neighbours if to == EVERYBODY else (to,))]
                 self.tape.append((k, data))
         if self.wire:
             sender, to, data = self.wire.pop(0)
@@ -98,7 +99,7 @@ def real_frame(world, sender=None):
 
 
 def with_(frame, **changes):
-    return frames.encode(Frame(**{**vars(frame), **changes}))
+    return frames.encode(frame._replace(**changes))
 
 
 @pytest.fixture
@@ -193,12 +194,31 @@ def test_repeated_frames_are_ignored(world):
 
 def hellos(agreement):
     """Hellos with a field that no device says."""
-    good = {"agreement": agreement, "run": 1, "lost": []}
+    good = {"agreement": agreement, "run": 1, "lost": "0"}
     runs = [0, -1, MOST_RUNS, 2**64, 10**4000, 1.0, 1.5, True, None, "1", [1], {}, float("nan"), float("inf")]
-    losts = [None, 1, "", {}, [3], [-1], [2**64], [0.0], [True], ["0"], [[0]], [None], [0], [1], [0, 1, 2], [0] * 9999]
+    losts = [
+        None,
+        1,
+        "",
+        {},
+        [0],
+        "8",
+        "-1",
+        "+1",
+        "1_0",
+        "0x1",
+        " 1",
+        "1",
+        "2",
+        "7",
+        "F",
+        "f" * 9999,
+        "0" * 9999,
+        True,
+    ]
     yield from (good | {"run": run} for run in runs)
     yield from (good | {"lost": lost} for lost in losts)
-    yield from (good | {"agreement": strange} for strange in (None, 1, "x", [], [agreement], True))
+    yield from (good | {"agreement": strange} for strange in (None, 1, "x", [], [agreement], True, {"alpha": 1}))
     yield from ({k: v for k, v in good.items() if k != name} for name in good)
 
 
@@ -209,24 +229,34 @@ def test_absurd_hellos_are_refused(world):
     agreement = json.dumps(world.target.agreement)
     deep = "[" * 10_000 + "]" * 10_000
     texts = ["", "[]", "1", "null", '"x"', "{", "{}", deep, deep[:10_000], '{"a":' * 10_000 + "1" + "}" * 10_000]
-    texts += [f'{{"agreement":{agreement},"run":{"9" * 5000},"lost":[]}}']
+    texts += [f'{{"agreement":{agreement},"run":{"9" * 5000},"lost":"0"}}']
     texts += [
-        f'{{"agreement":{agreement},"run":{deep},"lost":[]}}',
+        f'{{"agreement":{agreement},"run":{deep},"lost":"0"}}',
         f'{{"agreement":{agreement},"run":1,"lost":{deep}}}',
     ]
-    for kind in (HELLO, FINISHED, LOST):
+    for kind in (HELLO, READY, FINISHED, FAILED):
         for body in [*(text.encode() for text in texts), b"\xff\xfe\0", b"\xef\xbb\xbf{}", b"\0" * 64]:
             harmless(world, with_(Frame(kind, world.target.run, k), body=body), k)
     world.ends_well()
 
 
-@pytest.mark.parametrize("kind", [FINISHED, LOST])
-def test_news_of_strangers_is_refused(world, kind):
-    k, name = missing(world), {FINISHED: "done", LOST: "lost"}[kind]
-    for rows in ([3], [-1], [0, 1, 2, 3], [2**70], ["0"], [True], [0.0], [None], [[0]], None, 0, "0", {"0": 1}):
-        body = frames.pack_words({name: rows})
-        harmless(world, with_(Frame(kind, world.target.run, k), body=body), k)
-        harmless(world, with_(Frame(kind, world.target.run ^ 1, k), body=frames.pack_words({name: [0]})), k)
+@pytest.mark.parametrize("kind", [READY, FINISHED])
+def test_roll_calls_of_strangers_are_refused(world, kind):
+    k, run = missing(world), world.target.run
+    for rows in ("8", "f", "-1", "0x1", "", " 1", "z", 1, True, None, [0], {"0": 1}, "0" * 99):
+        harmless(world, with_(Frame(kind, run, k), body=frames.pack_words({"rows": rows})), k)
+    harmless(world, with_(Frame(kind, run ^ 1, k), body=pack_rows({0})), k)
+    world.ends_well()
+
+
+def test_absurd_reasons_to_fail_are_refused(world):
+    k, run = missing(world), world.target.run
+    good = {"from": k, "why": "it rains"}
+    origins = [{"from": origin} for origin in (None, -1, 3, 2**70, "0", True, 0.0, [0])]
+    reasons = [{"why": why} for why in (None, "", 1, [], "two\nlines", "\x1b[31mred", "x" * 1001)]
+    for words in origins + reasons:
+        harmless(world, with_(Frame(FAILED, run, k), body=frames.pack_words(good | words)), k)
+    harmless(world, with_(Frame(FAILED, run ^ 1, k), body=News(k, "it rains").pack()), k)
     world.ends_well()
 
 
@@ -252,7 +282,7 @@ def test_bad_frames_of_the_next_round_are_refused_when_it_comes(world, body):
 @pytest.mark.parametrize("depth", [10, 400, 900, 5000, 50_000])
 def test_a_deep_disagreement_never_raises(world, depth):
     deep = "[" * depth + "]" * depth
-    body = f'{{"agreement":{{"alpha":{deep}}},"run":1,"lost":[]}}'.encode()
+    body = f'{{"agreement":{{"alpha":{deep}}},"run":1,"lost":"0"}}'.encode()
     world.target.receive(with_(Frame(HELLO, 0, LEFT), body=body), LEFT, world.now)
     assert world.target.phase in ("running", "failed")
 
@@ -283,7 +313,7 @@ def means_something(device, data, sender):  # noqa: PLR0911
         if frame.kind == HELLO:
             theirs, run = words.get("agreement"), words.get("run")
             return isinstance(theirs, dict) and (theirs != device.agreement or (type(run) is int and run > 1))
-        return frame.run == device.run and (frame.kind == LOST or frame.round > device.round + 1)
+        return frame.run == device.run and (frame.kind == FAILED or frame.round > device.round + 1)
     except (FrameError, ValueError):
         return False
 
@@ -324,7 +354,7 @@ def mutated(rng, tape, device):
     if how == 4:
         head[2], head[4] = device.run, device.round
     if how == 5:
-        head[0], head[1], head[2] = int(rng.integers(1, 5)), int(rng.integers(4)), device.run
+        head[0], head[1], head[2] = int(rng.integers(1, 6)), int(rng.integers(4)), device.run
     return sealed(head, bytes(body))
 
 

@@ -2,10 +2,10 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.engines.device import Settings
 from conformesh.engines.frames import DATA
 from conformesh.engines.journal import MemoryJournal
 from conformesh.engines.loopback import Faults, Pause, play
+from conformesh.engines.settings import Settings
 from tests.engines.devices import (
     LIMIT,
     Tapped,

@@ -8,10 +8,13 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator, frames
 from conformesh.engines.answers import answer
-from conformesh.engines.device import FINISHED_RECORD, Device, Settings
-from conformesh.engines.frames import DATA, HELLO, WANT, Frame
+from conformesh.engines.device import Device
+from conformesh.engines.frames import DATA, HELLO, READY, WANT, Frame
 from conformesh.engines.journal import MemoryJournal
 from conformesh.engines.loopback import Faults, Pause, drawn_faults, play
+from conformesh.engines.memory import ENDED
+from conformesh.engines.settings import Settings
+from conformesh.engines.words import Hello, pack_rows
 from conformesh.protocols.messages import Max, Sum
 from tests.engines.devices import drawn_scores, expected, schedule, starter, thresholds
 
@@ -20,15 +23,12 @@ SEEDS = range(12)
 
 class IgnoresRounds(Device):
     def _on_data(self, frame):
-        super()._on_data(replace(frame, round=self.round) if self.phase == "running" else frame)
+        super()._on_data(frame._replace(round=self.round) if self.phase == "running" else frame)
 
 
 class IgnoresRuns(Device):
-    def _on_data(self, frame):
-        super()._on_data(replace(frame, run=self.run))
-
-    def _on_finished(self, frame):
-        super()._on_finished(replace(frame, run=self.run))
+    def _same_run(self, frame):
+        super()._same_run(frame._replace(run=self.run))
 
 
 class KeepsNoJournal(Device):
@@ -80,18 +80,18 @@ class CountsFrames(Device):
         if self.phase != "running" or frame.round != self.round:
             return
         self._heard[frame.sender] = self._value(frame)
-        self._bodies[frame.sender] = bytes([0]) + frame.body
+        self._bodies[frame.sender] = (0, frame.body)
         self._count += 1
-        if self._count >= len(self._neighbours()):
+        if self._count >= len(self._talking):
             self._remember()
             self._answer()
             self._speak()
 
 
 class LeavesAtOnce(Device):
-    def _on_progress(self):
+    def _call_done(self):
         self.phase, self._stopped_at = "finished", self.now
-        self.journal.append(FINISHED_RECORD)
+        self.journal.append(ENDED)
 
     def receive(self, data, sender, now):
         if self.phase != "finished":
@@ -103,8 +103,8 @@ class AgreesWithEverybody(Device):
         return self.number
 
     def _on_hello(self, frame):
-        words = frames.unpack_words(frame.body) | {"agreement": self.agreement}
-        super()._on_hello(replace(frame, body=frames.pack_words(words)))
+        theirs = Hello.of(frame.body, self.full.devices)
+        super()._on_hello(frame._replace(body=theirs._replace(agreement=self.agreement).pack()))
 
 
 class CountsSilenceInTheRound(Device):
@@ -117,7 +117,7 @@ class CountsSilenceInTheRound(Device):
     def tick(self, now):
         self.now = max(self.now, now)
         late = self.phase == "running" and self.now - self._since > self.settings.patience
-        gone = [j for j in self._neighbours() if late and j not in self._heard]
+        gone = [j for j in self._talking if late and j not in self._heard]
         if gone:
             self._lose(gone)
 
@@ -251,14 +251,15 @@ def hand_fed(kind, **settings):
     device.start(0.0)
     for j in (0, 2):
         device.receive(frames.encode(hello(device, j)), j, 0.1)
+        ready = Frame(READY, device.run, j, 0, 0, pack_rows({j}))
+        device.receive(frames.encode(ready), j, 0.1)
     assert (device.phase, device.round) == ("running", 1)
     device.outbox()
     return device
 
 
 def hello(device, sender, flags=0):
-    words = {"agreement": device.agreement, "run": 1, "lost": []}
-    return Frame(HELLO, 0, sender, 0, flags, frames.pack_words(words))
+    return Frame(HELLO, 0, sender, 0, flags, Hello(device.agreement, 1, frozenset()).pack())
 
 
 def test_a_neighbour_that_waits_itself_is_not_lost():
@@ -313,7 +314,7 @@ def test_silence_is_refused_where_everybody_speaks():
 def test_strangers_and_other_runs_are_refused_and_change_nothing(sender, changes):
     device = hand_fed(Device)
     frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
-    device.receive(frames.encode(replace(frame, **changes)), sender, 0.2)
+    device.receive(frames.encode(frame._replace(**changes)), sender, 0.2)
     assert device.counts.refused.total() == 1
     assert device._heard == {}
     assert device.outbox() == []

@@ -5,7 +5,7 @@ All numbers are little-endian. Every frame is a header of 32 bytes and a body::
     offset  bytes  field
     0       4      magic, b"cfmh"
     4       1      version, 1
-    5       1      kind: 1 hello, 2 data, 3 finished, 4 lost
+    5       1      kind: 1 hello, 2 data, 3 ready, 4 finished, 5 failed
     6       2      flags: 1 please send me yours of this round; 2 nothing to say this round
     8       8      run: a digest of all that must match, of the run's number and of who was lost
     16      4      sender: its row in the roster
@@ -15,7 +15,7 @@ All numbers are little-endian. Every frame is a header of 32 bytes and a body::
 
 A data body is one array: question (1 sum, 2 max, 3 min, 4 each), type, number of dimensions, one byte 0, each dimension
 as 4 bytes, and the numbers themselves in the type that the protocol sends: integers stay integers. The other bodies are
-JSON. TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
+JSON (`words`). TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ import json
 import math
 import struct
 import zlib
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,9 +36,10 @@ SIZE = HEADER.size + CHECK.size
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 DIMENSIONS = 8
 
-HELLO, DATA, FINISHED, LOST = 1, 2, 3, 4
-KINDS = {HELLO: "hello", DATA: "data", FINISHED: "finished", LOST: "lost"}
+HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
+KINDS = {HELLO: "hello", DATA: "data", READY: "ready", FINISHED: "finished", FAILED: "failed"}
 WANT, SILENT = 1, 2
+PLAIN_DATA = bytes([VERSION, DATA, 0])
 QUESTIONS = ("sum", "max", "min", "each")
 TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
 CODES = {np.dtype(name): code for code, name in enumerate(TYPES, start=1)}
@@ -49,8 +49,7 @@ class FrameError(ValueError):
     """Bytes that are no frame of this version, or a frame that lies about itself."""
 
 
-@dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(NamedTuple):
     """One message between neighbours; `body` is still bytes."""
 
     kind: int
@@ -102,15 +101,24 @@ def decode(data: bytes) -> Frame:
     return Frame(kind, run, sender, round_, flags, body)
 
 
+def can_wait(data: bytes) -> bool:
+    """Whether bytes look like plain data, of which a device needs nothing before it has heard all its neighbours."""
+    return len(data) > SIZE and data[4:7] == PLAIN_DATA
+
+
 def pack_array(question: str, values: NDArray[Any]) -> bytes:
     """Return the body of a data frame: one device's row of a message."""
     values = np.asarray(values, order="C")  # ascontiguousarray would make a row of a single number
-    dtype = values.dtype.newbyteorder("<")
-    if dtype not in CODES:
-        raise TypeError(f"messages hold numbers of 8 to 64 bits, got {values.dtype}")
-    shape = struct.pack(f"<{values.ndim}I", *values.shape)
-    head = bytes([QUESTIONS.index(question) + 1, CODES[dtype], values.ndim, 0])
-    return head + shape + values.astype(dtype, copy=False).tobytes()
+    head = array_head(question, values.dtype, values.shape)
+    return head + values.astype(values.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def array_head(question: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> bytes:
+    """Return how the body of every array of this kind begins."""
+    code = CODES.get(dtype.newbyteorder("<"))
+    if code is None:
+        raise TypeError(f"messages hold numbers of 8 to 64 bits, got {dtype}")
+    return struct.pack(f"<4B{len(shape)}I", QUESTIONS.index(question) + 1, code, len(shape), 0, *shape)
 
 
 def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from conformesh.engines.device import Device
+from conformesh.engines.device import EVERYBODY, Device
 from conformesh.engines.journal import MemoryJournal
 from conformesh.network import Network
 
@@ -150,7 +150,8 @@ class _World:
         device = self.devices[k]
         assert device is not None
         for to, data in device.outbox():
-            self._wire(k, to, data, now)
+            for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
+                self._wire(k, j, data, now)
         if not device.over:
             self.ticking[k] += 1
             ticket = self.ticking[k]

@@ -8,62 +8,81 @@ only if it came under that neighbour's key. `Device` does the rest; plain public
 from __future__ import annotations
 
 import json
+import os
 import queue
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from conformesh.engines.device import Device
+from conformesh.engines.device import EVERYBODY, Device
+from conformesh.engines.frames import can_wait
 
 if TYPE_CHECKING:
     from conformesh.mesh.device import DeviceConfig
 
 ROOT = "conformesh"
 LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
+# One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
+ROLES = ("acc", "tx", "net", "rx")
+THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in ROLES) + ")"
+    "(app: (worker_threads: 1), " + ", ".join(f"{name}: (handover: app)" for name in ("acc", "tx", "net", "rx")) + ")"
+)
 
 
 class Transport:
-    """Moves bytes between this device and its neighbours."""
+    """Moves bytes between this device and its neighbours.
+
+    What a device says to all its neighbours is published once, under its own name; the rest under both names. A device
+    is not woken for each of its neighbours' frames of a round, only for the last: that halves the switches of threads.
+    """
 
     def __init__(self, session: Any, config: DeviceConfig) -> None:
-        import zenoh
+        self._arrived: deque[tuple[int, bytes]] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._enough = 1
+        row = {name: k for k, name in enumerate(config.devices)}
+        names = [neighbour.name for neighbour in config.neighbours]
+        self._subscribers = [
+            session.declare_subscriber(key, self._hears(row[name]))
+            for name in names
+            for key in _keys(config, name, config.name)
+        ]
+        self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
+        self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
 
-        self.arrived: queue.SimpleQueue[tuple[int, bytes]] = queue.SimpleQueue()
-        self._row = {name: k for k, name in enumerate(config.devices)}
-        here = f"{ROOT}/{config.mesh}"
-        self._subscriber = session.declare_subscriber(f"{here}/*/{config.name}", self._receive)
-        self._publishers = {
-            self._row[neighbour.name]: session.declare_publisher(
-                f"{here}/{config.name}/{neighbour.name}",
-                express=True,  # a round waits for its slowest frame: never wait to fill a batch
-                congestion_control=zenoh.CongestionControl.DROP,  # the device repeats; blocking freezes with a peer
-            )
-            for neighbour in config.neighbours
-        }
+    def _hears(self, sender: int) -> Callable[[Any], None]:
+        """Return what takes a neighbour's samples, in a thread of Zenoh's: they may only be put aside."""
 
-    def _receive(self, sample: Any) -> None:
-        """Take a sample, in a thread of Zenoh's: it may only be put aside."""
-        sender = str(sample.key_expr).split("/")[-2]
-        self.arrived.put((self._row.get(sender, -1), sample.payload.to_bytes()))
+        def take(sample: Any) -> None:
+            data = sample.payload.to_bytes()
+            self._arrived.append((sender, data))
+            if len(self._arrived) >= self._enough or not can_wait(data):
+                self._bell.put(None)
+
+        return take
 
     def send(self, to: int, data: bytes) -> None:
-        """Send bytes to a neighbour, which may get lost."""
+        """Send bytes to a neighbour or to everybody, which may get lost."""
         self._publishers[to].put(data)
 
-    def receive(self, timeout: float) -> Iterator[tuple[int, bytes]]:
-        """Yield what has arrived, waiting for the first."""
-        try:
-            yield self.arrived.get(timeout=max(timeout, 0.0))
-            while True:
-                yield self.arrived.get_nowait()
-        except queue.Empty:
-            return
+    def receive(self, timeout: float, enough: int = 1) -> Iterator[tuple[int, bytes]]:
+        """Yield what has arrived, after waiting for `enough` frames of data or for anything else."""
+        self._enough = enough  # before looking: what arrives in between rings the bell
+        if len(self._arrived) < enough:
+            with suppress(queue.Empty):
+                self._bell.get(timeout=max(timeout, 0.0))
+        for _ in range(self._bell.qsize()):
+            self._bell.get()
+        while self._arrived:
+            yield self._arrived.popleft()
 
 
 @contextmanager
 def opened(config: DeviceConfig) -> Iterator[Transport]:
     """Open the links of a device, and close them at the end."""
+    os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, by the first session of a process
     zenoh = needs_zenoh()
     with zenoh.open(_settings(zenoh, config)) as session:
         yield Transport(session, config)
@@ -85,9 +104,23 @@ def drive(
         if until():
             return
         wait = LONGEST_WAIT if device.over else min(device.wake - clock(), LONGEST_WAIT)
-        for sender, data in transport.receive(wait):
+        for sender, data in transport.receive(wait, device.missing):
             device.receive(data, sender, clock())
         device.tick(clock())
+
+
+def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
+    """Return under which keys a device speaks: to all its neighbours, and to one of them."""
+    here = f"{ROOT}/{config.mesh}/{sender}"
+    return here, f"{here}/{receiver}"
+
+
+def _publisher(session: Any, key: str) -> Any:
+    import zenoh
+
+    # express: a round waits for its slowest frame, so never wait to fill a batch.
+    # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer
+    return session.declare_publisher(key, express=True, congestion_control=zenoh.CongestionControl.DROP)
 
 
 def needs_zenoh() -> Any:
@@ -134,23 +167,24 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
 
 def _access(config: DeviceConfig) -> dict[str, Any]:
     """Let each neighbour, by the name in its certificate, say and hear what is between it and this device only."""
-    here, rules, policies, subjects = f"{ROOT}/{config.mesh}", [], [], []
+    rules, policies, subjects = [], [], []
     for neighbour in config.neighbours:
         name = neighbour.name
+        spoken, heard = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
         allowed = {
-            "says": (["put"], ["ingress"], f"{here}/{name}/{config.name}"),
-            "hears": (["put"], ["egress"], f"{here}/{config.name}/{name}"),
-            "asks": (["declare_subscriber"], ["ingress"], f"{here}/*/{name}"),
-            "is-asked": (["declare_subscriber"], ["egress"], f"{here}/*/{config.name}"),
+            "says": ("put", "ingress", spoken),
+            "hears": ("put", "egress", heard),
+            "asks": ("declare_subscriber", "ingress", heard),
+            "is-asked": ("declare_subscriber", "egress", spoken),
         }
-        for what, (messages, flows, key) in allowed.items():
+        for what, (message, flow, keys) in allowed.items():
             rules.append(
                 {
                     "id": f"{what} {name}",
                     "permission": "allow",
-                    "messages": messages,
-                    "flows": flows,
-                    "key_exprs": [key],
+                    "messages": [message],
+                    "flows": [flow],
+                    "key_exprs": keys,
                 }
             )
         subjects.append({"id": name, "cert_common_names": [name]})

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from conformesh.calibrating import Batch, one_result
 from conformesh.calibration import Calibration
 from conformesh.certificate import Cost
-from conformesh.engines.device import Device, PeerError, Settings
+from conformesh.engines.device import Device
 from conformesh.engines.journal import FileJournal, Journal
 from conformesh.engines.mesh import drive, opened
+from conformesh.engines.settings import PeerError, Settings
 from conformesh.mesh.device import DeviceConfig
 from conformesh.methods import get_method, make_options
 from conformesh.network import Network

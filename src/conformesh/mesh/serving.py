@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from conformesh.engines.device import Device, PeerError
+from conformesh.engines.device import Device
 from conformesh.engines.journal import FileJournal
 from conformesh.engines.mesh import Transport, drive, opened
+from conformesh.engines.settings import PeerError
 from conformesh.mesh.certificates import check_pair
 from conformesh.mesh.device import DeviceConfig
 from conformesh.mesh.own_scores import read_own_scores
