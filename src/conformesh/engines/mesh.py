@@ -27,8 +27,6 @@ LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
 # One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
 ROLES = ("acc", "tx", "net", "rx")
 THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in ROLES) + ")"
-    "(app: (worker_threads: 1), " + ", ".join(f"{name}: (handover: app)" for name in ("acc", "tx", "net", "rx")) + ")"
-)
 
 
 class Transport:
