@@ -132,6 +132,10 @@ def add_device(root: Path, name: str, neighbours: Sequence[str], host: str = "12
         raise ValueError(f"device name {name!r} was revoked, and its old certificate still bears it; choose another")
     if (root / name).exists():
         raise ValueError(f"{root / name}: a new device needs a new folder, and this one is there; move it away")
+    if name in known.revoked:  # what its neighbours know it by is the name: they would let the old certificate in again
+        raise ValueError(
+            f"device {name!r} was revoked and its old certificate still bears that name; add it under a new name"
+        )
     if not neighbours:
         raise ValueError(f"device {name!r} needs at least one neighbour among the devices of the mesh, got none")
     for other in neighbours:
@@ -186,7 +190,11 @@ def revoke_device(root: Path, name: str) -> str:
 
 
 def renew_device(root: Path, name: str, *, days: int = 365) -> Identity:
-    """Make a new key and certificate for a device whose old one expires; the map stays as it is."""
+    """Make a new key and certificate for a device whose old one expires; the map stays as it is.
+
+    The old certificate stays good until it expires. Against a stolen key it does not help: `revoke_device`, then
+    `add_device` under a new name.
+    """
     root = Path(root)
     config = next((one for one in _read_mesh(root) if one.name == name), None)
     if config is None:
