@@ -16,7 +16,7 @@ from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
 from conformesh.data.score_files import ScoreFile, read_scores
-from conformesh.mesh.checking import Problem, compare_agreements, compare_maps, examine_authority, examine_folder
+from conformesh.mesh.checking import Problem, compare_agreements, compare_maps, examine_authority, examine_folder, few
 from conformesh.mesh.config import FILE, read_device
 from conformesh.mesh.device import ON_LOST
 from conformesh.mesh.folders import (
@@ -197,7 +197,7 @@ def check(
     ]
     differing = compare_agreements(readable)
     found += [
-        Problem(", ".join(names[:3]) + (", ..." if len(names) > 3 else ""), f"agree on {field}", "error", value)
+        Problem(few(names), f"agree on {field}", "error", value)
         for field, values in differing.items()
         for value, names in values.items()
     ] + compare_maps(readable)

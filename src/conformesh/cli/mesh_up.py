@@ -114,7 +114,7 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
         who = f"all {devices} devices agree" if len(good) == devices else f"{len(good)} of {devices} devices agree"
         threshold = f"{high!r} ({who}, bit for bit)"
     else:
-        threshold = f"{low:.6g} to {high:.6g}, each device its own"
+        threshold = f"{low!r} to {high!r}, each device its own"
     rosters = {tuple((one.result or {})["roster"]) for one in good}
     counts = sorted({len(roster) for roster in rosters})
     bits = sum(result.cost.bits_per_device for result in results)

@@ -14,7 +14,6 @@ from conformesh.mesh.endpoints import HIGHEST_PORT, parse_endpoint
 from conformesh.mesh.files import readable_by_others
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.methods import get_method
-from conformesh.names import listed
 
 SOON = timedelta(days=30)
 
@@ -76,11 +75,16 @@ def compare_maps(folders: Sequence[Path]) -> list[Problem]:
         for key, value in facts.items():
             told.setdefault(key, {}).setdefault(value, []).append(config.name)
     return [
-        Problem(listed(names), f"same {what}", level, value)
+        Problem(few(names), f"same {what}", level, value)
         for (what, level), values in told.items()
         if len(values) > 1
         for value, names in values.items()
     ]
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first three names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
 
 
 def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
