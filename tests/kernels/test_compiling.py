@@ -72,6 +72,15 @@ def test_counts_are_the_same_interpreted(held, data):
         assert_same(*both(segments.segment_extremes, *where, finite))
 
 
+def test_a_system_that_is_read_only_compiles_at_every_start(monkeypatch):
+    def refuse(*_):
+        raise RuntimeError("cannot cache function: no locator available")
+
+    monkeypatch.setattr("numba.core.registry.CPUDispatcher.enable_caching", refuse)
+    loop = Loop(lambda n: n + 1, {"cache": True})
+    assert loop(1) == 2
+
+
 @njit(cache=False)
 def _down(n):
     return 0 if n <= 0 else 1 + _down(n - 1)

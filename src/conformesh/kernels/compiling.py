@@ -47,17 +47,24 @@ class Loop:
 
     def compiled(self) -> Callable[..., Any]:
         """Return the compiled function; what it calls is compiled with it."""
-        from numba import njit as numba_njit
-
         with self._lock:
             if self._compiled is None:
-                compiled = numba_njit(**self._options)(self.py_func)
+                compiled = _compiled(self.py_func, self._options)
                 known = self.py_func.__globals__
                 for name in self.py_func.__code__.co_names:
                     if isinstance(known.get(name), Loop):  # Numba calls only what is its own
                         known[name] = compiled if known[name] is self else known[name].compiled()
                 self._compiled = compiled
             return self._compiled
+
+
+def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
+    from numba import njit as compile_with
+
+    try:
+        return compile_with(**options)(function)
+    except RuntimeError:  # nowhere to keep what is compiled, as on a system that is read-only: compile at every start
+        return compile_with(**{**options, "cache": False})(function)
 
 
 def njit(**options: Any) -> Callable[[F], F]:
