@@ -12,9 +12,10 @@ from conformesh.engines.frames import DATA, HELLO, LOST, Frame
 from conformesh.engines.journal import MemoryJournal
 from conformesh.mesh import certificates
 from conformesh.mesh.config import read_device
+from conformesh.mesh.folders import revoke_device
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.mesh.running import make_device
-from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, start
+from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated, start
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
@@ -159,6 +160,22 @@ def test_a_stranger_with_a_certificate_of_the_mesh_is_not_heard(tmp_path):
         return tmp_path / "stranger"
 
     found, expected, liar = lied_to(tmp_path / "m", stranger, patience=20.0)
+    assert [code for code, _, _ in found] == [0, 0], found
+    assert [(result["threshold"], result["run"]) for _, result, _ in found] == [(x, 1) for x in expected]
+    assert liar.links > 0  # it did reach somebody
+    assert not any("refused" in log for _, _, log in found)
+
+
+@pytest.mark.slow
+def test_a_revoked_device_is_not_heard(tmp_path):
+    """Its certificate is signed and in time; the map of the others no longer has its name."""
+    root = tmp_path / "m"
+    scores = drawn_scores(3, low=20)
+    folders, _ = make_mesh(root, Network.chain(3), "q-dcp", scores, options={"rounds": 300}, patience=20.0)
+    revoke_device(root, "device-02")
+    expected = simulated(folders[0], scores[:2], "q-dcp", rounds=300)
+    with Liar(folders[:2], root / "revoked" / "device-02") as liar:
+        found = run_both(folders[:2])
     assert [code for code, _, _ in found] == [0, 0], found
     assert [(result["threshold"], result["run"]) for _, result, _ in found] == [(x, 1) for x in expected]
     assert liar.links > 0  # it did reach somebody

@@ -14,7 +14,7 @@ from conformesh.mesh.reach import reach_neighbours
 from tests.mesh.meshes import free_ports, tls_server
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.certificates import make_authority, sign_device
+from conformesh.mesh.certificates import make_authority, read_certificate, sign_device
 
 
 def run(*words):
@@ -184,3 +184,60 @@ def test_a_host_that_nobody_knows_and_a_key_that_cannot_be_used(root):
     assert "is not known here" in reached(root)[1]
     (root / "device-00" / "device.key").write_text("x")
     assert reached(root)[1].startswith("not tried")
+
+
+def test_a_neighbour_that_was_revoked(root):
+    """Its certificate is still good to the authority; the folder here knows better, by name or by serial."""
+    added = root / "third"
+    run("add", root, "third", "--neighbour", "device-00", "--neighbour", "device-01")
+    serial = read_certificate(added / "device.pem").serial
+    run("revoke", root, "third")
+    with tls_server(port_of(root, "device-01"), root / "revoked" / "third"):
+        assert reached(root) == (
+            "error",
+            f"'third' answers there with a revoked certificate (serial {serial}); stop it",
+        )
+
+
+def test_a_revoked_name_is_never_used_again(root):
+    """What neighbours know a device by is its name: with the name, the old certificate would be let in again."""
+    words = ("add", root, "third", "--neighbour", "device-01")
+    assert run(*words).exit_code == 0
+    assert run("revoke", root, "third").exit_code == 0
+    (root / "ca" / "issued" / "third.pem").unlink()  # also where the authority has forgotten
+    before = (root / "device-01" / "device.toml").read_text()
+    result = run(*words)
+    assert result.exit_code == 2
+    assert result.stderr.startswith("error: device name 'third' was revoked, and its old certificate still bears it;")
+    assert not (root / "third").exists()
+    assert (root / "device-01" / "device.toml").read_text() == before
+    assert run("add", root, "third-2", "--neighbour", "device-01").exit_code == 0
+
+
+def test_check_finds_folders_that_were_not_copied_again(root):
+    """Addresses may differ for a reason; a list of revoked devices or an authority of one's own may not."""
+    path = root / "device-01" / "device.toml"
+    old = path.read_text()
+    at = read_device(root / "device-01").endpoints["device-00"]
+    path.write_text(old.replace(f'"device-00" = "{at}"', '"device-00" = "127.0.0.1:9"'))
+    result = run("check", root, "--offline", "--json")
+    assert result.exit_code == 0
+    warned = [(f["device"], f["text"]) for f in json.loads(result.stdout)["findings"] if f["level"] == "warning"]
+    assert warned == [("device-00", at), ("device-01", "127.0.0.1:9")]
+    path.write_text(old.replace("devices = [", 'revoked = ["gone"]\ndevices = [', 1))
+    assert "same revoked" in run("check", root, "--offline").stdout
+    path.write_text(old)
+    make_authority(root.parent / "other", "ee" * 8)
+    sign_device(root.parent / "other", root / "device-01", "device-01", ["127.0.0.1"])
+    result = run("check", root, "--offline")
+    assert result.exit_code == 1
+    assert "same authority" in result.stdout
+
+
+def test_check_finds_keys_that_others_can_read(root):
+    (root / "ca" / "ca.key").chmod(0o640)
+    (root / "device-00" / "device.key").chmod(0o644)
+    result = run("check", root, "--offline")
+    assert result.exit_code == 1
+    assert "ca.key can be read by others" in result.stdout
+    assert "device.key can be read by others" in result.stdout

@@ -73,6 +73,15 @@ def test_devices_that_stay_up_calibrate_again():
             run, found = after(clients, 0)
             assert found == expected
             assert all(client.health()["healthy"] for client in clients)
+            shown = [client.status() for client in clients]
+            assert [one["run"] for one in shown] == [run, run]
+            for own, other, name in zip(shown, reversed(shown), ("device-01", "device-00"), strict=True):
+                heard = own["neighbours"][name]
+                assert own["round"] == heard["round"] > 0
+                assert 32 * heard["frames_received"] <= heard["bytes_received"] <= other["sent"]["bytes"]
+                assert 0 <= heard["last_heard_seconds_ago"] < 30
+                assert own["sent"]["frames"] > own["round"]
+            assert f'frames_received_total{{neighbour="device-01"}} {_frames(shown[0])}' in clients[0].metrics()
 
             clients[0].recalibrate()
             run, found = after(clients, run)
@@ -98,6 +107,10 @@ def test_devices_that_stay_up_calibrate_again():
             wait_for(lambda: _threshold(clients[0]) == changed[0])
             with staying_up(folders[1]):
                 assert after(clients, run)[1] == changed
+
+
+def _frames(status):
+    return status["neighbours"]["device-01"]["frames_received"]
 
 
 def _threshold(client):

@@ -48,7 +48,7 @@ def test_traffic_is_counted_per_neighbour():
     node.refused("nobody", "unknown device")
     node.refused(None, "not a frame")
     node.sent(size=70, frames=2)
-    node.sent(size=30, again=True)
+    node.sent(size=30, again=1)
     node.at_round(5)
     clock.pass_by(2.5)
     shown = node.snapshot()
@@ -59,8 +59,8 @@ def test_traffic_is_counted_per_neighbour():
         "bytes_received": 150,
         "refused": {"old round": 2},
     }
-    assert shown["strangers_refused"] == {"unknown device": 1, "not a frame": 1}
-    assert shown["sent"] == {"frames": 3, "bytes": 100, "resent_frames": 1, "resent_bytes": 30}
+    assert shown["refused"] == {"unknown device": 1, "not a frame": 1}
+    assert shown["sent"] == {"frames": 3, "bytes": 100, "resent_frames": 1}
     assert (shown["run"], shown["round"]) == (3, 5)
     node.begin(4)
     shown = node.snapshot()
@@ -71,7 +71,7 @@ def test_reasons_stay_few_whatever_strangers_send():
     node = state(certified=False)
     for i in range(10 * MOST_REASONS):
         node.refused(None, f"reason {i}")
-    reasons = node.snapshot()["strangers_refused"]
+    reasons = node.snapshot()["refused"]
     assert len(reasons) == MOST_REASONS + 1
     assert reasons[OTHER] == 9 * MOST_REASONS
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -12,10 +11,10 @@ from conformesh.calibrating import calibrate as agree
 from conformesh.calibration import Calibration
 from conformesh.certificate import KINDS
 from conformesh.cli import console
+from conformesh.cli.networks import chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
-from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.data.score_files import read_scores
 from conformesh.methods import METHODS, get_method
-from conformesh.network import Network
 from conformesh.ranks import exact_alpha
 from conformesh.scores import SCORES, Score, get_score
 from conformesh.several import Calibrations, calibrate_several
@@ -79,7 +78,7 @@ def calibrate(
     if warm is not None:
         chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
     held = read_scores(scores, group=group)
-    network = _network(held, topology, topology_option or [], graph, whole(seed, "seed", 0))
+    network = chosen_network(held, topology, topology_option or [], graph, whole(seed, "seed", 0))
     with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
         common = {"score": kind, "strict": strict, "observer": lambda *_: progress.step(), **chosen}
         own = held.for_devices(network.ids)
@@ -137,46 +136,6 @@ def named_score(name: str | None, pairs: list[str]) -> Score | None:
         return None
     hints = get_type_hints(SCORES[name]) if name in SCORES else {}
     return get_score(name, **key_values(pairs, "score option", hints))
-
-
-def _network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Path | None, seed: int) -> Network:
-    if graph is not None:
-        if topology is not None or pairs:
-            raise ValueError(f"give a topology or --graph, not both: got --graph {graph} and a topology")
-        return network_of_graph(graph, held)
-    devices = len(held.devices)
-    if topology is None:
-        topology = "torus"
-        if not pairs and not _factors(devices):
-            topology = "cycle"
-            if devices > 1:
-                console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --topology")
-    known = TOPOLOGIES.get(topology)
-    hints = {} if known is None else _hints_of(known.build)
-    found = Network.of(topology, devices, seed=seed, **key_values(pairs, "topology option", hints))
-    return found.relabelled(held.devices)
-
-
-def network_of_graph(graph: Path, held: ScoreFile) -> Network:
-    """Read the graph, which must know every device that has scores."""
-    network = Network.from_edges(graph)
-    known = {*network.ids}
-    strange = [device for device in held.devices if device not in known]
-    if strange:
-        more = f" (and {len(strange) - 1} more)" if len(strange) > 1 else ""
-        raise ValueError(
-            f"unknown device {strange[0]!r}{more}: it has scores in {held.name} but no edge in {graph}; "
-            "add its edges or drop its rows"
-        )
-    return network
-
-
-def _factors(devices: int) -> bool:
-    return any(devices % side == 0 for side in range(2, int(devices**0.5) + 1))
-
-
-def _hints_of(build: Any) -> dict[str, Any]:
-    return {name: hint for name, hint in get_type_hints(build).items() if name in inspect.signature(build).parameters}
 
 
 def facts(result: Calibration) -> list[tuple[str, str]]:

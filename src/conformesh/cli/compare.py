@@ -12,7 +12,8 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.calibrate import named_score, network_of_graph
+from conformesh.cli.calibrate import named_score
+from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.comparing import By, Comparison, Group, Run, Way, networks_of, ways_of
 from conformesh.comparing import compare as measure

@@ -48,6 +48,9 @@ def _in_words(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}; check the path and its permissions"
     if isinstance(error, BAD_INPUT):
         return _one_line(str(error)) or type(error).__name__
+    engine = sys.modules.get("conformesh.engines.device")  # loaded, if it is what has raised
+    if engine is not None and isinstance(error, engine.PeerError):  # a neighbour is missing or disagrees: no bug
+        return _one_line(str(error))
     return f"unexpected {type(error).__name__}: {_one_line(str(error))}; --debug shows the traceback"
 
 
@@ -225,6 +228,20 @@ def in_bits(bits: float) -> str:
         if bits >= 0.9995 * size:
             return f"{bits / size:.3g} {unit}"
     return f"{bits:.3g} bit"
+
+
+def in_bytes(size: float) -> str:
+    """Return a number of bytes for people.
+
+    >>> in_bytes(640), in_bytes(1_234_567), in_bytes(0)
+    ('640 B', '1.23 MB', '0')
+    """
+    if size == 0:
+        return "0"
+    for unit, many in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if size >= 0.9995 * many:
+            return f"{size / many:.3g} {unit}"
+    return f"{size:.3g} B"
 
 
 def in_digits(value: float) -> str:

@@ -7,6 +7,7 @@ import random
 import shutil
 import socket
 import tempfile
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib import import_module
@@ -17,7 +18,7 @@ import typer
 from numpy.typing import NDArray
 
 from conformesh.calibrating import calibrate
-from conformesh.cli.mesh import follow, print_devices
+from conformesh.cli.mesh_up import follow, print_result
 from conformesh.data.writing import write_scores
 from conformesh.mesh.config import read_device
 from conformesh.mesh.endpoints import HIGHEST_PORT, LOCAL
@@ -69,8 +70,10 @@ def run_mesh(
                 f"Each is a process\nwith a certificate; they talk over encrypted links along a {network.name}, and "
                 "to nobody else.\n"
             )
+        started = time.perf_counter()
         watched = launch(folders, "--http", f"{LOCAL}:0")  # a socket's path may be too long
         follow(watched)
+        seconds = time.perf_counter() - started
     finally:
         if not keep:
             shutil.rmtree(root)
@@ -84,7 +87,7 @@ def run_mesh(
         facts = {"simulated": simulated.to_dict(), "equal": all(same), "folder": str(root) if keep else None}
         print(json.dumps({**facts, "results": results}))
     else:
-        print_devices(watched)
+        print_result(watched, seconds)
         how = "bit for bit" if all(same) else f"on {sum(same)} of {len(same)} devices only"
         print(f"\nThe simulator, which sees all scores at once, finds {simulated.threshold!r}: the same {how}.")
         print(f"kept: {root}, with private keys" if keep else "The mesh's folder and its private keys are deleted.")

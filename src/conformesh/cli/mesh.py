@@ -12,21 +12,20 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from conformesh.cli import GROUPS, console
-from conformesh.cli.calibrate import _network, named_score
+from conformesh.cli.calibrate import named_score
+from conformesh.cli.networks import chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
 from conformesh.data.score_files import ScoreFile, read_scores
-from conformesh.mesh.checking import Problem, compare_agreements, examine_folder
+from conformesh.mesh.checking import Problem, compare_agreements, compare_maps, examine_authority, examine_folder, few
 from conformesh.mesh.config import FILE, read_device
 from conformesh.mesh.device import ON_LOST
 from conformesh.mesh.folders import (
     add_device,
-    device_folders,
     init_mesh,
     renew_device,
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.launching import Watched, launch, wait
 from conformesh.mesh.own_scores import EMPTY
 from conformesh.mesh.reach import NOBODY, reach_neighbours
 from conformesh.methods import METHODS, get_method
@@ -102,7 +101,7 @@ def init(
     if "seed" in get_method(method).option_names():
         options["seed"] = whole(seed, "seed", 0)
     kind = named_score(score, score_option or [])
-    network = _chosen_network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
+    network = _network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
     folders = init_mesh(
         root,
         network,
@@ -160,14 +159,20 @@ def add(
 
 
 def revoke(root: Root, device: Device) -> None:
-    """Take a device out of the mesh: its certificate is no longer trusted, and everybody gets a new map."""
+    """Take a device out of the mesh: its certificate is no longer trusted, and everybody gets a new map.
+
+    Its name is never used again: add it under a new one, if it comes back.
+    """
     serial = revoke_device(root, device)
     which = f" (certificate {serial})" if serial else ""
     print(f"revoked {device}{which}; {COPY}")
 
 
 def renew(root: Root, device: Device, days: Days = "365") -> None:
-    """Make a new key and certificate for a device, before the old one expires."""
+    """Make a new key and certificate for a device, before the old one expires.
+
+    The old one stays good until then. If its key was stolen, revoke the device and add it under a new name.
+    """
     identity = renew_device(root, device, days=whole(days, "days", 1))
     print(f"renewed {device} until {identity.not_after:%Y-%m-%d}; copy device.pem and device.key to its machine")
 
@@ -183,7 +188,8 @@ def check(
     Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
     """
     chosen = [one for folder in folders for one in _devices_in(folder)]
-    found = [finding for folder in chosen for finding in examine_folder(folder)]
+    found = [finding for folder in folders for finding in examine_authority(folder)]
+    found += [finding for folder in chosen for finding in examine_folder(folder)]
     readable = [
         folder
         for folder in chosen
@@ -191,10 +197,10 @@ def check(
     ]
     differing = compare_agreements(readable)
     found += [
-        Problem(", ".join(names[:3]) + (", ..." if len(names) > 3 else ""), f"agree on {field}", "error", value)
+        Problem(few(names), f"agree on {field}", "error", value)
         for field, values in differing.items()
         for value, names in values.items()
-    ]
+    ] + compare_maps(readable)
     if not offline:
         reached = [finding for folder in readable for finding in reach_neighbours(read_device(folder))]
         late = [Problem(f.device, f.what, "error", f.text) if running and NOBODY in f.text else f for f in reached]
@@ -216,68 +222,19 @@ def _devices_in(folder: Path) -> Sequence[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
 
 
-def _chosen_network(
+def _network(
     devices: str | None, scores: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
 ) -> Network:
     if devices is not None and (scores is not None or graph is not None):
         raise ValueError(f"--devices {devices} counts devices that --scores or --graph name already; leave it out")
     if scores is not None:
-        return _network(read_scores(scores), topology, pairs, graph, seed)
+        return chosen_network(read_scores(scores), topology, pairs, graph, seed)
     if devices is None and graph is None:
         raise ValueError("a mesh needs --devices to count its devices, or --scores or --graph to name them")
     names = () if devices is None else tuple(map(str, range(whole(devices, "devices", 1))))
-    return _network(ScoreFile(names, (), "--devices"), topology, pairs, graph, seed)
+    return chosen_network(ScoreFile(names, (), "--devices"), topology, pairs, graph, seed)
 
 
 def _digest(model: Path) -> str:
     with model.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-def up(
-    root: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that mesh init made.")],
-    scores: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Scatter this score file over the devices first.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
-) -> None:
-    """Start all devices on this machine, one process each, and show how they agree.
-
-    Ends with 1 if a device has failed.
-    """
-    if scores is not None:
-        scatter_scores(root, scores)
-    watched = launch(device_folders(root))
-    follow(watched)
-    if as_json:
-        print(json.dumps([one.result or {"device": one.name, "error": one.error} for one in watched]))
-    else:
-        print_devices(watched)
-    if any(one.result is None for one in watched):
-        raise typer.Exit(1)
-
-
-def follow(watched: Sequence[Watched]) -> None:
-    """Wait for all devices, under a progress bar."""
-    with console.Progress("starting", len(watched), "devices") as bar:
-
-        def look() -> None:
-            bar.steps = sum(one.result is not None for one in watched)
-            bar.what = f"round {max(one.round for one in watched)}"
-
-        wait(watched, look)
-
-
-def print_devices(watched: Sequence[Watched]) -> None:
-    """Print a line for every device: its threshold, or why it has none."""
-    rows = [_line(one.name, one.result, one.error) for one in watched]
-    console.print_table(("device", "threshold", "certificate", "rounds", "sent", "state"), rows, right=("rounds",))
-
-
-def _line(name: str, result: dict[str, Any] | None, error: str) -> tuple[str, ...]:
-    if result is None:
-        return name, "", "", "", "", error or "failed"
-    cost = result["cost"]
-    sent = console.in_bits(float(cost["bits_per_device"]))
-    return name, str(result["threshold"]), result["certificate"]["kind"], str(cost["rounds"]), sent, "done"

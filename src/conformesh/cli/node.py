@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,7 +13,9 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.cli.options import as_type
 from conformesh.mesh.config import read_device
+from conformesh.mesh.device import ON_LOST, DeviceConfig
 from conformesh.mesh.logs import set_up
 from conformesh.mesh.serving import Node
 
@@ -21,6 +25,30 @@ class LogForm(StrEnum):
 
     words = "words"
     json = "json"
+    progress = "progress"
+
+
+# For this start only, instead of what device.toml says.
+Patience = Annotated[
+    str | None,
+    typer.Option(metavar="<float>", help="Seconds to wait for a neighbour, this time.", show_default=False),
+]
+OnLost = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(ON_LOST), help="What a lost neighbour means, this time, on all devices.", show_default=False
+    ),
+]
+
+
+def with_changes(config: DeviceConfig, patience: str | None, on_lost: str | None) -> DeviceConfig:
+    """Return the configuration with what the command line says instead; on_lost must be the same on all devices."""
+    changes: dict[str, Any] = {}
+    if patience is not None:
+        changes["patience"] = as_type(patience, float, "patience")
+    if on_lost is not None:
+        changes["on_lost"] = on_lost
+    return replace(config, **changes)
 
 
 def node(
@@ -30,15 +58,22 @@ def node(
         str | None,
         typer.Option(metavar="HOST:PORT", help="Answer local programs here; by default at FOLDER/node.sock."),
     ] = None,
-    log: Annotated[LogForm, typer.Option(help="The log on stderr: plain words or JSON lines.")] = LogForm.words,
+    log: Annotated[
+        LogForm, typer.Option(help="The log on stderr: plain words, JSON lines, or these with how far it is.")
+    ] = LogForm.words,
+    patience: Patience = None,
+    on_lost: OnLost = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    config = read_device(folder)
-    set_up(config.name, log.value)
+    config = with_changes(read_device(folder), patience, on_lost)
+    if log is LogForm.words:
+        set_up(config.name, "words")
+    else:
+        set_up(config.name, "json", level=logging.DEBUG if log is LogForm.progress else logging.INFO)
     running = Node(config, http)
 
     def stop(*_: Any) -> None:

@@ -7,8 +7,9 @@ A graph is `indptr` (devices + 1) and `indices` (directed edges): the neighbours
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from conformesh.kernels.compiling import njit
 
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]

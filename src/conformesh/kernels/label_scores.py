@@ -13,8 +13,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from conformesh.kernels.compiling import njit
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]

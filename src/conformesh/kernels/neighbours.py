@@ -20,14 +20,15 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import config, njit
 from numpy.typing import NDArray
+
+from conformesh.kernels.compiling import njit, threads
 
 Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
-THREADS: int = getattr(config, "NUMBA_NUM_THREADS")  # noqa: B009 - set when numba is imported
+THREADS = threads()
 PARALLEL_ABOVE = 1_000_000  # additions (directed edges x columns); handing work to a thread costs about 0.1 ms
 
 

@@ -18,8 +18,8 @@ import math
 from typing import Any
 
 import numpy as np
-from numba import njit
 
+from conformesh.kernels.compiling import njit
 from conformesh.kernels.segments import bisect_right
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with

@@ -11,6 +11,7 @@ from typing import Literal
 from conformesh.mesh.certificates import CA_KEY, check_pair, read_certificate
 from conformesh.mesh.config import FILE, DeviceConfig, read_device
 from conformesh.mesh.endpoints import HIGHEST_PORT, parse_endpoint
+from conformesh.mesh.files import readable_by_others
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.methods import get_method
 
@@ -57,6 +58,53 @@ def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]
         if len(said) < everyone:
             values["no such option"] = [config.name for config in configs if field not in config.agreement()]
     return {field: values for field, values in told.items() if len(values) > 1}
+
+
+def compare_maps(folders: Sequence[Path]) -> list[Problem]:
+    """Return where folders tell the map differently in what is not part of the agreement.
+
+    Two devices may reach a third at different addresses, behind a router for instance, so that is a warning. An
+    authority or a list of revoked devices of its own means that a folder was not copied again.
+    """
+    configs = [read_device(folder) for folder in folders]
+    told: dict[tuple[str, Level], dict[str, list[str]]] = {}
+    for config in configs:
+        revoked = ", ".join(sorted(config.revoked)) or "nobody"
+        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_of(config)}
+        facts |= {(f"endpoint of {name}", "warning"): at for name, at in config.endpoints.items()}
+        for key, value in facts.items():
+            told.setdefault(key, {}).setdefault(value, []).append(config.name)
+    return [
+        Problem(few(names), f"same {what}", level, value)
+        for (what, level), values in told.items()
+        if len(values) > 1
+        for value, names in values.items()
+    ]
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first three names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
+    try:
+        return (
+            {} if config.insecure else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
+        )
+    except ValueError:  # said elsewhere
+        return {}
+
+
+def examine_authority(root: Path) -> list[Problem]:
+    """Look at the authority in the folder of a whole mesh, if there is one."""
+    key = Path(root) / "ca" / CA_KEY
+    if not key.is_file():
+        return []
+    if readable_by_others(key):
+        words = f"{CA_KEY} can be read by others, and whoever has it can make devices; run: chmod 600 {key}"
+        return [Problem("ca", "authority", "error", words)]
+    return [Problem("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
 
 
 def _method(config: DeviceConfig) -> list[Problem]:

@@ -186,7 +186,11 @@ def revoke_device(root: Path, name: str) -> str:
 
 
 def renew_device(root: Path, name: str, *, days: int = 365) -> Identity:
-    """Make a new key and certificate for a device whose old one expires; the map stays as it is."""
+    """Make a new key and certificate for a device whose old one expires; the map stays as it is.
+
+    The old certificate stays good until it expires. Against a stolen key it does not help: `revoke_device`, then
+    `add_device` under a new name.
+    """
     root = Path(root)
     config = next((one for one in _read_mesh(root) if one.name == name), None)
     if config is None:

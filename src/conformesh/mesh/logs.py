@@ -24,7 +24,14 @@ KEY = re.compile(
 )
 # The inside of a key, logged line by line: base64 of a PEM line's length. A digest in hex is no base64 line.
 BASE64_LINE = re.compile(r"(?<![A-Za-z0-9+/=])(?![0-9a-fA-F]+(?![A-Za-z0-9+/=]))[A-Za-z0-9+/]{64}(?![A-Za-z0-9+/])")
-RIDERS = ("run", "round", "neighbour")  # what a log call may name as extra
+PROGRESS = (
+    "phase",
+    "heard",
+    "expected",
+    "sent",
+    "received",
+)  # neighbours heard of those expected; bytes
+RIDERS = ("run", "round", "neighbour", *PROGRESS)  # what a log call may name as extra
 REMOVED = "[private key removed]"
 
 

@@ -31,7 +31,7 @@ def _families(now: Mapping[str, Any], healthy: bool) -> Iterable[tuple[str, str,
 
     refusals = [
         ({"neighbour": name, "reason": reason}, count)
-        for name, reasons in [*((n, p["refused"]) for n, p in peers.items()), ("", now["strangers_refused"])]
+        for name, reasons in [*((n, p["refused"]) for n, p in peers.items()), ("", now["refused"])]
         for reason, count in reasons.items()
     ]
     threshold = found.get("threshold")
@@ -54,17 +54,16 @@ def _families(now: Mapping[str, Any], healthy: bool) -> Iterable[tuple[str, str,
     yield "frames_sent_total", "counter", "Frames sent, resent ones included.", own(sent["frames"])
     yield "bytes_sent_total", "counter", "Bytes sent, resent ones included.", own(sent["bytes"])
     yield "frames_resent_total", "counter", "Frames sent again.", own(sent["resent_frames"])
-    yield "bytes_resent_total", "counter", "Bytes sent again.", own(sent["resent_bytes"])
     yield (
         "neighbour_last_heard_seconds",
         "gauge",
         "Seconds since the neighbour was last heard.",
         each("last_heard_seconds_ago"),
     )
-    yield "neighbour_round", "gauge", "The round of the neighbour's last frame.", each("round")
+    yield "neighbour_round", "gauge", "The last round the neighbour was heard in.", each("round")
     yield "frames_received_total", "counter", "Frames received from the neighbour.", each("frames_received")
     yield "bytes_received_total", "counter", "Bytes received from the neighbour.", each("bytes_received")
-    yield "frames_refused_total", "counter", "Frames refused; an empty neighbour is a stranger.", refusals
+    yield "frames_refused_total", "counter", "Frames refused, by reason; an empty neighbour is anybody.", refusals
 
 
 def _family(name: str, kind: str, words: str, samples: Samples) -> str:

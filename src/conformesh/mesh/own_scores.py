@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,8 @@ from conformesh.mesh.endpoints import as_roster_name
 from conformesh.names import listed
 
 EMPTY = "device,score\n"
+SMALL = 1_000_000  # bytes
+NUMBER = re.compile(rb"[+-]?[0-9]+(\.[0-9]*)?([eE][+-]?[0-9]+)?")
 
 
 def read_own_scores(config: DeviceConfig) -> NDArray[np.float64]:
@@ -22,8 +25,12 @@ def read_own_scores(config: DeviceConfig) -> NDArray[np.float64]:
     path = config.path("scores")
     if not path.is_file():
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
-    if path.suffix.lower() == ".csv" and _is_heading_alone(path):
-        return np.empty(0)
+    if path.suffix.lower() == ".csv":
+        if _is_heading_alone(path):
+            return np.empty(0)
+        plain = _plain_scores(path, config.name)
+        if plain is not None:
+            return plain
     table = read_table(str(path), NEEDED)
     if "device" not in table.columns:
         values = table.numbers("score")
@@ -38,6 +45,23 @@ def read_own_scores(config: DeviceConfig) -> NDArray[np.float64]:
             f"{path}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its own"
         )
     return np.concatenate(held.scores)
+
+
+def _plain_scores(path: Path, name: str) -> NDArray[np.float64] | None:
+    """Read a small file in which nothing is unusual, without loading Polars; None where that is for others to say."""
+    if path.stat().st_size > SMALL:
+        return None
+    heading, *lines = path.read_bytes().splitlines()
+    if heading == b"device,score":
+        own = name.encode() + b","
+        if not all(line.startswith(own) for line in lines):
+            return None
+        lines = [line[len(own) :] for line in lines]
+    elif heading != b"score":
+        return None
+    if not all(map(NUMBER.fullmatch, lines)):
+        return None
+    return np.array([*map(float, lines)])
 
 
 def _is_heading_alone(path: Path) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Sequence
 from typing import Any
 
 from conformesh.mesh.checking import Level, Problem
@@ -33,7 +34,9 @@ def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> tuple[
         return "error", "not tried, since the certificate of this device cannot be used"
     try:
         with socket.create_connection((host, port), timeout=timeout) as link:
-            return _greet(context, link, host, neighbour.name) if context is not None else ("fine", "somebody listens")
+            return (
+                _greet(context, link, host, neighbour.name, config.revoked) if context else ("fine", "somebody listens")
+            )
     except socket.gaierror:
         return "error", f"host {host!r} is not known here; check the name, or write its address"
     except TimeoutError:
@@ -48,10 +51,15 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     return context
 
 
-def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str) -> tuple[Level, str]:
+def _greet(
+    context: ssl.SSLContext, link: socket.socket, host: str, name: str, revoked: Sequence[str]
+) -> tuple[Level, str]:
     try:
         with context.wrap_socket(link, server_hostname=host) as secure:
-            met = _common_name(secure.getpeercert())
+            shown: Any = secure.getpeercert()
+            met, serial = _common_name(shown), f"{int(shown['serialNumber'], 16):x}"
+            if met in revoked or serial in revoked:
+                return "error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it"
             if met != name:
                 return "error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints"
             secure.settimeout(LISTENING)

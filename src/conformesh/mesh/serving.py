@@ -14,20 +14,17 @@ from conformesh.engines.mesh import Transport, drive, opened
 from conformesh.engines.settings import PeerError
 from conformesh.mesh.certificates import check_pair
 from conformesh.mesh.device import DeviceConfig
+from conformesh.mesh.feeding import Feed
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.mesh.running import JOURNAL, calibration_of, make_device
 from conformesh.mesh.service import Service
-from conformesh.mesh.state import NodeState, Phase
+from conformesh.mesh.state import NodeState
 from conformesh.mesh.store import ResultStore
 
 log = logging.getLogger("conformesh.node")
 FILES: tuple[Literal["ca", "cert", "key"], ...] = ("ca", "cert", "key")
 LOOK = 1.0  # seconds between two looks at the file of scores
-PHASES = {
-    "greeting": Phase.WAITING,
-    "running": Phase.CALIBRATING,
-    "finishing": Phase.CALIBRATING,
-}
+TELL = 0.5  # seconds between two records of progress
 
 
 class Node:
@@ -45,7 +42,7 @@ class Node:
         self._certified_run = 0
         self._started = time.perf_counter()
         self._device: Device | None = None
-        self._where: tuple[str, int, int] = ("", 0, 0)
+        self._told = ("", 0.0)  # phase and time of the last record of progress
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
@@ -71,7 +68,8 @@ class Node:
         journal = FileJournal(self.config.folder / JOURNAL)
         try:
             device = self._fresh_device(journal)
-            drive(device, transport, lambda: self._enough(device, once), lambda: self._look(device))
+            feed = Feed(self.state, device)
+            drive(device, transport, lambda: self._enough(device, once), lambda: self._look(device, feed))
             return device.error
         finally:
             journal.close()
@@ -116,16 +114,17 @@ class Node:
             return None
         return found.st_mtime, found.st_size
 
-    def _look(self, device: Device) -> None:
+    def _look(self, device: Device, feed: Feed) -> None:
         """Tell the state where the device is, and keep a result that has just become certain."""
         if self._asked.is_set():
             self._asked.clear()
             device.recalibrate(time.monotonic())
-        where = (device.phase, device.number, device.round)
-        if device.phase in PHASES and where != self._where:
-            self._where = where
-            self.state.enter(PHASES[device.phase])
-            self.state.at_round(device.round)
+        now = time.monotonic()
+        if not feed.look(now):
+            return
+        if device.phase != self._told[0] or now - self._told[1] >= TELL:
+            self._told = (device.phase, now)
+            log.debug("progress", extra=vars(feed.progress(now)))
         if device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             found = calibration_of(self.config, device, time.perf_counter() - self._started)

@@ -44,12 +44,11 @@ class Neighbour:
 
 @dataclass
 class Sent:
-    """What this node sent; resent frames count here and in `frames` too."""
+    """What this node sent; resent frames count in `frames` and `bytes` too."""
 
     frames: int = 0
     bytes: int = 0
     resent_frames: int = 0
-    resent_bytes: int = 0
 
 
 class NodeState:
@@ -79,7 +78,7 @@ class NodeState:
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
         self._neighbours = {name: Neighbour() for name in neighbours}
-        self._strangers: Counter[str] = Counter()
+        self._refused: Counter[str] = Counter()
         self._sent = Sent()
         self._certified: Certified | None = None
         self._error = ""
@@ -114,21 +113,19 @@ class NodeState:
             if round is not None:
                 found.round = round
 
-    def refused(self, neighbour: str | None, reason: str) -> None:
-        """Count a refused frame; None, or a name nobody expects, counts as a stranger."""
+    def refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
+        """Count refused frames; those of nobody in particular, or of a name nobody expects, are counted together."""
         with self._lock:
             found = None if neighbour is None else self._neighbours.get(neighbour)
-            reasons = self._strangers if found is None else found.refused
-            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += 1
+            reasons = self._refused if found is None else found.refused
+            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
 
-    def sent(self, *, size: int, frames: int = 1, again: bool = False) -> None:
-        """Count what this node sent, for the first time or again."""
+    def sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
+        """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""
         with self._lock:
             self._sent.frames += frames
             self._sent.bytes += size
-            if again:
-                self._sent.resent_frames += frames
-                self._sent.resent_bytes += size
+            self._sent.resent_frames += again
 
     def certify(
         self, calibration: Calibration, *, roster: Iterable[str] | None = None, run: int | None = None
@@ -187,7 +184,7 @@ class NodeState:
                 "run": self._run,
                 "round": self._round,
                 "neighbours": {name: _shown(one, now) for name, one in self._neighbours.items()},
-                "strangers_refused": dict(self._strangers),
+                "refused": dict(self._refused),
                 "sent": dict(vars(self._sent)),
                 "certified": None if certified is None else _summary(certified),
                 "last_error": self._error or None,

@@ -1,0 +1,144 @@
+"""``conformesh mesh up``: all devices of a mesh on this machine, watched until they agree."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.calibration import Calibration
+from conformesh.cli import console
+from conformesh.cli.node import OnLost, Patience, with_changes
+from conformesh.mesh.config import read_device
+from conformesh.mesh.folders import device_folders, scatter_scores
+from conformesh.mesh.launching import Watched, launch, wait
+
+AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
+COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
+RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
+
+
+def up(
+    root: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that mesh init made.")],
+    scores: Annotated[
+        str | None,
+        typer.Option(metavar="FILE", help="Scatter this score file over the devices first.", show_default=False),
+    ] = None,
+    patience: Patience = None,
+    on_lost: OnLost = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
+) -> None:
+    """Start all devices on this machine, one process each, and show how they agree.
+
+    In a terminal a live table shows how far each device is. Ends with 1 if a device has failed.
+    """
+    folders = device_folders(root)
+    with_changes(read_device(folders[0]), patience, on_lost)  # a mistake is said once, not by every device
+    if scores is not None:
+        scatter_scores(root, scores)
+    words = [
+        *(() if patience is None else ("--patience", patience)),
+        *(() if on_lost is None else ("--on-lost", on_lost)),
+    ]
+    started = time.perf_counter()
+    watched = launch(folders, *words)
+    follow(watched)
+    if as_json:
+        print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
+    else:
+        print_result(watched, time.perf_counter() - started)
+    if any(one.result is None for one in watched):
+        raise typer.Exit(1)
+
+
+def follow(watched: Sequence[Watched]) -> None:
+    """Wait for all devices, under a live table where stderr is a terminal, and in silence elsewhere."""
+    if not sys.stderr.isatty():
+        wait(watched)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    screen = Console(stderr=True)
+    with Live(console=screen, auto_refresh=False, transient=True) as live:
+        wait(watched, lambda: live.update(_live_table(watched, screen.height - AROUND), refresh=True))
+
+
+def _live_table(watched: Sequence[Watched], room: int) -> Any:
+    """Every device; where there is no room, as many as fit, first those that are not done."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    done = sum(one.state == "done" for one in watched)
+    shown = [*watched]
+    if len(shown) > room:
+        shown = sorted(watched, key=lambda one: one.state == "done")[: max(room, 1)]
+    hidden = len(watched) - len(shown)
+    foot = f"{done} of {len(watched)} devices are done" + (f", {hidden} are not shown" if hidden else "")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, caption=foot, caption_justify="left")
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
+    for one in shown:
+        heard = f"{one.heard}/{one.expected}" if one.expected else ""
+        sent, received = console.in_bytes(one.sent), console.in_bytes(one.received)
+        table.add_row(*map(Text, (one.name, str(one.round), heard, sent, received, one.state)))
+    return table
+
+
+def print_result(watched: Sequence[Watched], seconds: float) -> None:
+    """Print what the devices agreed on, once, and a line for each."""
+    good = [one for one in watched if one.result is not None]
+    if good:
+        console.print_facts("conformesh mesh", [*_facts(good, len(watched)), ("seconds", f"{seconds:.1f}")])
+        print()
+    same = len({_threshold(one).hex() for one in good}) == 1
+    columns = ("device", *(() if same else ("threshold",)), "rounds", "payload", "sent", "received", "state")
+    console.print_table(columns, [_line(one, same) for one in watched], right=RIGHT)
+
+
+def _threshold(one: Watched) -> float:
+    assert one.result is not None
+    return float(one.result["threshold"])
+
+
+def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
+    results = [Calibration.from_dict(one.result or {}, one.name) for one in good]
+    low, high = min(map(_threshold, good)), max(map(_threshold, good))
+    if len({_threshold(one).hex() for one in good}) == 1:
+        who = f"all {devices} devices agree" if len(good) == devices else f"{len(good)} of {devices} devices agree"
+        threshold = f"{high!r} ({who}, bit for bit)"
+    else:
+        threshold = f"{low!r} to {high!r}, each device its own"
+    rosters = {tuple((one.result or {})["roster"]) for one in good}
+    counts = sorted({len(roster) for roster in rosters})
+    bits = sum(result.cost.bits_per_device for result in results)
+    return [
+        ("threshold", threshold),
+        *((("guarantee", words),) if (words := _guarantee(results)) else ()),
+        ("devices", f"{' or '.join(map(str, counts))} of {devices} with {results[0].scores:,} scores in all"),
+        ("cost", f"{max(result.cost.rounds for result in results):,} rounds, {console.in_bits(bits)} sent in all"),
+    ]
+
+
+def _guarantee(results: Sequence[Calibration]) -> str:
+    """What all certificates say; where they differ, their kinds."""
+    words = dict.fromkeys(str(result.certificate) for result in results)
+    if len(words) == 1:
+        return next(iter(words))
+    return ", ".join(dict.fromkeys(result.certificate.kind for result in results)) + ", each device its own"
+
+
+def _line(one: Watched, same: bool) -> tuple[str, ...]:
+    sent, received = console.in_bytes(one.sent), console.in_bytes(one.received)
+    if one.result is None:
+        return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state
+    cost = one.result["cost"]
+    payload = console.in_bits(float(cost["bits_per_device"]))
+    threshold = () if same else (str(one.result["threshold"]),)
+    return one.name, *threshold, str(cost["rounds"]), payload, sent, received, "done"

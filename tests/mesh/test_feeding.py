@@ -1,0 +1,87 @@
+"""What a device counts reaches the node's state, as differences and not too often."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from conformesh import Network
+from conformesh.engines.device import Counts
+from conformesh.mesh.feeding import EVERY, LATELY, Feed
+from conformesh.mesh.state import NodeState
+
+NAMES = ("device-00", "device-01", "device-02")
+
+
+def device(**changes):
+    """The middle of a chain of three, with counts that a test moves."""
+    network = Network.chain(3).relabelled(NAMES)
+    facts = {"phase": "running", "number": 4, "round": 1, "lost": frozenset(), "counts": Counts(), "row": 1}
+    return SimpleNamespace(**{**facts, "full": network, **changes})
+
+
+@pytest.fixture
+def state():
+    return NodeState("device-01", NAMES[::2])
+
+
+def hear(one, row, frames, size):
+    one.counts.heard[row] += frames
+    one.counts.heard_bytes[row] += size
+
+
+def test_differences_reach_the_state(state):
+    one = device()
+    feed = Feed(state, one)
+    hear(one, 0, 2, 100)
+    one.counts.sent, one.counts.sent_bytes, one.counts.resent = 5, 300, 1
+    one.counts.refused["a frame of another run"] = 2
+    assert feed.look(10.0)
+    hear(one, 0, 1, 40)
+    one.counts.refused["a frame of another run"] += 1
+    one.round = 9
+    assert feed.look(11.0)
+    shown = state.snapshot()
+    assert (shown["run"], shown["round"], shown["phase"]) == (4, 9, "calibrating")
+    heard = shown["neighbours"]["device-00"]
+    assert (heard["frames_received"], heard["bytes_received"], heard["round"]) == (3, 140, 8)
+    assert shown["neighbours"]["device-02"]["frames_received"] == 0
+    assert shown["sent"] == {"frames": 5, "bytes": 300, "resent_frames": 1}
+    assert shown["refused"] == {"a frame of another run": 3}
+
+
+def test_another_device_adds_to_what_the_node_has_counted(state):
+    for _ in range(2):
+        one = device()
+        hear(one, 2, 3, 96)
+        Feed(state, one).look(5.0)
+    assert state.snapshot()["neighbours"]["device-02"]["frames_received"] == 6
+
+
+def test_it_looks_when_time_has_passed_or_the_phase_or_the_run_has_changed(state):
+    one = device()
+    feed = Feed(state, one)
+    assert feed.look(10.0)
+    one.round = 7
+    assert not feed.look(10.0 + EVERY / 2)
+    assert state.snapshot()["round"] == 1
+    one.phase = "finishing"
+    assert feed.look(10.0 + EVERY / 2)
+    one.phase, one.number = "greeting", 5
+    assert feed.look(10.0 + EVERY / 2)
+    assert state.snapshot()["phase"] == "waiting for neighbours"
+    assert not feed.look(10.0 + EVERY)
+    assert feed.look(10.0 + 2 * EVERY)
+
+
+def test_progress_tells_who_is_silent(state):
+    one = device()
+    feed = Feed(state, one)
+    hear(one, 0, 1, 50)
+    hear(one, 2, 1, 60)
+    feed.look(1.0)
+    assert (feed.progress(1.0).heard, feed.progress(1.0).expected, feed.progress(1.0).received) == (2, 2, 110)
+    hear(one, 0, 1, 50)
+    feed.look(1.5 + LATELY)
+    assert (feed.progress(1.5 + LATELY).heard, feed.progress(1.5 + LATELY).expected) == (1, 2)
+    one.lost = frozenset({2})
+    assert (feed.progress(1.5 + LATELY).heard, feed.progress(1.5 + LATELY).expected) == (1, 1)
