@@ -136,7 +136,7 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
         ({"version": 0}, "version 0"),
         ({"version": 2}, "version 2"),
         ({"kind": 0}, "kind of frame 0"),
-        ({"kind": 5}, "kind of frame 5"),
+        ({"kind": 6}, "kind of frame 6"),
         ({"length": 1}, "announced"),
         ({"length": 2**32 - 1}, "announced"),
         ({"body": b"abc", "length": 2}, "announced"),

@@ -152,7 +152,7 @@ def rescored(kind, seed):
     old = drawn_scores(network)
     new = [scores + 3 if k == 1 else scores for k, scores in enumerate(old)]
     first, second = (starter(network, scores, device=kind) for scores in (old, new))
-    crash = float(rng.uniform(0.2, 0.5))
+    crash = float(rng.uniform(1.0, 1.4))
     faults = Faults(loss=0.1, duplication=0.3, delay=(0.001, 0.05), pauses=(Pause(1, crash, crash + 0.3, crash=True),))
     boots = []
 
@@ -182,7 +182,7 @@ def test_numbers_of_another_run_are_refused():
 
 def early_crash(kind, seed):
     network, rng = Network.chain(4), np.random.default_rng([12, seed])
-    crash = float(rng.uniform(0.1, 0.5))
+    crash = float(rng.uniform(0.6, 1.0))
     faults = Faults(loss=0.1, delay=(0.001, 0.03), pauses=(Pause(1, crash, crash + 0.4, crash=True),))
     return play(network, starter(network, drawn_scores(network), device=kind), faults, rng, limit=60)
 

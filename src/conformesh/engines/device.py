@@ -137,7 +137,7 @@ class Device:
         if self.now < self._next or self.over:
             return
         if self.phase not in ("finished", "failed"):
-            gone = [j for j in self._talking if self.now - self._last_heard[j] > self.settings.patience]
+            gone = [j for j in self._talking if self._silence(j) > self.settings.patience]
             if gone:
                 self._lose(gone)
         self._repeat()
@@ -201,7 +201,7 @@ class Device:
         self._bodies: dict[int, tuple[int, bytes]] = {}
         self._early: dict[int, Frame] = {}
         self._head = b""
-        self._next = self.now
+        self._since = self._next = self.now  # since when this device waits for the others
 
     def _digest(self) -> int:
         return int.from_bytes(hashlib.sha256(self._greeting).digest()[:8], "little")
@@ -234,6 +234,8 @@ class Device:
 
     def _disagree(self, sender: int, theirs: Mapping[str, str]) -> None:
         self._send(sender, self._hello())
+        if self.phase == "finished":  # the result stays; who comes with other settings is told, and ends
+            raise FrameError("a hello of a device that does not agree")
         names = sorted({*theirs, *self.agreement})
         differ = [
             f"{name}: {self.agreement.get(name, 'nothing')!r} at {self._name(self.row)}, "
@@ -364,7 +366,7 @@ class Device:
 
     def _speak(self) -> None:
         """Say what this round is about, and use what came early."""
-        self._next = self.now + self.settings.retry
+        self._since, self._next = self.now, self.now + self.settings.retry
         if self.phase == "finishing":
             self._call_done()
             return
@@ -478,6 +480,12 @@ class Device:
 
     # --- loss and failure ---------------------------------------------------------------------------------------------
 
+    def _silence(self, j: int) -> float:
+        """Return for how long a neighbour has said nothing though this device waits for it."""
+        if self.phase == "running" and j in self._heard:
+            return 0.0
+        return self.now - max(self._last_heard[j], self._since)
+
     def _lose(self, gone: list[int]) -> None:
         names = ", ".join(self._name(k) for k in gone)
         if self.settings.on_lost == "continue":
@@ -522,7 +530,7 @@ class Device:
 
     def _take(self, frame: Frame) -> None:
         if self.phase == "failed":
-            if frame.wants or frame.kind == HELLO:
+            if frame.wants:  # an answer never asks for an answer, or two devices would answer each other for ever
                 self._explain(frame.sender)
             return
         if frame.sender in self.lost and frame.kind != HELLO:
