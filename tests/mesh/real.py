@@ -10,6 +10,8 @@ import time
 import numpy as np
 
 from conformesh.calibrating import calibrate_batch
+from conformesh.engines.journal import whole_records
+from conformesh.engines.memory import ENDED
 from conformesh.mesh.config import read_device
 from conformesh.samples import Samples
 
@@ -78,9 +80,10 @@ def make_mesh(root, network, method="e-dcp", scores=None, **more):
 
 
 def round_of(folder):
-    """How far a device has come, from what it has written down."""
+    """How many rounds a device has heard in this run, from what it has written down."""
     path = folder / "journal.bin"
-    return path.stat().st_size if path.exists() else 0
+    records = [*whole_records(path.read_bytes())] if path.exists() else []
+    return sum(record != ENDED for record in records[1:])
 
 
 def wait_for(condition, seconds=40):

@@ -1,15 +1,20 @@
 """Who gets a link and who is heard: every wrong identity ends in a clear error, or in silence."""
 
+import contextlib
 import datetime
 import json
 import threading
 
+import numpy as np
 import pytest
 
 from conformesh import Network
 from conformesh.engines import frames
-from conformesh.engines.frames import DATA, HELLO, LOST, Frame
+from conformesh.engines.device import Device
+from conformesh.engines.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
 from conformesh.engines.journal import MemoryJournal
+from conformesh.engines.loopback import Faults, play
+from conformesh.engines.words import Hello, News, pack_rows
 from conformesh.mesh import certificates
 from conformesh.mesh.config import read_device
 from conformesh.mesh.folders import revoke_device
@@ -19,7 +24,7 @@ from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.mesh.certificates import sign_device  # noqa: E402
+from conformesh.mesh.certificates import make_authority, sign_device  # noqa: E402
 
 FILES = ("ca.pem", "device.pem", "device.key")
 
@@ -82,21 +87,51 @@ def test_a_plaintext_neighbour_gets_no_link(tmp_path):
     assert round_of(folders[0]) == round_of(folders[1]) == 0
 
 
+KINDS = ("hello", "data", "ready", "finished", "failed")
+
+
 def forged(config):
-    """What a liar says under the name of the other device: an end, a disagreement, a later run, wrong numbers."""
+    """What a liar says under the name of the other device, by kind of frame: each would do harm, if it were heard."""
     other = 1 - config.row
     device = make_device(config, read_own_scores(config), MemoryJournal())
-    words = {"agreement": device.agreement, "run": 1, "lost": []}
-    bodies = [words | {"run": 77}, words | {"agreement": {"alpha": "a lie"}}]
-    yield from (Frame(HELLO, 0, other, 0, 0, frames.pack_words(body)) for body in bodies)
-    yield Frame(LOST, device.run, other, 1, 0, frames.pack_words({"lost": [config.row]}))
-    yield Frame(DATA, device.run, other, 9, 1, b"")
+    hello = Hello(device.agreement, 1, frozenset())
+    return {
+        "hello": Frame(HELLO, 0, other, 0, 0, hello._replace(agreement={"alpha": "a lie"}).pack()),
+        "data": Frame(DATA, device.run, other, 9, 1, b""),
+        "ready": Frame(READY, device.run, other, 0, 0, pack_rows({0, 1})),
+        "finished": Frame(FINISHED, device.run, other, 99, 0, pack_rows({0, 1})),
+        "failed": Frame(FAILED, device.run, other, 1, 0, News(other, "a lie").pack()),
+    }
+
+
+def recorded(configs):
+    """Every frame of a run of these devices, as (sender, bytes): what somebody may say again who once heard it."""
+    tape = []
+
+    class Recorded(Device):
+        def outbox(self):
+            out = super().outbox()
+            tape.extend((self.row, data) for _, data in out)
+            return out
+
+    def start(k, journal):
+        device = make_device(configs[k], read_own_scores(configs[k]), journal)
+        device.__class__ = Recorded
+        return device
+
+    played = play(configs[0].network, start, Faults(), np.random.default_rng(0))
+    assert {device.phase for device in played.devices} == {"finished"}
+    assert {frames.decode(data).kind for _, data in tape} == {HELLO, DATA, READY, FINISHED}
+    return tape[:: max(1, len(tape) // 200)]
 
 
 class Liar:
-    """A zenoh session with links to both devices that publishes under their keys; made by hand, with no rules."""
+    """A zenoh session with links to both devices that publishes under their keys; made by hand, with no rules.
 
-    def __init__(self, folders, identity=None):
+    `identity` is a folder with a certificate, or "none" for TLS without one; None speaks without TLS.
+    """
+
+    def __init__(self, folders, identity=None, kinds=KINDS, replay=False):
         configs = [read_device(folder) for folder in folders]
         kind = "tcp" if identity is None else "tls"
         settings = {
@@ -110,8 +145,9 @@ class Liar:
             "scouting/gossip/enabled": False,
         }
         if identity is not None:
-            settings["transport/link/tls"] = {
-                "root_ca_certificate": str(identity / "ca.pem"),
+            settings["transport/link/tls"] = {"root_ca_certificate": str(folders[0] / "ca.pem")}
+        if identity not in (None, "none"):
+            settings["transport/link/tls"] |= {
                 "enable_mtls": True,
                 "connect_private_key": str(identity / "device.key"),
                 "connect_certificate": str(identity / "device.pem"),
@@ -119,11 +155,14 @@ class Liar:
         self.config = zenoh.Config()
         for key, value in settings.items():
             self.config.insert_json5(key, json.dumps(value))
-        self.lies = [
-            (f"conformesh/{config.mesh}/{config.devices[1 - config.row]}/{config.name}", frames.encode(frame))
-            for config in configs
-            for frame in forged(config)
-        ]
+        self.lies = []
+        for config in configs:
+            key = f"conformesh/{config.mesh}/{config.devices[1 - config.row]}"
+            lies = [frames.encode(frame) for name, frame in forged(config).items() if name in kinds]
+            self.lies += [(one, data) for data in lies for one in (key, f"{key}/{config.name}")]
+        if replay:
+            names = configs[0].devices
+            self.lies += [(f"conformesh/{configs[0].mesh}/{names[k]}", data) for k, data in recorded(configs)]
         self.done, self.links = threading.Event(), 0
         self.thread = threading.Thread(target=self._lie)
 
@@ -133,7 +172,7 @@ class Liar:
                 for key, data in self.lies:
                     session.put(key, data)
                 self.links = max(self.links, len([*session.info.peers_zid()]))
-                self.done.wait(0.01)
+                self.done.wait(0.05)
 
     def __enter__(self):
         self.thread.start()
@@ -144,46 +183,51 @@ class Liar:
         self.thread.join()
 
 
-def lied_to(root, identity_of, **more):
-    """Run two devices on a mesh beside a liar; return what they found, what they should, and the liar."""
-    scores = drawn_scores(2, low=20)
-    folders, expected = make_mesh(root, Network.chain(2), "q-dcp", scores, options={"rounds": 300}, **more)
-    with Liar(folders, identity_of(folders)) as liar:
-        return run_both(folders), expected, liar
+def lied_to(folders, liars):
+    """Run two devices beside liars."""
+    with contextlib.ExitStack() as stack:
+        for liar in liars:
+            stack.enter_context(liar)
+        return run_both(folders)
 
 
-def test_a_stranger_with_a_certificate_of_the_mesh_is_not_heard(tmp_path):
-    """The authority signed it, so it gets a link, but it may say nothing there."""
+def test_nobody_else_is_heard_whatever_it_says(tmp_path, monkeypatch):
+    """No certificate, another authority's, off the roster, expired, revoked, plaintext, and a replay: all at once.
 
-    def stranger(folders):
-        sign_device(tmp_path / "m" / "ca", tmp_path / "stranger", "stranger", ["127.0.0.1"])
-        return tmp_path / "stranger"
-
-    found, expected, liar = lied_to(tmp_path / "m", stranger, patience=20.0)
-    assert [code for code, _, _ in found] == [0, 0], found
-    assert [(result["threshold"], result["run"]) for _, result, _ in found] == [(x, 1) for x in expected]
-    assert liar.links > 0  # it did reach somebody
-    assert not any("refused" in log for _, _, log in found)
-
-
-@pytest.mark.slow
-def test_a_revoked_device_is_not_heard(tmp_path):
-    """Its certificate is signed and in time; the map of the others no longer has its name."""
-    root = tmp_path / "m"
-    scores = drawn_scores(3, low=20)
-    folders, _ = make_mesh(root, Network.chain(3), "q-dcp", scores, options={"rounds": 300}, patience=20.0)
+    Each of them says frames of every kind under the devices' names, on both keys.
+    """
+    root, scores = tmp_path / "m", drawn_scores(3, low=20)
+    options = {"rounds": 200}
+    folders, _ = make_mesh(root, Network.chain(3), "q-dcp", scores, options=options, patience=30.0)
     revoke_device(root, "device-02")
-    expected = simulated(folders[0], scores[:2], "q-dcp", rounds=300)
-    with Liar(folders[:2], root / "revoked" / "device-02") as liar:
-        found = run_both(folders[:2])
+    folders = folders[:2]
+    expected = simulated(folders[0], scores[:2], "q-dcp", **options)
+    make_authority(tmp_path / "other", "0123456789abcdef")
+    sign_device(tmp_path / "other", tmp_path / "foreign", "device-01", ["127.0.0.1"])
+    sign_device(root / "ca", tmp_path / "stranger", "stranger", ["127.0.0.1"])
+    sign_device(root / "ca", tmp_path / "late", "late", ["127.0.0.1"])
+    expire(root / "ca", tmp_path / "late", monkeypatch)
+    identities = {
+        "none": "none",
+        "other authority": tmp_path / "foreign",
+        "off the roster": tmp_path / "stranger",
+        "expired": tmp_path / "late",
+        "revoked": root / "revoked" / "device-02",
+        "plaintext": None,
+    }
+    liars = {name: Liar(folders, identity, replay=name == "off the roster") for name, identity in identities.items()}
+    found = lied_to(folders, liars.values())
     assert [code for code, _, _ in found] == [0, 0], found
     assert [(result["threshold"], result["run"]) for _, result, _ in found] == [(x, 1) for x in expected]
-    assert liar.links > 0  # it did reach somebody
-    assert not any("refused" in log for _, _, log in found)
+    assert not any("refused" in log for _, _, log in found)  # nothing of it came as far as the device
+    linked = {name for name, liar in liars.items() if liar.links}
+    assert linked == {"off the roster", "revoked"}  # signed by the authority: a link, and no word on it
 
 
-def test_without_certificates_a_liar_is_heard(tmp_path):
-    """What the others rest on: the same lies do harm where nobody has to show a certificate."""
-    found, expected, _ = lied_to(tmp_path / "m", lambda folders: None, insecure=True, patience=4.0)
+@pytest.mark.parametrize("kind", ["hello", "failed", "data"])
+def test_without_certificates_a_liar_is_heard(tmp_path, kind):
+    """What the test above rests on: the same lies do harm where nobody has to show a certificate."""
+    folders, expected = make_mesh(tmp_path / "m", Network.chain(2), patience=4.0, insecure=True)
+    found = lied_to(folders, [Liar(folders, kinds=(kind,))])
     right = [(0, x, 1) for x in expected]
     assert [(code, result and result["threshold"], result and result["run"]) for code, result, _ in found] != right

@@ -41,7 +41,7 @@ def test_killed_and_started_again_devices_change_nothing(mesh):
     processes = [start(folder) for folder in folders]
     for k in (1, 2):
         size = round_of(folders[k])
-        wait_for(lambda k=k, size=size: round_of(folders[k]) > size + 4000)
+        wait_for(lambda k=k, size=size: round_of(folders[k]) > size + 40)
         processes[k].send_signal(signal.SIGKILL)
         processes[k].communicate()
         processes[k] = start(folders[k])

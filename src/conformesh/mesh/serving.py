@@ -24,6 +24,7 @@ from conformesh.mesh.store import ResultStore
 log = logging.getLogger("conformesh.node")
 FILES: tuple[Literal["ca", "cert", "key"], ...] = ("ca", "cert", "key")
 LOOK = 1.0  # seconds between two looks at the file of scores
+SHORTEST, LONGEST = 0.5, 30.0  # seconds between a failure and the next attempt: twice as long each time
 TELL = 0.5  # seconds between two records of progress
 
 
@@ -54,14 +55,17 @@ class Node:
         elif self.store.problem:
             log.warning(self.store.problem)
         with Service(self.state, self.address, recalibrate=self._asked.set), opened(self.config) as transport:
+            pause = SHORTEST
             while not self.stopping.is_set():
                 error = self._live(transport, once)
                 if error is not None:
                     self.state.fail(str(error))
                     if once:
                         raise error
+                    self.stopping.wait(pause)
                 if once:
                     return
+                pause = SHORTEST if error is None else min(2 * pause, LONGEST)
 
     def _live(self, transport: Transport, once: bool) -> PeerError | None:
         """Run a device until it has failed, or its scores have changed, or nothing is left to do."""

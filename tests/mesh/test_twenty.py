@@ -1,0 +1,102 @@
+"""Twenty devices, twenty processes, mutual TLS, and what happens to real ones. Long: run by `make test-all`."""
+
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from conformesh import METHODS, Network
+from conformesh.calibrating import calibrate_batch
+from conformesh.samples import Samples
+from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, start, wait_for
+
+pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
+pytestmark = pytest.mark.slow
+
+OPTIONS = {"q-dcp": {"rounds": 100}, "h-dcp": {"rounds": 60}}
+TORUS, CHAIN = Network.torus(5, 4), Network.chain(20)
+RUNS = int(os.environ.get("CONFORMESH_KILL_RUNS", "50"))
+PATIENCE = 10.0
+
+
+@pytest.mark.parametrize("network", [TORUS, CHAIN], ids=lambda network: network.name)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_ends_with_the_simulators_threshold(tmp_path, method, network):
+    folders, expected = make_mesh(tmp_path / "m", network, method, options=OPTIONS.get(method, {}), patience=60.0)
+    found = [finish(process) for process in [start(folder) for folder in folders]]
+    assert [code for code, _, _ in found] == [0] * 20, found
+    assert [result["threshold"] for _, result, _ in found] == expected
+
+
+@pytest.mark.parametrize("seed", range(RUNS))
+def test_three_killed_at_random_rounds_change_nothing(tmp_path, seed):
+    rng = np.random.default_rng([50, seed])
+    network = (TORUS, CHAIN)[seed % 2]
+    method, most = (("e-dcp", 30), ("q-dcp", 90))[seed // 2 % 2]
+    folders, expected = make_mesh(tmp_path / "m", network, method, options=OPTIONS.get(method, {}), patience=60.0)
+    processes = [start(folder) for folder in folders]
+    for k, at in zip(rng.choice(20, 3, replace=False).tolist(), sorted(rng.integers(0, most, 3).tolist()), strict=True):
+        wait_for(lambda k=k, at=at: round_of(folders[k]) >= at or processes[k].poll() is not None)
+        processes[k].send_signal(signal.SIGKILL)
+        processes[k].communicate()
+        processes[k] = start(folders[k])
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [0] * 20, found
+    assert [result["threshold"] for _, result, _ in found] == expected
+
+
+def frozen(processes, folders, k, at):
+    wait_for(lambda: round_of(folders[k]) >= at)
+    processes[k].send_signal(signal.SIGSTOP)
+
+
+@pytest.mark.parametrize("network", [TORUS, CHAIN], ids=lambda network: network.name)
+def test_one_frozen_for_15_seconds_changes_nothing(tmp_path, network):
+    folders, expected = make_mesh(tmp_path / "m", network, "q-dcp", options={"rounds": 600}, patience=60.0)
+    processes = [start(folder) for folder in folders]
+    frozen(processes, folders, 7, 30)
+    try:
+        time.sleep(15)  # what is tested is that so much time passes
+        assert [process.poll() for process in processes] == [None] * 20
+    finally:
+        processes[7].send_signal(signal.SIGCONT)
+    found = [finish(process) for process in processes]
+    assert [code for code, _, _ in found] == [0] * 20, found
+    assert [result["threshold"] for _, result, _ in found] == expected
+
+
+def killed_for_good(folders, k=7, at=20):
+    """Kill a device in mid-run; return how the others ended, and after how many seconds the last of them did."""
+    processes = [start(folder) for folder in folders]
+    wait_for(lambda: round_of(folders[k]) >= at)
+    processes[k].kill()
+    processes[k].communicate()
+    begun = time.monotonic()
+    found = [finish(process) for j, process in enumerate(processes) if j != k]
+    return found, time.monotonic() - begun
+
+
+@pytest.mark.parametrize("network", [TORUS, CHAIN], ids=lambda network: network.name)
+def test_one_killed_for_good_is_named_by_all_within_the_deadline(tmp_path, network):
+    folders, _ = make_mesh(tmp_path / "m", network, "q-dcp", options={"rounds": 2000}, patience=PATIENCE)
+    found, seconds = killed_for_good(folders)
+    assert [(code, result) for code, result, _ in found] == [(1, None)] * 19
+    assert all("error: device-07 has not " in log for _, _, log in found), found
+    assert seconds < PATIENCE + 5
+
+
+def test_the_others_go_on_without_one_killed_for_good(tmp_path):
+    scores = drawn_scores(20)
+    folders, _ = make_mesh(
+        tmp_path / "m", TORUS, "q-dcp", scores, options={"rounds": 400}, patience=PATIENCE, on_lost="continue"
+    )
+    found, _ = killed_for_good(folders)
+    left = [k for k in range(20) if k != 7]
+    smaller = Network.from_networkx(TORUS.to_networkx().subgraph([TORUS.ids[k] for k in left]))
+    right = calibrate_batch(Samples.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)
+    assert [code for code, _, _ in found] == [0] * 19, found
+    assert [result["threshold"] for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
+    assert {tuple(result["roster"]) for _, result, _ in found} == {tuple(folders[k].name for k in left)}
