@@ -79,13 +79,18 @@ def test_init_by_number_by_scores_and_by_graph(tmp_path):
     assert read_device(tmp_path / "c" / "v").devices == ("u", "v", "w")
 
 
+def test_a_method_that_floods_the_scores_says_so(tmp_path):
+    result = run("init", tmp_path / "m", "--devices", "4", "--method", "fcp", "--insecure")
+    assert result.exit_code == 0
+    assert "floods the network" in " ".join(result.stdout.split())
+
+
 @pytest.mark.parametrize(
     ("words", "error"),
     [
         ((), "a mesh needs --devices to count its devices"),
         (("--devices", "2", "--graph", "g"), "--devices 2 counts devices that --scores or --graph name already"),
         (("--devices", "0"), "devices must be at least 1"),
-        (("--devices", "4", "--method", "fcp"), "method 'fcp' needs a server"),
         (("--devices", "4", "--on-lost", "x"), "on_lost must be 'fail' or 'continue', got 'x'"),
         (("--devices", "4", "--patience", "x"), "patience must be a number, got 'x'"),
         (("--devices", "4", "--bins", "5"), "method 'e-dcp' has no option 'bins'"),

@@ -16,7 +16,15 @@ from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
 from conformesh.data.score_files import ScoreFile, read_scores
-from conformesh.mesh.checking import Problem, compare_agreements, compare_maps, examine_authority, examine_folder, few
+from conformesh.mesh.checking import (
+    FLOODS,
+    Problem,
+    compare_agreements,
+    compare_maps,
+    examine_authority,
+    examine_folder,
+    few,
+)
 from conformesh.mesh.config import FILE, read_device
 from conformesh.mesh.device import ON_LOST
 from conformesh.mesh.folders import (
@@ -75,7 +83,7 @@ def init(
     ] = None,
     base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.")] = "7600",
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)} that needs no server.")] = "e-dcp",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
     score: Annotated[
         str | None, typer.Option(help=f"What the scores are: {', '.join(SCORES)}.", show_default=False)
     ] = None,
@@ -141,6 +149,8 @@ def init(
     lines.append(
         ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
     )
+    if get_method(method).needs == "server":
+        lines.append(("note", f"{method} {FLOODS}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))
     console.print_facts("conformesh mesh", lines)
 

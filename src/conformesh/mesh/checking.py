@@ -15,6 +15,7 @@ from conformesh.mesh.files import readable_by_others
 from conformesh.mesh.own_scores import read_own_scores
 from conformesh.methods import get_method
 
+FLOODS = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
 SOON = timedelta(days=30)
 
 Level = Literal["fine", "warning", "error"]
@@ -109,8 +110,7 @@ def examine_authority(root: Path) -> list[Problem]:
 
 def _method(config: DeviceConfig) -> list[Problem]:
     if get_method(config.method).needs == "server":
-        words = f"method {config.method!r} needs a server and a mesh has none; run e-dcp, for instance"
-        return [Problem(config.name, FILE, "error", words)]
+        return [Problem(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
     count = len(config.neighbours)
     words = f"{config.method}, alpha {config.alpha}, {len(config.devices)} devices, {count} of them neighbours"
     return [Problem(config.name, FILE, "fine", words)]

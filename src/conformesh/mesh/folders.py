@@ -31,7 +31,6 @@ from conformesh.mesh.endpoints import (
 from conformesh.mesh.files import make_folder, write_file
 from conformesh.mesh.own_scores import EMPTY, scatter_scores
 from conformesh.mesh.readme import readme
-from conformesh.methods import METHODS, get_method
 from conformesh.names import unknown
 from conformesh.network import DisconnectedError, Network
 
@@ -85,9 +84,6 @@ def init_mesh(
     root = Path(root)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ValueError(f"{root}: a mesh needs a new or an empty folder, and this one is not; choose another name")
-    if get_method(method).needs == "server":
-        able = ", ".join(name for name, entry in METHODS.items() if entry.needs != "server")
-        raise ValueError(f"method {method!r} needs a server and a mesh has none; on a mesh run one of {able}")
     names = roster_names(network.ids)
     for name in names:
         check_device_name(name)
