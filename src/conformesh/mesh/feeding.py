@@ -6,7 +6,8 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from conformesh.engines.device import Counts, Device
+from conformesh.engines.device import Device
+from conformesh.engines.settings import Counts
 from conformesh.mesh.state import NodeState, Phase
 
 EVERY = 0.25  # seconds between two looks: the device's own loop must stay fast
