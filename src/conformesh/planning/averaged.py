@@ -9,7 +9,7 @@ from typing import cast
 
 import numpy as np
 
-from conformesh.certificate import Cost
+from conformesh.certificate import Cost, Kind
 from conformesh.engines.simulator import Simulator
 from conformesh.network import Network
 from conformesh.planning.e_dcp import mixed_stages
@@ -46,17 +46,16 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP, shape: str =
     if options.range is None:
         phases.append(hops(terrain, "agree on a range", 2, options.wire, 2))
     phases.append(Phase("average the histogram", rounds, options.bins, options.wire, dimensions=2))
-    kind, notes = _h_dcp_claim(terrain, alpha, options, way, rounds, start)
-    notes += (f"thresholds are rounded up to one of {options.bins:,} bins",)
+    kind, loose = _h_dcp_claim(terrain, alpha, options, way, rounds, start)
+    words = ""
     if options.spectrum == "estimated":
-        words = "the spectral gap estimated by message passing is not larger than the true one"
-        return Prediction(tuple(phases), "assumed", words, AVERAGING, notes=notes)
-    return Prediction(tuple(phases), "counted" if kind == "counted" else "bounded", "", AVERAGING, notes=notes)
+        kind, words = "assumed", "the spectral gap estimated by message passing is not larger than the true one"
+    return Prediction(tuple(phases), kind, words, AVERAGING, useful=not loose, notes=loose)
 
 
 def _h_dcp_claim(
     terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int, start: float
-) -> tuple[str, tuple[str, ...]]:
+) -> tuple[Kind, tuple[str, ...]]:
     """Say whether the counts would be exact, and whether the bound says anything."""
     n = terrain.n
     rank = conformal_rank(n, alpha, terrain.devices)

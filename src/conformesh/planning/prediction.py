@@ -27,6 +27,8 @@ class Prediction:
         The rounds of one run in twenty are fewer than the first, of one in twenty more than the second.
     most
         The phases of the worst scores that there could be.
+    useful
+        False where the error bound would be too loose to say anything.
     notes
         What a user should know.
     facts
@@ -40,6 +42,7 @@ class Prediction:
     varies: bool = False
     rounds: tuple[float, float] | None = None
     most: tuple[Phase, ...] | None = None
+    useful: bool = True
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
 

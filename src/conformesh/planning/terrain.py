@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from conformesh.network import Network
 from conformesh.planning.sketch import Sketch, Tree, sketch
+from conformesh.protocols.aggregate.averaging import LARGEST_DENSE
 from conformesh.protocols.site import Site
 from conformesh.topologies import TOPOLOGIES
 
@@ -124,7 +125,7 @@ def terrain_of(
     topology: str, devices: int, scores: int, *, seed: int = 0, build: bool = True, **options: Any
 ) -> Terrain:
     """Build the topology, or sketch it where it is too large (or `build` is False)."""
-    if topology in TOPOLOGIES and not (build and _small_enough(topology, devices)):
+    if _is_sketched(topology, devices, build):
         return Terrain.of(sketch(topology, devices, **options), scores)
     began = time.perf_counter()
     network = Network.of(topology, devices, seed=seed, **options)
@@ -132,10 +133,11 @@ def terrain_of(
     return replace(Terrain.of(network, scores, lambda: sketch(topology, devices, **options)), seconds=took)
 
 
-def _small_enough(topology: str, devices: int) -> bool:
-    if topology == "complete":
-        return devices * (devices - 1) // 2 <= BUILD_EDGES
-    return devices <= BUILD_UP_TO
+def _is_sketched(topology: str, devices: int, build: bool) -> bool:
+    if topology not in TOPOLOGIES or devices <= LARGEST_DENSE:
+        return False  # an error that lists the known names; or small, and finite-time asks for all eigenvalues
+    edges = devices * (devices - 1) // 2 if topology == "complete" else devices
+    return not build or devices > BUILD_UP_TO or edges > BUILD_EDGES
 
 
 def _with_quick_spectrum(network: Network, law: Callable[[], Sketch] | None) -> Network | Sketch:
