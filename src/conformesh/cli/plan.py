@@ -41,10 +41,13 @@ def plan(
     graph: Annotated[
         Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
     ] = None,
-    scores_per_device: Annotated[str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")] = "50",
+    scores_per_device: Annotated[
+        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
+    ] = "50",
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
     link: Annotated[
-        str, typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB.")
+        str,
+        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
     ] = "100ms,1Mbit",
     method: Annotated[
         str | None,
@@ -53,10 +56,14 @@ def plan(
     guarantee: Annotated[
         str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
     ] = "none",
-    sort: Annotated[str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")] = "time",
+    sort: Annotated[
+        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
+    ] = "time",
     shape: Annotated[
         str,
-        typer.Option(metavar="|".join(("any", *SHAPES)), help="What scores look like, for the stages of e-dcp's search."),
+        typer.Option(
+            metavar="|".join(("any", *SHAPES)), help="What scores look like, for the stages of e-dcp's search."
+        ),
     ] = "any",
     build: Annotated[
         bool,
@@ -64,7 +71,8 @@ def plan(
     ] = True,
     seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of topologies that draw.")] = "0",
     plot: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg.")
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
@@ -117,7 +125,8 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
         owners = [method for method in flags[name].fields if names is None or method in names]
         if not owners:
             raise ValueError(
-                f"none of {', '.join(names or [])} has the option {name!r}: it belongs to {', '.join(flags[name].fields)}"
+                f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
+                f"{', '.join(flags[name].fields)}"
             )
         chosen[name] = value if isinstance(value, bool) else as_type(value, flags[name].hints[owners[0]], name)
     for method in METHODS if names is None else names:
@@ -140,7 +149,9 @@ def _terrain(
     if name not in TOPOLOGIES:
         raise ValueError(unknown("topology", name, TOPOLOGIES))
     hints = get_type_hints(TOPOLOGIES[name].build)
-    return terrain_of(name, _count(devices), held, seed=seed, build=build, **key_values(pairs, "topology option", hints))
+    return terrain_of(
+        name, _count(devices), held, seed=seed, build=build, **key_values(pairs, "topology option", hints)
+    )
 
 
 def _count(text: str) -> int:
@@ -170,8 +181,9 @@ def _report(found: Plan, picture: Path | None) -> None:
         f"{where.map.name}: {where.devices:,} devices, {where.map.edges:,} edges, diameter {where.map.diameter:,}, "
         f"largest degree {where.map.largest_degree:,}{origin}\n"
         f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
-        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree / bandwidth\n"
-        "a round. on the wire, mesh time: with a copy per neighbour, headers and transport. sim: simulating it here.\n"
+        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
+        "bandwidth a round. on the wire, mesh time: with a copy per neighbour, headers and transport. sim: simulating\n"
+        "it here. estimate: a mean over draws of scores, or by a law of growth.\n"
     )
     console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
     print()

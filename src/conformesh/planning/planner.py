@@ -99,7 +99,9 @@ class Row:
             "needs": self.needs,
             "rounds": _plain(self.rounds),
             "likely_rounds": None if self.likely is None else [*self.likely],
-            "at_most": None if self.at_most is None else {"rounds": self.at_most[0], "bytes_per_device": self.at_most[1]},
+            "at_most": None
+            if self.at_most is None
+            else {"rounds": self.at_most[0], "bytes_per_device": self.at_most[1]},
             "numbers_per_device": _plain(self.numbers),
             "bits_per_device": _plain(self.bits),
             "bytes_per_device": _plain(self.bits / 8),
@@ -156,8 +158,8 @@ class Plan:
             return "Nothing can be recommended: none of these methods can run here."
         if self.required_rank > self.terrain.n:
             return (
-                f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} scores, "
-                "so every threshold is +inf; collect more scores or raise alpha."
+                f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
+                "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
         rivals = [row for row in self.rows if row.tier == best.tier]
         claims = {
@@ -167,7 +169,11 @@ class Plan:
             3: "with any guarantee, under an assumption",
             4: "here, and none has a guarantee,",
         }
-        costs = {"time": "takes the least time on this link", "bytes": "sends the fewest bytes", "rounds": "needs the fewest rounds"}
+        costs = {
+            "time": "takes the least time on this link",
+            "bytes": "sends the fewest bytes",
+            "rounds": "needs the fewest rounds",
+        }
         among = f"of {len(rivals)} ways {claims[best.tier]} it {costs[self.sort]}"
         if len(rivals) == 1:
             among = f"it is the only way {claims[best.tier]} that can run here".replace(", that", " that")
@@ -177,7 +183,7 @@ class Plan:
         exact = [row for row in rivals if row.way.method == "e-dcp"]
         if best.way.method != "e-dcp" and best.tier == 0 and exact:
             other = min(exact, key=lambda row: row.price(self.sort))
-            words += f" Its threshold is rounded up to a bin; the exact pooled one costs {_short(other)} by {other.way.flags}."
+            words += f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_short(other)})."
         return words
 
     def to_dict(self) -> dict[str, Any]:
@@ -336,7 +342,11 @@ def in_time(seconds: float) -> str:
     if math.isinf(seconds):
         return "for ever"
     for unit, one, least in (
-        ("years", 31_557_600.0, 1.0), ("days", 86_400.0, 2.0), ("h", 3600.0, 2.0), ("min", 60.0, 2.0), ("s", 1.0, 1.0)
+        ("years", 31_557_600.0, 1.0),
+        ("days", 86_400.0, 2.0),
+        ("h", 3600.0, 2.0),
+        ("min", 60.0, 2.0),
+        ("s", 1.0, 1.0),
     ):
         if seconds >= 0.9995 * one * least:
             return f"{seconds / one:.3g} {unit}"

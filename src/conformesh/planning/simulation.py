@@ -1,7 +1,7 @@
 """What simulating a method takes on this machine: memory and time, from the phases and a few constants.
 
-Constants were measured, see docs/planning.md; times scale with a short measurement of this machine (`Speed.here`), which
-adds up over the neighbours of a small network. A rough model: memory to about 30 %, time to a factor of two or three.
+Constants were measured, see docs/planning.md; times scale with a short measurement of this machine (`Speed.here`):
+sums over the neighbours of a small network. A rough model: memory to about 30 %, time to a factor of two or three.
 """
 
 from __future__ import annotations

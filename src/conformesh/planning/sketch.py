@@ -1,7 +1,7 @@
 """A network too large to build: what follows from its topology in closed form, or by a law of growth.
 
-Chain, cycle, star, complete, torus and grid have closed forms. A random topology is built with `PROXY` devices, and what
-it shows there grows as theory says: hops of a geometric graph as 1/radius, of an expander as the logarithm of K. Laws
+Chain, cycle, star, complete, torus and grid have closed forms. A random topology is built with `PROXY` devices, and
+what it shows there grows as theory says: hops of a geometric graph as 1/radius, of an expander as the logarithm of K. Laws
 are estimates and say so.
 """
 
@@ -192,7 +192,9 @@ def _grown(topology: str, K: int, **options: Any) -> Sketch:
     law = GROWTH[topology]
     strange = next((name for name in options if name not in law.fixed), None)
     if strange is not None:
-        raise ValueError(f"no law says how {topology} grows with {strange!r} given; leave it out, or plan fewer devices")
+        raise ValueError(
+            f"no law says how {topology} grows with {strange!r} given; leave it out, or plan fewer devices"
+        )
     proxy = _proxy(topology, **options)
     K0 = proxy.devices
 

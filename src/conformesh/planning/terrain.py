@@ -66,7 +66,8 @@ class Terrain:
         law: Callable[[], Sketch] | None = None,
     ) -> Terrain:
         """Prepare predictions; `law` gives the eigenvalues where computing them would take long."""
-        held: int | NDArray[np.int64] = int(scores) if np.ndim(scores) == 0 else np.asarray(scores, dtype=np.int64)
+        given = np.asarray(scores, dtype=np.int64)
+        held: int | NDArray[np.int64] = int(given) if given.ndim == 0 else given
         least = held if isinstance(held, int) else int(held.min(initial=0))
         if least < 0 or (isinstance(held, int) and held < 1):
             raise ValueError(f"a plan needs at least 1 score per device, got {least}")
@@ -108,7 +109,7 @@ class Terrain:
         """What prices and round numbers are computed from; a sketch has all that they read."""
         if isinstance(self.map, Network) and self.sizes is not None:
             return Site.everywhere(self.map, self.sizes[:, None])
-        return cast(Any, SketchedSite(cast(Sketch, self.map), np.array([self.n])))
+        return cast(Site, SketchedSite(cast(Sketch, self.map), np.array([self.n])))
 
     @cached_property
     def tree(self) -> Tree:
@@ -143,7 +144,8 @@ def _is_sketched(topology: str, devices: int, build: bool) -> bool:
 def _with_quick_spectrum(network: Network, law: Callable[[], Sketch] | None) -> Network | Sketch:
     """Return the network, or a sketch of it whose eigenvalues follow a law, where computing them would take long."""
     K = network.devices
-    if K <= (SPECTRUM_UP_TO if law is not None else OWN_SPECTRUM_UP_TO) or network.known.eigenvalues is not None:
+    limit = OWN_SPECTRUM_UP_TO if law is None else SPECTRUM_UP_TO
+    if limit >= K or network.known.eigenvalues is not None:
         return network
     ends = None
     if law is not None:
