@@ -72,7 +72,7 @@ def searched(
 
 
 def mixed_stages(n: int, rank: int, width: int, shape: str) -> Stages:
-    """Return the stages for scores of one shape, or of all shapes alike."""
-    names = [*SHAPES] if shape == "any" else [shape]
+    """Return the stages for scores of one shape; not told which, of all, the even ones twice as likely."""
+    names = [*SHAPES, "uniform", "normal"] if shape == "any" else [shape]
     drawn = [stages_of(n, rank, width, name) for name in names]
     return Stages(*(np.concatenate([getattr(one, part) for one in drawn]) for part in ("stages", "snaps", "recounts")))

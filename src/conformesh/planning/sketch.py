@@ -1,8 +1,8 @@
 """A network too large to build: what follows from its topology in closed form, or by a law of growth.
 
 Chain, cycle, star, complete, torus and grid have closed forms. A random topology is built with `PROXY` devices, and
-what it shows there grows as theory says: hops of a geometric graph as 1/radius, of an expander as the logarithm of K. Laws
-are estimates and say so.
+what it shows there grows as theory says: hops of a geometric graph as 1/radius, of an expander as the logarithm of K.
+Laws are estimates and say so.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from conformesh.network import Network
 from conformesh.spectrum import Spectrum
 from conformesh.topologies import TOPOLOGIES, cycle_ends, outwards, path_ends, product_ends, sides
 
-PROXY = 20_000  # devices; built and measured in a second or two
+PROXY = 10_000  # devices; built and measured in about a second
 
 
 @dataclass(frozen=True)

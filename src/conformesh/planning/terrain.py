@@ -74,6 +74,10 @@ class Terrain:
         if not isinstance(held, int) and held.shape != (where.devices,):
             raise ValueError(f"a plan needs one number of scores, or one per device, got {held.shape}")
         if isinstance(where, Sketch):
+            if where.devices <= LARGEST_DENSE:
+                raise ValueError(
+                    f"a sketch is for more than {LARGEST_DENSE:,} devices, got {where.devices:,}; plan with the network"
+                )
             return cls(where, None, held)
         return cls(_with_quick_spectrum(where, law), where, held)
 
@@ -115,6 +119,20 @@ class Terrain:
     def tree(self) -> Tree:
         """The spanning tree."""
         return self.map.tree if isinstance(self.map, Sketch) else Tree.of(self.map)
+
+    @property
+    def knows_diameter(self) -> bool:
+        """Whether the topology has its diameter in closed form, so that a run need not look for it."""
+        return self._has_closed_form or (self.built is not None and self.built.known.diameter is not None)
+
+    @property
+    def knows_spectrum(self) -> bool:
+        """The same for the eigenvalues."""
+        return self._has_closed_form or (self.built is not None and self.built.known.eigenvalues is not None)
+
+    @property
+    def _has_closed_form(self) -> bool:
+        return self.built is None and isinstance(self.map, Sketch) and "hops" not in self.map.laws
 
     @property
     def laws(self) -> frozenset[str]:
