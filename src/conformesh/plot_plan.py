@@ -125,7 +125,9 @@ def _draw_lines(axes: Any, lines: Lines, styles: Mapping[Way, dict[str, Any]]) -
     for nth, (x, seconds, winner) in enumerate(leaders(lines)):
         if nth:
             axes.plot(x, seconds, "o", markersize=8, markerfacecolor="white", markeredgecolor=INK, zorder=4)
-        axes.annotate(f"{winner}", (x, seconds), (7, -6), textcoords="offset points", fontsize=8.5, va="top", zorder=5)
+        back = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8}
+        near: dict[str, Any] = {"textcoords": "offset points", "fontsize": 8.5, "va": "top", "zorder": 5, "bbox": back}
+        axes.annotate(f"{winner}", (x, seconds), (8, -8), **near)
     axes.set_xscale("log")
     axes.set_yscale("log")
     axes.minorticks_off()

@@ -62,7 +62,7 @@ class Weights:
     def reach(self, network: Network) -> float:
         """Return the largest sum of a device's weights in magnitude: how much one round may add up."""
         if isinstance(self.edge, float):
-            return abs(self.edge) * float(network.degree.max())
+            return abs(self.edge) * float(network.largest_degree)
         return float(np.bincount(network.receivers, np.abs(self.edge), network.devices).max())
 
     def matrix(self, network: Network) -> csr_array[np.float64]:

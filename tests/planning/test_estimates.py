@@ -108,13 +108,11 @@ def test_laws_of_growth_come_within_20_percent(topology, devices):
     assert found.largest_degree == pytest.approx(network.largest_degree, rel=0.2, abs=2)
     assert found.tree.parents == pytest.approx(tree.parents, rel=0.15)
     assert found.spectrum.largest == pytest.approx(network.spectrum.largest, rel=0.2)
-    assert found.spectrum.smallest == pytest.approx(network.spectrum.smallest, rel=0.4 if topology in NOISY else 0.1)
-
-
-NOISY = (
-    "small-world",
-    "erdos-renyi",
-)  # their smallest eigenvalue hangs on a few devices, and differs from draw to draw
+    factor = found.spectrum.smallest / network.spectrum.smallest
+    if topology == "small-world":  # hangs on the longest stretch without a shortcut, and differs from draw to draw
+        assert 0.4 < factor < 2.5
+    else:
+        assert 0.8 < factor < 1.25
 
 
 def test_a_sketch_refuses_what_no_law_covers():

@@ -188,7 +188,7 @@ def _report(found: Plan, picture: Path | None) -> None:
     console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        if row.likely is not None and row.at_most is not None:
+        if row.likely is not None and row.at_most is not None and row.way.variant != "auto":
             low, high = row.likely
             print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten, at most {row.at_most[0]:,.0f}")
     for row in found.rows:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
 from functools import lru_cache
 from typing import cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformesh.certificate import Cost, Kind
 from conformesh.engines.simulator import Simulator
@@ -38,15 +40,13 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP, shape: str =
     """Predict the phases of `protocols.h_dcp.h_dcp`: no score matters, but the range must be finite."""
     before, spectrum = _spectrum(terrain, options.spectrum)
     way: Gossip = WAYS[options.consensus](terrain.site, _weights(terrain, options, spectrum), options)
-    start = way.start(np.array([terrain.most])) * math.sqrt(terrain.devices)  # as for equal devices
-    if terrain.sizes is not None:
-        start = way.start(terrain.sizes)
+    start = _of_all(terrain, way.start)
     rounds, _ = consensus_rounds(way, options, [(start, terrain.n)])
     phases = list(before)
     if options.range is None:
         phases.append(hops(terrain, "agree on a range", 2, options.wire, 2))
     phases.append(Phase("average the histogram", rounds, options.bins, options.wire, dimensions=2))
-    kind, loose = _h_dcp_claim(terrain, alpha, options, way, rounds, start)
+    kind, loose = _h_dcp_claim(terrain, alpha, options, way, rounds)
     words = ""
     if options.spectrum == "estimated":
         kind, words = "assumed", "the spectral gap estimated by message passing is not larger than the true one"
@@ -54,7 +54,7 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP, shape: str =
 
 
 def _h_dcp_claim(
-    terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int, start: float
+    terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int
 ) -> tuple[Kind, tuple[str, ...]]:
     """Say whether the counts would be exact, and whether the bound says anything."""
     n = terrain.n
@@ -62,17 +62,19 @@ def _h_dcp_claim(
     if rank > n:
         return "counted", ()
     wire = Wire(options.wire)
-    if terrain.sizes is not None and not terrain.laws:
-        epsilon = sum(way.epsilon(terrain.sizes, rounds, wire))
-    else:  # a sketch: the bound of equal devices, of which more rounds than these would be needed or not
-        needed = way.rounds_for(start, 0.4 / n)
-        epsilon = 0.4 / n if needed <= rounds else start * math.exp(-rounds / needed * math.log(start * n / 0.4))
-        epsilon = max(epsilon, wire.roundoff)
+    epsilon = _of_all(terrain, lambda sizes: sum(way.epsilon(sizes, rounds, wire)))
     if options.rounding and n * epsilon < 0.5:
         return "counted", ()
     if rank + n * epsilon > n:
         return "bounded", (f"the error bound would be {epsilon:.2g}, so loose that sets hold all calibration scores",)
     return "bounded", ()
+
+
+def _of_all(terrain: Terrain, bound: Callable[[NDArray[np.int64]], float]) -> float:
+    """Return an error bound for all devices; for equal ones it grows as the square root of their number."""
+    if terrain.sizes is not None:
+        return bound(terrain.sizes)
+    return bound(np.array([terrain.most])) * math.sqrt(terrain.devices)
 
 
 def predict_average(terrain: Terrain, alpha: Fraction, options: Averaged, shape: str = "any") -> Prediction:

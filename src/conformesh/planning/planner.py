@@ -161,22 +161,23 @@ class Plan:
                 f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
                 "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
-        rivals = [row for row in self.rows if row.tier == best.tier]
+        twin = best.facts.get("sums_by") if best.way.variant == "auto" else "auto"  # the same under another name
+        rivals = [row for row in self.rows if row.tier == best.tier and (row is best or row.way.variant != twin)]
         claims = {
             0: "whose rank is counted, without a server or an assumption,",
             1: "with a bound and neither a server nor an assumption",
             2: "that counts its rank, though it needs a server,",
             3: "with any guarantee, under an assumption",
-            4: "here, and none has a guarantee,",
+            4: "without any guarantee",
         }
         costs = {
             "time": "takes the least time on this link",
             "bytes": "sends the fewest bytes",
             "rounds": "needs the fewest rounds",
         }
-        among = f"of {len(rivals)} ways {claims[best.tier]} it {costs[self.sort]}"
+        among = f"of {len(rivals)} ways here {claims[best.tier]} it {costs[self.sort]}"
         if len(rivals) == 1:
-            among = f"it is the only way {claims[best.tier]} that can run here".replace(", that", " that")
+            among = f"it is the only way here {claims[best.tier].rstrip(',')}"
         words = f"Use {best.way.flags}: {among} ({_short(best)})."
         if best.assumption:
             words += f" It assumes that {best.assumption}."

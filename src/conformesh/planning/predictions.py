@@ -46,7 +46,7 @@ class Way(NamedTuple):
     @property
     def flags(self) -> str:
         """The way as one would ask for it on the command line."""
-        if self.variant is None:
+        if self.variant in (None, "auto"):  # auto is what the method does by itself
             return self.method
         return f"{self.method} --{VARIANTS[self.method][0]} {self.variant}"
 
