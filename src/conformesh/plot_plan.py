@@ -11,7 +11,7 @@ import numpy as np
 
 from conformesh.methods import METHODS
 from conformesh.planning.link import Link
-from conformesh.planning.phases import mesh_seconds_on
+from conformesh.planning.phases import seconds_on
 from conformesh.planning.planner import Plan, Row, plan
 from conformesh.planning.predictions import VARIANTS, Way
 from conformesh.planning.simulation import Speed
@@ -88,7 +88,7 @@ def _by_latency(found: Plan) -> Lines:
     degree = found.terrain.map.largest_degree
     at = [Link(float(latency), found.link.bandwidth) for latency in LATENCIES]
     return {
-        row.way: [Point(link.latency, mesh_seconds_on(link, row.phases, degree), row.tier == 0) for link in at]
+        row.way: [Point(link.latency, seconds_on(link, row.phases, degree), row.tier == 0) for link in at]
         for row in found.rows
         if _is_drawn(row)
     }
@@ -104,7 +104,7 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines
         planned = plan(terrain, alpha=found.alpha, link=found.link, methods=methods, options=options, speed=Speed())
         for row in planned.rows:
             if _is_drawn(row):
-                lines.setdefault(row.way, []).append(Point(side * side, row.mesh_seconds, row.tier == 0))
+                lines.setdefault(row.way, []).append(Point(side * side, row.seconds, row.tier == 0))
     return lines
 
 

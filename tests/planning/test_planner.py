@@ -9,13 +9,18 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.engines import frames
+from conformesh.engines.device import Device
+from conformesh.engines.loopback import Faults, play
 from conformesh.planning.link import Link
+from conformesh.planning.mesh import phases_on_a_mesh
 from conformesh.planning.phases import BODY, SILENT, TRANSPORT, Phase, bytes_on_the_wire, mesh_seconds_on, seconds_on
 from conformesh.planning.planner import plan
-from conformesh.planning.predictions import Way
+from conformesh.planning.predictions import Way, predict
 from conformesh.planning.simulation import Speed
 from conformesh.planning.sketch import sketch
 from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.ranks import exact_alpha
+from tests.engines.devices import starter
 
 LINK = Link.parse("100ms,1Mbit")
 SAME = Speed()
@@ -143,6 +148,42 @@ def test_silence_costs_frames_on_the_wire_but_no_numbers():
     spoken, silent = phase.frame + TRANSPORT, SILENT + TRANSPORT
     assert bytes_on_the_wire([phase], 5.0) == pytest.approx(5 * (spoken + 9 * silent))
     assert mesh_seconds_on(LINK, [phase], 5) > seconds_on(LINK, [phase], 5)
+
+
+class Counting(Device):
+    """A device that adds up the bytes of what it says in rounds, repetitions left out."""
+
+    def outbox(self):
+        out = super().outbox()
+        for to, data in out:
+            frame = frames.decode(data)
+            if frame.kind == frames.DATA:
+                self.__dict__.setdefault("sizes", {})[to, frame.round] = len(data)
+        return out
+
+
+@pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("average")])
+def test_frames_of_a_whole_run_are_as_predicted(way):
+    """On the loopback engine, whose devices are those of a real mesh; all but the transport's own bytes."""
+    network = Network.torus(3, 3)
+    rng = np.random.default_rng(0)
+    options = {"bins": 7} if way.method in ("h-dcp", "wfcp") else {}
+    if way.variant is not None:
+        options["consensus"] = way.variant
+    start = starter(network, [rng.random(12) for _ in range(9)], way.method, device=Counting, **options)
+    played = play(network, start, Faults(), np.random.default_rng(1))
+    sent = [sum(device.sizes.values()) for device in played.devices]
+    terrain = Terrain.of(network, 12)
+    phases = phases_on_a_mesh(predict(way, terrain, exact_alpha("0.1"), options, "any").phases, terrain)
+    rounds = sum(phase.rounds for phase in phases)
+    assert {max(round_ for _, round_ in device.sizes) for device in played.devices} == {rounds}
+    without_transport = bytes_on_the_wire(phases, 4.0) - rounds * 4 * TRANSPORT
+    assert without_transport == pytest.approx(np.mean(sent), rel=1e-12)
+
+
+def test_a_frame_that_is_too_large_has_no_time_on_a_mesh():
+    found = plan(terrain_of("torus", 10**8, 50), alpha=0.1, link=LINK, methods=["e-dcp"], speed=SAME)
+    assert {row.to_dict()["mesh_seconds"] for row in found.rows} == {None}
 
 
 # --- sizes that nobody builds -----------------------------------------------------------------------------------------

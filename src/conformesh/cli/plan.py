@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
@@ -182,8 +183,8 @@ def _report(found: Plan, picture: Path | None) -> None:
         f"largest degree {where.map.largest_degree:,}{origin}\n"
         f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
         "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
-        "bandwidth a round. on the wire, mesh time: with a copy per neighbour, headers and transport. sim: simulating\n"
-        "it here. estimate: a mean over draws of scores, or by a law of growth.\n"
+        "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
+        "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
     )
     console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
     print()
@@ -213,8 +214,8 @@ def _cells(row: Row) -> list[str]:
         in_bytes(row.bits / 8),
         in_bytes(row.most_bits / 8),
         in_time(row.seconds),
-        in_bytes(row.wire_bytes),
-        in_time(row.mesh_seconds),
+        "too large" if math.isinf(row.wire_bytes) else in_bytes(row.wire_bytes),
+        "" if math.isinf(row.mesh_seconds) else in_time(row.mesh_seconds),
         in_bytes(row.memory),
         in_time(row.simulation),
         row.certainty,

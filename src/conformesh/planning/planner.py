@@ -12,6 +12,7 @@ from conformesh.methods import METHODS
 from conformesh.names import unknown
 from conformesh.network import Network
 from conformesh.planning.link import Link
+from conformesh.planning.mesh import fits_a_mesh, phases_on_a_mesh
 from conformesh.planning.phases import Certainty, Phase, Sent, bytes_on_the_wire, mesh_seconds_on, seconds_on
 from conformesh.planning.prediction import Prediction
 from conformesh.planning.predictions import Way, predict, ways_of
@@ -47,7 +48,7 @@ class Row:
     seconds
         On the link, for the numbers alone.
     wire_bytes, mesh_seconds
-        On a real mesh, with every copy, header and transport.
+        On a real mesh, with every copy, header and transport; infinite where a frame would be too large.
     memory, simulation
         Bytes and seconds that simulating it takes on this machine.
     useful
@@ -86,7 +87,7 @@ class Row:
 
     def price(self, sort: Sort) -> float:
         """Return what rows are sorted by."""
-        return {"time": self.mesh_seconds, "bytes": self.bits, "rounds": self.rounds}[sort]
+        return {"time": self.seconds, "bytes": self.bits, "rounds": self.rounds}[sort]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
@@ -107,8 +108,8 @@ class Row:
             "bytes_per_device": _plain(self.bits / 8),
             "largest_bytes": _plain(self.most_bits / 8),
             "seconds": self.seconds,
-            "wire_bytes_per_device": _plain(self.wire_bytes),
-            "mesh_seconds": self.mesh_seconds,
+            "wire_bytes_per_device": _finite(self.wire_bytes),
+            "mesh_seconds": _finite(self.mesh_seconds),
             "simulation_bytes": round(self.memory),
             "simulation_seconds": self.simulation,
             "notes": list(self.notes),
@@ -285,6 +286,8 @@ def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed
     sent, degree = Sent.of(found.phases), terrain.map.largest_degree
     worst = None if found.most is None else Sent.of(found.most)
     memory, simulation = simulated(way, found, terrain, speed)
+    meshed = phases_on_a_mesh(found.phases, terrain)
+    fits = fits_a_mesh(meshed)
     return Row(
         way=way,
         certainty=found.certainty(terrain),
@@ -296,8 +299,8 @@ def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed
         bits=_plain(sent.bits),
         most_bits=_plain(sent.most_bits),
         seconds=seconds_on(link, found.phases, degree),
-        wire_bytes=bytes_on_the_wire(found.phases, terrain.mean_degree),
-        mesh_seconds=mesh_seconds_on(link, found.phases, degree),
+        wire_bytes=bytes_on_the_wire(meshed, terrain.mean_degree) if fits else math.inf,
+        mesh_seconds=mesh_seconds_on(link, meshed, degree) if fits else math.inf,
         memory=memory,
         simulation=simulation,
         likely=found.rounds,
@@ -311,7 +314,11 @@ def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed
 
 def _short(row: Row) -> str:
     about = "" if row.certainty == "exact" else "about "
-    return f"{about}{row.rounds:,.0f} rounds, {in_bytes(row.bits / 8)} a device, {in_time(row.mesh_seconds)}"
+    return f"{about}{row.rounds:,.0f} rounds, {in_bytes(row.bits / 8)} a device, {in_time(row.seconds)}"
+
+
+def _finite(number: float) -> float | None:
+    return None if math.isinf(number) else _plain(number)
 
 
 def _plain(number: float) -> float:
@@ -340,8 +347,6 @@ def in_time(seconds: float) -> str:
     """
     if seconds == 0:
         return "0"
-    if math.isinf(seconds):
-        return "for ever"
     for unit, one, least in (
         ("years", 31_557_600.0, 1.0),
         ("days", 86_400.0, 2.0),
