@@ -72,7 +72,7 @@ def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[st
         figure.suptitle(
             f"When is which way the fastest?   {found.terrain.n // found.terrain.devices:,} scores a device, alpha = "
             f"{found.alpha:g}",
-            fontsize=12.5,
+            fontsize=12.5 if len(panels) > 1 else 11,
             fontweight="bold",
             x=0.012,
             ha="left",

@@ -17,11 +17,12 @@ from conformesh.methods import METHODS, get_method, make_options
 from conformesh.names import unknown
 from conformesh.network import Network
 from conformesh.planning.link import Link
-from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row, in_bytes, in_time
+from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.predictions import ways_of
 from conformesh.planning.search import SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.planning.words import in_bytes, in_time
 from conformesh.topologies import TOPOLOGIES
 
 PICTURES = (".png", ".pdf", ".svg")
