@@ -94,6 +94,11 @@ def test_closed_forms_are_those_of_the_network(topology, devices):
         assert found.tree == tree
 
 
+# The smallest eigenvalue hangs on the longest stretch without a shortcut, or on the smallest degree: with another seed
+# the same topology has another (erdos-renyi of 50,000: 3.7 to 6.4 in four draws), and no law can say which.
+DIFFERS = ("small-world", "erdos-renyi")
+
+
 @pytest.mark.parametrize(
     ("topology", "devices"),
     [("geometric", 4000), ("tree", 4000)] + [pytest.param(name, 50_000, marks=pytest.mark.slow) for name in GROWTH],
@@ -109,7 +114,7 @@ def test_laws_of_growth_come_within_20_percent(topology, devices):
     assert found.tree.parents == pytest.approx(tree.parents, rel=0.15)
     assert found.spectrum.largest == pytest.approx(network.spectrum.largest, rel=0.2)
     factor = found.spectrum.smallest / network.spectrum.smallest
-    if topology == "small-world":  # hangs on the longest stretch without a shortcut, and differs from draw to draw
+    if topology in DIFFERS:
         assert 0.4 < factor < 2.5
     else:
         assert 0.8 < factor < 1.25

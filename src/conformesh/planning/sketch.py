@@ -183,7 +183,7 @@ def _geometric_gap(K: int) -> float:
 GROWTH: dict[str, Growth] = {
     "geometric": Growth(lambda K: 1 / _radius(K), math.log, _geometric_gap),
     "random-regular": Growth(math.log, lambda K: 1.0, lambda K: 1.0, ("degree",)),
-    "erdos-renyi": Growth(lambda K: math.log(K) / math.log(2 * math.log(K)) + 1, math.log, math.log),
+    "erdos-renyi": Growth(lambda K: math.log(K) / math.log(2 * math.log(K)) + 1, math.log, math.log, (), 3),
     "small-world": Growth(math.log, lambda K: 1.0, lambda K: math.log(K) ** -2, ("neighbours", "rewire"), 3),
     "tree": Growth(math.log, math.log, lambda K: 1 / K, ("branching",)),
 }
