@@ -124,6 +124,20 @@ class Network(metaclass=_ByTopology):
         degree.setflags(write=False)
         return degree
 
+    @property
+    def largest_degree(self) -> int:
+        """The most neighbours that a device has."""
+        return int(self.degree.max())
+
+    @cached_property
+    def root_depth(self) -> int:
+        """How many hops the farthest device is away from the first, the root of every spanning tree."""
+        from conformesh.kernels.graph import breadth_first
+
+        levels, queue = np.empty(self.devices, np.int64), np.empty(self.devices, np.int64)
+        breadth_first(self.indptr, self.indices, 0, levels, queue)
+        return int(levels.max())
+
     @cached_property
     def receivers(self) -> NDArray[np.int64]:
         """The row of each directed edge, beside `indices`: edge p carries messages ``indices[p] -> receivers[p]``."""

@@ -59,14 +59,14 @@ def chain(devices: int) -> Network:
     row = np.arange(_at_least_one(devices))
     line = np.column_stack([row, np.zeros(devices)]).astype(np.float64)
     pairs = np.column_stack([row[:-1], row[1:]])
-    known = Known(devices - 1, _outwards(*_path_ends(devices)))
+    known = Known(devices - 1, outwards(*path_ends(devices)))
     return Network.from_pairs(devices, pairs, f"chain {devices}", coordinates=line, known=known)
 
 
 def cycle(devices: int) -> Network:
     """Devices around a circle; two are joined by one edge."""
     pairs = _ring(_at_least_one(devices), 1)
-    known = Known(devices // 2, _outwards(*_cycle_ends(devices)))
+    known = Known(devices // 2, outwards(*cycle_ends(devices)))
     return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=_circle(devices), known=known)
 
 
@@ -92,25 +92,25 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
 
     Along a side of length 2 the way round is the same edge, which counts once.
     """
-    r, c = _sides("torus", size, rows, columns, shortest=2)
+    r, c = sides("torus", size, rows, columns, shortest=2)
     device = np.arange(r * c)
     row, column = np.divmod(device, c)
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
     pairs = np.concatenate([np.column_stack([device, down]), np.column_stack([device, right])])
-    known = Known(r // 2 + c // 2, _product_ends(_cycle_ends(r), _cycle_ends(c)))
+    known = Known(r // 2 + c // 2, product_ends(cycle_ends(r), cycle_ends(c)))
     return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=_lattice(row, column), known=known)
 
 
 def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Network:
     """A rectangular grid; ``grid(20)`` is as square as possible, ``grid(5, 4)`` is rows, columns."""
-    r, c = _sides("grid", size, rows, columns, shortest=1)
+    r, c = sides("grid", size, rows, columns, shortest=1)
     device = np.arange(r * c)
     row, column = np.divmod(device, c)
     down, right = row < r - 1, column < c - 1
     pairs = np.concatenate(
         [np.column_stack([device[down], device[down] + c]), np.column_stack([device[right], device[right] + 1])]
     )
-    known = Known(r + c - 2, _product_ends(_path_ends(r), _path_ends(c)))
+    known = Known(r + c - 2, product_ends(path_ends(r), path_ends(c)))
     return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=_lattice(row, column), known=known)
 
 
@@ -235,7 +235,7 @@ def _require_room(topology: str, devices: int, edges: float) -> None:
         )
 
 
-def _sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
+def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
     """Rows and columns from what the caller said: a number of devices, both sides, or a number and one side."""
     if len(size) > 2 or (len(size) == 2 and (rows, columns) != (None, None)):
         raise TypeError(f"{kind} takes a number of devices, or rows and columns, got {size}")
@@ -278,22 +278,22 @@ def _divisor(n: int) -> int | None:
     return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
 
 
-def _path_ends(n: int) -> tuple[float, float]:
+def path_ends(n: int) -> tuple[float, float]:
     """Smallest non-zero and largest Laplacian eigenvalue of a path, 4 sin^2(pi i / 2n) at i = 1 and n - 1."""
     return 4 * math.sin(math.pi / (2 * n)) ** 2, 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2
 
 
-def _cycle_ends(n: int) -> tuple[float, float]:
+def cycle_ends(n: int) -> tuple[float, float]:
     """The same of a cycle, 4 sin^2(pi i / n) at i = 1 and n // 2; a cycle of two is a path."""
-    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else _path_ends(n)
+    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else path_ends(n)
 
 
-def _product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+def product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
     """The same of a Cartesian product, whose eigenvalues are all sums of one of each; of a path of one, only zero."""
-    return _outwards(min(one[0], other[0]), one[1] + other[1])
+    return outwards(min(one[0], other[0]), one[1] + other[1])
 
 
-def _outwards(smallest: float, largest: float) -> tuple[float, float]:
+def outwards(smallest: float, largest: float) -> tuple[float, float]:
     """Leave room for the rounding of a few operations, so that bounds built on the values hold."""
     slack = 8 * float(np.finfo(np.float64).eps)
     return smallest * (1 - slack), largest * (1 + slack)

@@ -62,7 +62,7 @@ class Weights:
     def reach(self, network: Network) -> float:
         """Return the largest sum of a device's weights in magnitude: how much one round may add up."""
         if isinstance(self.edge, float):
-            return abs(self.edge) * float(network.degree.max())
+            return abs(self.edge) * float(network.largest_degree)
         return float(np.bincount(network.receivers, np.abs(self.edge), network.devices).max())
 
     def matrix(self, network: Network) -> csr_array[np.float64]:
@@ -87,16 +87,28 @@ def constant_weights(network: Network, spectrum: Spectrum, name: str = "best-con
     """Return the best constant weight for a given spectrum, for instance one that the devices estimated."""
     if network.devices == 1:
         return _constant(network, 0.0, spectrum, name)
+    return _constant(network, _best_step(spectrum), spectrum, name)
+
+
+def constant_rate(spectrum: Spectrum) -> float:
+    """Return the `rate` of the best constant weight: all that the number of rounds of an averaging depends on."""
+    if spectrum.largest == 0:  # a single device
+        return 0.0
+    step = _best_step(spectrum)
+    return max(abs(1 - step * spectrum.smallest), abs(1 - step * spectrum.largest))
+
+
+def _best_step(spectrum: Spectrum) -> float:
     if not 0 < spectrum.smallest <= spectrum.largest:
         raise ValueError(
             f"constant weights need 0 < smallest <= largest eigenvalue, got {spectrum.smallest} and {spectrum.largest}"
         )
-    return _constant(network, 2 / (spectrum.largest + spectrum.smallest), spectrum, name)
+    return 2 / (spectrum.largest + spectrum.smallest)
 
 
 def max_degree(network: Network) -> Weights:
     """Return the constant weight ``1 / (largest degree + 1)``, for which the devices need to know one integer only."""
-    return _constant(network, 1 / (int(network.degree.max()) + 1), network.spectrum, "max-degree")
+    return _constant(network, 1 / (network.largest_degree + 1), network.spectrum, "max-degree")
 
 
 def metropolis(network: Network) -> Weights:

@@ -120,3 +120,16 @@ def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
                     leaves[count] = j
                     count += 1
     return stays
+
+
+@njit(cache=True, nogil=True)
+def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np.bool_]:
+    """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
+    K = indptr.size - 1
+    has_child = np.zeros(K, np.bool_)
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            if levels[indices[p]] == levels[k] - 1:
+                has_child[indices[p]] = True
+                break
+    return has_child

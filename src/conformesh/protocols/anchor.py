@@ -18,7 +18,7 @@ from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.samples import Samples
 from conformesh.spectrum import Spectrum
-from conformesh.weights import constant_weights
+from conformesh.weights import constant_rate, constant_weights
 
 Floats = NDArray[np.float64]
 ANCHORS = ("average", "average-rank", "min")
@@ -80,5 +80,6 @@ def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:
     """Return the rounds of one averaging: as given, or enough for AGREEMENT."""
     if given is not None:
         return given
-    rate = constant_weights(site.network, spectrum).rate
-    return rounds_to_shrink(rate, AGREEMENT / math.sqrt(site.devices)) if site.devices > 1 else 0
+    if site.devices == 1:
+        return 0
+    return rounds_to_shrink(constant_rate(spectrum), AGREEMENT / math.sqrt(site.devices))

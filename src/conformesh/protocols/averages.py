@@ -20,6 +20,7 @@ from conformesh.bounds.histogram import (
     chebyshev_epsilon,
     cumulative_epsilon,
     paper_epsilon,
+    radius,
     row_epsilon,
 )
 from conformesh.protocols.aggregate.averaging import (
@@ -51,13 +52,18 @@ class Gossip:
         """Average for some rounds."""
         return (yield from gossip(y, self.site, self.weights, rounds, self.options.eta, wire))
 
-    def rounds_for(self, sizes: Ints, target: float) -> int:
-        """Return the fewest rounds after which the bound is at most `target`; the row bound is never larger."""
+    def start(self, sizes: Ints) -> float:
+        """Return the bound before the first round; for equal sizes it grows as the square root of their number."""
+        if self.options.bound == "paper":
+            return paper_epsilon(sizes, self.options.bins, self.weights.gap, self.options.eta, 0)
+        return radius(sizes)
+
+    def rounds_for(self, start: float, target: float) -> int:
+        """Return the fewest rounds that bring the bound from `start` to `target`; the row bound is never larger."""
         eta = self.options.eta
         if self.options.bound == "paper":
-            start = paper_epsilon(sizes, self.options.bins, self.weights.gap, eta, 0)
             return rounds_to_shrink(1 - eta * self.weights.gap, target / start)
-        return rounds_to_shrink(rate_at(self.weights, eta), target / cumulative_epsilon(sizes, 1.0, 0))
+        return rounds_to_shrink(rate_at(self.weights, eta), target / start)
 
     def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
         """Return the consensus error bound and what finite precision adds to it."""
@@ -75,7 +81,7 @@ class Gossip:
         mixing = Mixing(
             second=1 - eta * (1 - self.weights.second),
             smallest=1 - eta * (1 - self.weights.smallest),
-            degree=int(self.site.network.degree.max()),
+            degree=self.site.network.largest_degree,
             strength=eta * self.weights.reach(self.site.network),
         )
         return arithmetic_epsilon(sizes, mixing, rounds, wire)
@@ -103,9 +109,9 @@ class Chebyshev(Gossip):
         """Average for some rounds."""
         return (yield from chebyshev(y, self.site, float(self.weights.edge), self.weights.rate, rounds))
 
-    def rounds_for(self, sizes: Ints, target: float) -> int:
-        """Return the fewest rounds after which the bound is at most `target`."""
-        return chebyshev_rounds(self.weights.rate, target / chebyshev_epsilon(sizes, self.weights.rate, 0))
+    def rounds_for(self, start: float, target: float) -> int:
+        """Return the fewest rounds that bring the bound from `start` to `target`."""
+        return chebyshev_rounds(self.weights.rate, target / start)
 
     def epsilon(self, sizes: Ints, rounds: int, wire: Wire) -> tuple[float, float]:
         """Return the bound; round-off enters every later round through a polynomial that grows at most linearly."""
@@ -132,7 +138,7 @@ class FiniteTime(Gossip):
         """Take the eigenvalues out, one a round."""
         return (yield from finite_time(y, self.site, self.roots))
 
-    def rounds_for(self, sizes: Ints, target: float) -> int:
+    def rounds_for(self, start: float, target: float) -> int:
         """Return the number of distinct non-zero eigenvalues."""
         return len(self.roots)
 

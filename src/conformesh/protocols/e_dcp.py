@@ -107,17 +107,20 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     return min(WIDTHS, key=predicted)
 
 
+def ways_to_add(site: Site, aggregate: str, prefer: str, width: int) -> list[str]:
+    """Return the aggregators to try, best first: the one asked for, or those that are exact on this network."""
+    if aggregate == "auto":
+        return [name for name, _ in ranked(site, prefer, width)]
+    get_aggregator(aggregate).price(site)  # refuses, saying why, where sums could not be exact
+    return [aggregate]
+
+
 def with_exact_sums(
     site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[Outcome]]
 ) -> Protocol[Outcome]:
     """Run `attempt` on the chosen way to add up; a sum that fails its integer check moves on to the next way."""
-    if aggregate == "auto":
-        names = [name for name, _ in ranked(site, prefer, width)]
-    else:
-        names = [aggregate]
-        get_aggregator(aggregate).price(site)  # refuses, saying why, where sums could not be exact
     notes: list[str] = []
-    for name in names:
+    for name in ways_to_add(site, aggregate, prefer, width):
         try:
             total = yield from get_aggregator(name).prepare(site)
             outcome = yield from attempt(total)

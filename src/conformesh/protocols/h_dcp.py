@@ -14,6 +14,7 @@ Departures  - the message is the *cumulative* histogram: by linearity the same c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -80,7 +81,8 @@ def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: H
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)
     quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
-    rounds, chosen = _rounds(site, way, options)
+    starts = [(way.start(sizes), int(sizes.sum())) for sizes in site.sizes.T if sizes.any()]
+    rounds, chosen = consensus_rounds(way, options, starts)
 
     scale = site.devices / np.maximum(site.totals, 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
@@ -91,13 +93,16 @@ def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: H
     return _decide(site, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
-def _rounds(site: Site, way: Gossip, options: HDCP) -> tuple[int, bool]:
-    """Return how many rounds to run, and whether the library chose them."""
+def consensus_rounds(way: Gossip, options: HDCP, starts: Sequence[tuple[float, int]]) -> tuple[int, bool]:
+    """Return how many rounds to run, and whether the library chose them.
+
+    `starts` has the error bound before the first round and the number of scores n of every trial that has scores.
+    """
     if options.rounds is not None:
         return options.rounds, False
     # half a score, less a fifth for finite precision; rounding on the wire leaves more: aim at its size instead
     coarse = Wire(options.wire).roundoff
-    needed = [way.rounds_for(sizes, max(0.4 / float(sizes.sum()), coarse)) for sizes in site.sizes.T if sizes.any()]
+    needed = [way.rounds_for(start, max(0.4 / float(n), coarse)) for start, n in starts]
     return min(max(needed, default=0), AUTO_ROUNDS), True
 
 

@@ -160,10 +160,14 @@ def _continued(
         w = np.maximum(spread / FALL**stage, floor)
         curvature = (np.maximum(site.totals, 1) / site.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
         knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
-        share = max(options.rounds // options.continuation, 1)
-        s = yield from admm(site, samples, gamma, s0, s0, knobs, share, wire)
+        s = yield from admm(site, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
         s0 = yield from agreed_mean(s, site, weights, rounds, wire)
     return s0
+
+
+def rounds_of_a_run(options: QDCP) -> int:
+    """Return the rounds of one run of ADMM: all of them, or its share."""
+    return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
 
 def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP) -> Outcome:

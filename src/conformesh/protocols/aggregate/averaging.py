@@ -26,7 +26,7 @@ from conformesh.protocols.aggregate.base import CannotAggregate, InexactCount, I
 from conformesh.protocols.consensus import gossip, rounds_to_shrink
 from conformesh.protocols.messages import Protocol, Sum
 from conformesh.protocols.site import Site
-from conformesh.weights import constant_weights
+from conformesh.weights import constant_rate, constant_weights
 
 Floats = NDArray[np.float64]
 UNIT = 2.0**-53
@@ -51,7 +51,7 @@ def gossip_total(site: Site) -> Protocol[Total]:
 
 def gossip_price(site: Site) -> Price:
     """Rounds until K times the disagreement of at most n is below a fraction of a count."""
-    rate = constant_weights(site.network, site.network.spectrum).rate
+    rate = constant_rate(site.network.spectrum)
     rounds = rounds_to_shrink(rate, _shrink_needed(site)) if site.devices > 1 else 0
     _room_for_roundoff(site, rounds * _roundoff(site.network))
     return Price(rounds, rounds)
@@ -72,7 +72,7 @@ def chebyshev_total(site: Site) -> Protocol[Total]:
 
 def chebyshev_price(site: Site) -> Price:
     """Rounds T with K n / cosh(T arccosh(1 / rate)) below a fraction of a count."""
-    rate = constant_weights(site.network, site.network.spectrum).rate
+    rate = constant_rate(site.network.spectrum)
     rounds = chebyshev_rounds(rate, _shrink_needed(site)) if site.devices > 1 else 0
     _room_for_roundoff(site, (rounds + 2) ** 2 * _roundoff(site.network))
     return Price(rounds, rounds)
@@ -189,7 +189,7 @@ def _shrink_needed(site: Site) -> float:
 
 def _roundoff(network: Network) -> float:
     """Bound what one round of float64 arithmetic adds, relative to the norm: weights of a device sum to less than 2."""
-    return (int(network.degree.max()) + 6) * (1 + 2 * 2) * 2 * UNIT
+    return (network.largest_degree + 6) * (1 + 2 * 2) * 2 * UNIT
 
 
 def _room_for_roundoff(site: Site, relative: float) -> None:

@@ -66,6 +66,11 @@ class Aggregator:
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
     """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
+    return values.astype(narrow_type(largest))
+
+
+def narrow_type(largest: int | None) -> np.dtype[Any]:
+    """Return the smallest type that holds sums up to `largest`."""
     if largest is None or largest > WIDE:
-        return values.astype(np.int64)
-    return values.astype(np.int16 if largest <= NARROW else np.int32)
+        return np.dtype(np.int64)
+    return np.dtype(np.int16 if largest <= NARROW else np.int32)

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.kernels.graph import breadth_first
 from conformesh.protocols.aggregate.base import Ints, Price, Total, narrow
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.site import Site
@@ -21,7 +20,7 @@ from conformesh.protocols.site import Site
 
 def tree_total(site: Site) -> Protocol[Total]:
     """Build the tree by messages, then add up over it."""
-    depth = root_depth(site)
+    depth = site.network.root_depth
     parent, level, children = yield from _grow(site, depth)
     has_child = np.zeros(len(site.here), dtype=bool)
     for _, parents in children.values():
@@ -51,16 +50,8 @@ def tree_total(site: Site) -> Protocol[Total]:
 
 def tree_price(site: Site) -> Price:
     """Twice the depth in rounds, two numbers a device."""
-    depth = root_depth(site)
+    depth = site.network.root_depth
     return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
-
-
-def root_depth(site: Site) -> int:
-    """Return how far the farthest device is from the root."""
-    network = site.network
-    levels, queue = np.full(network.devices, -1, dtype=np.int64), np.empty(network.devices, dtype=np.int64)
-    breadth_first(network.indptr, network.indices, 0, levels, queue)
-    return int(levels.max())
 
 
 _Routes = dict[int, tuple[Ints, Ints]]  # by level: which of the messages heard, and for which device here

@@ -1,0 +1,234 @@
+"""``conformesh plan``: what each method would cost on a network and a link, without running any."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated, Any, get_type_hints
+
+import typer
+
+from conformesh.cli import console
+from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
+from conformesh.methods import METHODS, get_method, make_options
+from conformesh.names import unknown
+from conformesh.network import Network
+from conformesh.planning.link import Link
+from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
+from conformesh.planning.planner import plan as predict
+from conformesh.planning.predictions import ways_of
+from conformesh.planning.search import SHAPES
+from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.planning.words import in_bytes, in_time
+from conformesh.topologies import TOPOLOGIES
+
+PICTURES = (".png", ".pdf", ".svg")
+
+
+@with_flags
+def plan(
+    devices: Annotated[
+        str | None, typer.Option(metavar="<int>", help="How many devices, K; 1e6 is fine.", show_default=False)
+    ] = None,
+    topology: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
+    ] = None,
+    topology_option: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
+    ] = None,
+    graph: Annotated[
+        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
+    ] = None,
+    scores_per_device: Annotated[
+        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
+    ] = "50",
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    link: Annotated[
+        str,
+        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
+    ] = "100ms,1Mbit",
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    guarantee: Annotated[
+        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
+    ] = "none",
+    sort: Annotated[
+        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
+    ] = "time",
+    shape: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(("any", *SHAPES)), help="What scores look like, for the stages of e-dcp's search."
+        ),
+    ] = "any",
+    build: Annotated[
+        bool,
+        typer.Option("--build/--sketch", help="Build the network, up to a million devices; or go by laws of growth."),
+    ] = True,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of topologies that draw.")] = "0",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    **options: Any,
+) -> None:
+    """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
+
+    Rounds and bytes are exact where the scores do not matter; e-dcp's search depends on them and is predicted as a mean
+    over draws. A network of more than a million devices is not built: closed forms or laws of growth stand in for it.
+    """
+    if as_json and as_csv:
+        raise ValueError("--json and --csv are two ways to print one table; give one of them")
+    if plot is not None and plot.suffix.lower() not in PICTURES:
+        raise ValueError(f"{plot}: the picture must end in {', '.join(PICTURES)}, got {plot.suffix!r}")
+    names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
+    uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
+    chosen = _options(names, options)
+    with console.Progress("planning") as progress:
+        terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
+        progress.step()
+        found = predict(
+            terrain,
+            alpha=alpha,
+            link=uplink,
+            methods=names,
+            options=chosen,
+            sort=sort,  # type: ignore[arg-type]  # checked there
+            guarantee=guarantee,  # type: ignore[arg-type]
+            shape=shape,
+        )
+        if plot is not None:
+            from conformesh.plot_plan import draw_plan
+
+            plot.parent.mkdir(parents=True, exist_ok=True)
+            draw_plan(plot, found, None if graph is not None else topology or "torus", chosen)
+    if as_json:
+        print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
+    elif as_csv:
+        _print_csv(found)
+    else:
+        _report(found, plot)
+
+
+def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options that were given, in the types of the methods that have them."""
+    flags, chosen = flags_of_methods(), {}
+    for name, value in given.items():
+        if value is None:
+            continue
+        owners = [method for method in flags[name].fields if names is None or method in names]
+        if not owners:
+            raise ValueError(
+                f"none of {', '.join(names or [])} has the option {name!r}; it belongs to "
+                f"{', '.join(flags[name].fields)}"
+            )
+        chosen[name] = value if isinstance(value, bool) else as_type(value, flags[name].hints[owners[0]], name)
+    for method in METHODS if names is None else names:
+        known = get_method(method).option_names()
+        make_options(method, {name: value for name, value in chosen.items() if name in known})
+    ways_of(names, chosen)
+    return chosen
+
+
+def _terrain(
+    devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, held: int, seed: int, build: bool
+) -> Terrain:
+    if graph is not None:
+        if topology is not None or pairs or devices is not None:
+            raise ValueError(f"give --devices and a topology, or --graph, not both: got --graph {graph} and more")
+        return Terrain.of(Network.from_edges(graph), held)
+    if devices is None:
+        raise ValueError("say how many devices there are with --devices, or give a network with --graph")
+    name = "torus" if topology is None else topology
+    if name not in TOPOLOGIES:
+        raise ValueError(unknown("topology", name, TOPOLOGIES))
+    hints = get_type_hints(TOPOLOGIES[name].build)
+    return terrain_of(
+        name, _count(devices), held, seed=seed, build=build, **key_values(pairs, "topology option", hints)
+    )
+
+
+def _count(text: str) -> int:
+    """Read a number of devices, also as 1e9 or 1_000_000."""
+    try:
+        number = float(text.replace(",", "").replace("_", ""))
+    except ValueError:
+        number = -1.0
+    if number < 1 or not number.is_integer():
+        raise ValueError(f"devices must be a whole number of at least 1, got {text!r}")
+    return int(number)
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------------
+
+COLUMNS = (
+    *("method", "guarantee", "server", "rounds", "bytes", "largest", "time"),
+    *("on the wire", "mesh time", "sim memory", "sim time", "is"),
+)
+NUMBERS = ("rounds", "bytes", "largest", "time", "on the wire", "mesh time", "sim memory", "sim time")
+
+
+def _report(found: Plan, picture: Path | None) -> None:
+    where = found.terrain
+    origin = "" if not where.laws else f" (by a law of growth: {', '.join(sorted(where.laws))})"
+    print(
+        f"{where.map.name}: {where.devices:,} devices, {where.map.edges:,} edges, diameter {where.map.diameter:,}, "
+        f"largest degree {where.map.largest_degree:,}{origin}\n"
+        f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
+        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
+        "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
+        "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
+    )
+    console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
+    print()
+    for row in found.rows:
+        if row.likely is not None and row.at_most is not None and row.way.variant != "auto":
+            low, high = row.likely
+            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten, at most {row.at_most[0]:,.0f}")
+    for row in found.rows:
+        for words in row.notes:
+            print(f"note: {words} ({row.way})")
+    for way, reason in found.refused.items():
+        print(f"not here: {way}, {reason}")
+    for row in found.rows:
+        if row.assumption:
+            print(f"* {row.way}: {row.assumption}")
+    if picture is not None:
+        print(f"picture: {picture}")
+    print(f"\nWhich should I use? {found.reason()}")
+
+
+def _cells(row: Row) -> list[str]:
+    return [
+        str(row.way) + (f" ({row.facts['sums_by']})" if row.way.variant == "auto" else ""),
+        row.guarantee + "*" * bool(row.assumption),
+        "yes" if row.needs == "server" else "no",
+        f"{row.rounds:,.0f}",
+        in_bytes(row.bits / 8),
+        in_bytes(row.most_bits / 8),
+        in_time(row.seconds),
+        "too large" if math.isinf(row.wire_bytes) else in_bytes(row.wire_bytes),
+        "" if math.isinf(row.mesh_seconds) else in_time(row.mesh_seconds),
+        in_bytes(row.memory),
+        in_time(row.simulation),
+        row.certainty,
+    ]
+
+
+def _print_csv(found: Plan) -> None:
+    rows = [
+        {name: value for name, value in row.to_dict().items() if not isinstance(value, list | dict | tuple)}
+        for row in found.rows
+    ]
+    names = [name for name in (rows[0] if rows else {}) if name not in ("likely_rounds", "at_most")]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)

@@ -1,0 +1,78 @@
+"""What E-DCP would send: all but the number of stages is known beforehand."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from conformesh.planning.phases import Phase
+from conformesh.planning.prediction import Prediction, hops
+from conformesh.planning.search import SHAPES, Stages, stages_of
+from conformesh.planning.sums import EVERYTHING, USES, Sum, setting_up, sum_by
+from conformesh.planning.terrain import Terrain
+from conformesh.protocols.e_dcp import EDCP, PATIENCE, best_width, ways_to_add
+from conformesh.ranks import conformal_rank
+
+KEY_BITS = 64  # no bracket holds more floats than 2 to this
+
+
+def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP, shape: str = "any") -> Prediction:
+    """Predict the phases of `protocols.e_dcp.e_dcp`, as a mean over draws of scores."""
+    width = options.width or best_width(terrain.site, options.aggregate, options.prefer)
+    name = ways_to_add(terrain.site, options.aggregate, options.prefer, width)[0]
+    total, n = sum_by(name, terrain), terrain.n
+    rank = conformal_rank(n, alpha, terrain.devices)
+    always = [*setting_up(name, terrain), *total("add up n", 1, None)]
+    facts = {"sums_by": name, "stage_width": str(width)}
+    uses = USES.get(name, EVERYTHING)
+    if rank > n:  # the threshold is +inf, and nothing is searched
+        return Prediction(tuple(always), "counted", uses=uses, facts=facts)
+    always += [hops(terrain, "agree on the ends", 2, 64, 2), hops(terrain, "name the answer", 1, 64)]
+    return searched(terrain, always, total, rank, width, uses, facts, shape)
+
+
+def searched(
+    terrain: Terrain,
+    always: Sequence[Phase],
+    total: Sum,
+    rank: int,
+    width: int,
+    uses: frozenset[str],
+    facts: dict[str, str],
+    shape: str,
+) -> Prediction:
+    """Add the stages of the search to what is sent in any case."""
+    n = terrain.n
+    found = mixed_stages(n, rank, width, shape)
+    stage, recount = total("a stage", width, n), total("count the answer", 1, n)
+    snap = hops(terrain, "draw the ends in", 2, 64, 2)
+
+    def phases(stages: float, snaps: float, recounts: float) -> tuple[Phase, ...]:
+        parts = [(stage, stages), ([snap], snaps), (recount, recounts)]
+        return (*always, *(phase.times(often) for which, often in parts if often for phase in which))
+
+    each = sum(phase.rounds for phase in always) + (
+        found.stages * sum(phase.rounds for phase in stage)
+        + found.snaps * snap.rounds
+        + found.recounts * sum(phase.rounds for phase in recount)
+    )
+    longest = PATIENCE + math.ceil(KEY_BITS / math.log2(width + 1)) + 1
+    return Prediction(
+        phases(float(found.stages.mean()), float(found.snaps.mean()), float(found.recounts.mean())),
+        "counted",
+        uses=uses,
+        varies=not found.certain,
+        rounds=None if found.certain else (float(np.quantile(each, 0.05)), float(np.quantile(each, 0.95))),
+        most=None if found.certain else phases(longest, longest // 2 + 1, 1),
+        facts=facts,
+    )
+
+
+def mixed_stages(n: int, rank: int, width: int, shape: str) -> Stages:
+    """Return the stages for scores of one shape; not told which, of all, the even ones twice as likely."""
+    names = [*SHAPES, "uniform", "normal"] if shape == "any" else [shape]
+    drawn = [stages_of(n, rank, width, name) for name in names]
+    return Stages(*(np.concatenate([getattr(one, part) for one in drawn]) for part in ("stages", "snaps", "recounts")))

@@ -1,0 +1,326 @@
+"""`plan`: what every way to calibrate would cost on a network and a link, without running it, and which to use."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from conformesh.certificate import Kind
+from conformesh.methods import METHODS
+from conformesh.names import unknown
+from conformesh.network import Network
+from conformesh.planning.link import Link
+from conformesh.planning.mesh import fits_a_mesh, phases_on_a_mesh
+from conformesh.planning.phases import Certainty, Phase, Sent, bytes_on_the_wire, mesh_seconds_on, seconds_on
+from conformesh.planning.prediction import Prediction
+from conformesh.planning.predictions import Way, predict, ways_of
+from conformesh.planning.search import SHAPES
+from conformesh.planning.simulation import Speed, simulated
+from conformesh.planning.sketch import Sketch
+from conformesh.planning.terrain import Terrain
+from conformesh.planning.words import in_bytes, in_time
+from conformesh.ranks import Alpha, conformal_rank, exact_alpha
+
+Sort = Literal["time", "bytes", "rounds"]
+SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
+KIND_ORDER: tuple[Kind, ...] = ("counted", "bounded", "assumed", "none")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One way to calibrate.
+
+    Attributes
+    ----------
+    way
+        Method, and how it adds up or averages.
+    certainty
+        `exact`: a run costs this. `estimate`: a mean over draws of scores, or a law of growth stands behind it.
+    guarantee, assumption
+        The kind of its certificate, and what that rests on.
+    needs
+        Whom a device must reach: `neighbours`, `server` or `nothing`.
+    rounds, numbers, bits, most_bits
+        As on the simulator's ledger: sent by a device on average, and by the busiest.
+    likely, at_most
+        Rounds between which nine runs in ten end, and that no scores exceed; None where `rounds` is certain.
+    seconds
+        On the link, for the numbers alone.
+    wire_bytes, mesh_seconds
+        On a real mesh, with every copy, header and transport; infinite where a frame would be too large.
+    memory, simulation
+        Bytes and seconds that simulating it takes on this machine.
+    useful
+        False where the error bound would be too loose to say anything.
+    """
+
+    way: Way
+    certainty: Certainty
+    guarantee: Kind
+    assumption: str
+    needs: str
+    rounds: float
+    numbers: float
+    bits: float
+    most_bits: float
+    seconds: float
+    wire_bytes: float
+    mesh_seconds: float
+    memory: float
+    simulation: float
+    likely: tuple[float, float] | None = None
+    at_most: tuple[float, float] | None = None
+    useful: bool = True
+    notes: tuple[str, ...] = ()
+    facts: dict[str, str] = field(default_factory=dict)
+    phases: tuple[Phase, ...] = ()
+
+    @property
+    def tier(self) -> int:
+        """How good its guarantee is: 0 counted or 1 bounded without a server, 2 with one, 3 assumed, 4 none."""
+        if self.guarantee == "none":
+            return 4
+        if self.assumption or self.guarantee == "assumed" or not self.useful:
+            return 3
+        return 2 if self.needs == "server" else KIND_ORDER.index(self.guarantee)
+
+    def price(self, sort: Sort) -> float:
+        """Return what rows are sorted by."""
+        return {"time": self.seconds, "bytes": self.bits, "rounds": self.rounds}[sort]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {
+            "method": self.way.method,
+            "variant": self.way.variant,
+            "certainty": self.certainty,
+            "guarantee": self.guarantee,
+            "assumption": self.assumption,
+            "needs": self.needs,
+            "rounds": _plain(self.rounds),
+            "likely_rounds": None if self.likely is None else [*self.likely],
+            "at_most": None
+            if self.at_most is None
+            else {"rounds": self.at_most[0], "bytes_per_device": self.at_most[1]},
+            "numbers_per_device": _plain(self.numbers),
+            "bits_per_device": _plain(self.bits),
+            "bytes_per_device": _plain(self.bits / 8),
+            "largest_bytes": _plain(self.most_bits / 8),
+            "seconds": self.seconds,
+            "wire_bytes_per_device": _finite(self.wire_bytes),
+            "mesh_seconds": _finite(self.mesh_seconds),
+            "simulation_bytes": round(self.memory),
+            "simulation_seconds": self.simulation,
+            "notes": list(self.notes),
+            "facts": self.facts,
+            "phases": [
+                {"what": p.what, "rounds": _plain(p.rounds), "numbers": _plain(p.numbers), "bits": p.bits}
+                for p in self.phases
+            ],
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """The whole table, cheapest first within each kind of guarantee, and the recommendation.
+
+    Attributes
+    ----------
+    terrain, alpha, link, sort
+        What was asked.
+    rows
+        What can run.
+    refused
+        What cannot run here or cannot be predicted, each with its reason.
+    """
+
+    terrain: Terrain
+    alpha: float
+    link: Link
+    sort: Sort
+    rows: tuple[Row, ...]
+    refused: dict[Way, str]
+
+    @property
+    def required_rank(self) -> int:
+        """How many of the scores must lie at or below a threshold."""
+        return conformal_rank(self.terrain.n, self.alpha, self.terrain.devices)
+
+    @property
+    def recommended(self) -> Row | None:
+        """The cheapest of those with the best guarantee."""
+        return min(self.rows, key=lambda row: (row.tier, row.price(self.sort), row.price("bytes")), default=None)
+
+    def reason(self) -> str:
+        """Say which to use and why, in a sentence or two."""
+        best = self.recommended
+        if best is None:
+            return "Nothing can be recommended: none of these methods can run here."
+        if self.required_rank > self.terrain.n:
+            return (
+                f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
+                "scores, so every threshold is +inf; collect more scores or raise alpha."
+            )
+        twin = best.facts.get("sums_by") if best.way.variant == "auto" else "auto"  # the same under another name
+        rivals = [row for row in self.rows if row.tier == best.tier and (row is best or row.way.variant != twin)]
+        claims = {
+            0: "whose rank is counted, without a server or an assumption,",
+            1: "with a bound and neither a server nor an assumption",
+            2: "that counts its rank, though it needs a server,",
+            3: "with any guarantee, under an assumption",
+            4: "without any guarantee",
+        }
+        costs = {
+            "time": "takes the least time on this link",
+            "bytes": "sends the fewest bytes",
+            "rounds": "needs the fewest rounds",
+        }
+        among = f"of {len(rivals)} ways here {claims[best.tier]} it {costs[self.sort]}"
+        if len(rivals) == 1:
+            among = f"it is the only way here {claims[best.tier].rstrip(',')}"
+        words = f"Use {best.way.flags}: {among} ({_short(best)})."
+        if best.assumption:
+            words += f" It assumes that {best.assumption}."
+        exact = [row for row in rivals if row.way.method == "e-dcp"]
+        if best.way.method != "e-dcp" and best.tier == 0 and exact:
+            other = min(exact, key=lambda row: row.price(self.sort))
+            words += f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_short(other)})."
+        return words
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        where, best = self.terrain, self.recommended
+        return {
+            "network": where.map.name,
+            "built": where.built is not None,
+            "laws": sorted(where.laws),
+            "devices": where.devices,
+            "edges": where.map.edges,
+            "diameter": where.map.diameter,
+            "largest_degree": where.map.largest_degree,
+            "tree_depth": where.tree.depth,
+            "scores": where.n,
+            "alpha": self.alpha,
+            "required_rank": self.required_rank,
+            "link": {"latency": self.link.latency, "bandwidth": self.link.bandwidth},
+            "sort": self.sort,
+            "rows": [row.to_dict() for row in self.rows],
+            "refused": [
+                {"method": way.method, "variant": way.variant, "reason": reason} for way, reason in self.refused.items()
+            ],
+            "recommended": {
+                "method": None if best is None else best.way.method,
+                "variant": None if best is None else best.way.variant,
+                "reason": self.reason(),
+            },
+        }
+
+
+def plan(
+    where: Network | Sketch | Terrain,
+    scores_per_device: int | Sequence[int] = 50,
+    alpha: Alpha = 0.1,
+    link: Link | str = "100ms,1Mbit",
+    *,
+    methods: Iterable[str] | None = None,
+    options: Mapping[str, Any] | None = None,
+    sort: Sort = "time",
+    guarantee: Kind = "none",
+    shape: str = "any",
+    speed: Speed | None = None,
+) -> Plan:
+    """Predict what every method, and every way to add up, would cost.
+
+    Parameters
+    ----------
+    where
+        A network, a `sketch` of one that is too large to build, or a `Terrain`.
+    scores_per_device
+        How many scores a device holds; a number, or one per device.
+    alpha
+        Tolerated miscoverage.
+    link
+        Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
+    methods, options
+        Names of `METHODS`, by default all; options go to the methods that have them.
+    sort
+        What the recommendation saves, among those with the best guarantee: `time`, `bytes` or `rounds`.
+    guarantee
+        Leave out whatever promises less than this.
+    shape
+        What the scores look like, a name of `SHAPES` or `any`: E-DCP's search depends on it, a little.
+    speed
+        How fast this machine simulates, see `planning.simulation`; measured when left out.
+
+    Examples
+    --------
+    >>> from conformesh import Network
+    >>> found = plan(Network.torus(5, 4), 50, 0.1, "100ms,1Mbit", methods=["h-dcp"])
+    >>> [(str(row.way), row.rounds, row.bits, row.certainty) for row in found.rows[:2]]
+    [('h-dcp finite-time', 12, 512512, 'exact'), ('h-dcp chebyshev', 15, 704512, 'exact')]
+    """
+    if sort not in SORTS:
+        raise ValueError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
+    if guarantee not in KIND_ORDER:
+        raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
+    if shape != "any" and shape not in SHAPES:
+        raise ValueError(unknown("shape", shape, ("any", *SHAPES)))
+    level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
+    terrain = where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device)
+    given = dict(options or {})
+    rows, refused = [], {}
+    for way in ways_of(methods, given):
+        try:
+            found = predict(way, terrain, level, given, shape)
+        except (ValueError, ArithmeticError) as reason:
+            refused[way] = str(reason)
+            continue
+        rows.append(_row(way, found, terrain, found_link, speed or Speed.here()))
+    kept = [row for row in rows if KIND_ORDER.index(row.guarantee) <= KIND_ORDER.index(guarantee)]
+    kept.sort(key=lambda row: (row.tier, row.price(sort), row.price("bytes")))
+    return Plan(terrain, float(level), found_link, sort, tuple(kept), refused)
+
+
+def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed) -> Row:
+    sent, degree = Sent.of(found.phases), terrain.map.largest_degree
+    worst = None if found.most is None else Sent.of(found.most)
+    memory, simulation = simulated(way, found, terrain, speed)
+    meshed = phases_on_a_mesh(found.phases, terrain)
+    fits = fits_a_mesh(meshed)
+    return Row(
+        way=way,
+        certainty=found.certainty(terrain),
+        guarantee=found.guarantee,
+        assumption=found.assumption,
+        needs=METHODS[way.method].needs,
+        rounds=_plain(sent.rounds),
+        numbers=_plain(sent.numbers),
+        bits=_plain(sent.bits),
+        most_bits=_plain(sent.most_bits),
+        seconds=seconds_on(link, found.phases, degree),
+        wire_bytes=bytes_on_the_wire(meshed, terrain.mean_degree) if fits else math.inf,
+        mesh_seconds=mesh_seconds_on(link, meshed, degree) if fits else math.inf,
+        memory=memory,
+        simulation=simulation,
+        likely=found.rounds,
+        at_most=None if worst is None else (worst.rounds, worst.bits / 8),
+        useful=found.useful,
+        notes=found.notes,
+        facts=found.facts,
+        phases=found.phases,
+    )
+
+
+def _short(row: Row) -> str:
+    about = "" if row.certainty == "exact" else "about "
+    return f"{about}{row.rounds:,.0f} rounds, {in_bytes(row.bits / 8)} a device, {in_time(row.seconds)}"
+
+
+def _finite(number: float) -> float | None:
+    return None if math.isinf(number) else _plain(number)
+
+
+def _plain(number: float) -> float:
+    return int(number) if float(number).is_integer() else float(number)

@@ -1,0 +1,173 @@
+"""Where a method is to run: a network, built or only sketched, and how many scores its devices hold."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.network import Network
+from conformesh.planning.sketch import Sketch, Tree, sketch
+from conformesh.protocols.aggregate.averaging import LARGEST_DENSE
+from conformesh.protocols.site import Site
+from conformesh.topologies import TOPOLOGIES
+
+BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
+BUILD_EDGES = 30_000_000
+SPECTRUM_UP_TO = 30_000  # devices: beyond, eigenvalues come from a law where the topology has one
+OWN_SPECTRUM_UP_TO = 100_000  # the same for a network of one's own, which has no law; a quarter of a minute
+
+
+@dataclass(frozen=True, eq=False)
+class SketchedSite:
+    """What the prices of aggregators read of a `Site`, for a network that is not there."""
+
+    network: Sketch
+    totals: NDArray[np.int64]
+
+    @property
+    def devices(self) -> int:
+        """K, the number of devices."""
+        return self.network.devices
+
+
+@dataclass(frozen=True, eq=False)
+class Terrain:
+    """All that a prediction may depend on.
+
+    Attributes
+    ----------
+    map
+        The network, or a sketch of it.
+    built
+        The network itself, where it was built.
+    scores
+        Scores of every device where they differ, else of each.
+    seconds
+        What building it took.
+    """
+
+    map: Network | Sketch
+    built: Network | None
+    scores: int | NDArray[np.int64]
+    seconds: float = 0.0
+
+    @classmethod
+    def of(
+        cls,
+        where: Network | Sketch,
+        scores: int | Sequence[int] | NDArray[np.int64],
+        law: Callable[[], Sketch] | None = None,
+    ) -> Terrain:
+        """Prepare predictions; `law` gives the eigenvalues where computing them would take long."""
+        given = np.asarray(scores, dtype=np.int64)
+        held: int | NDArray[np.int64] = int(given) if given.ndim == 0 else given
+        least = held if isinstance(held, int) else int(held.min(initial=0))
+        if least < 0 or (isinstance(held, int) and held < 1):
+            raise ValueError(f"a plan needs at least 1 score per device, got {least}")
+        if not isinstance(held, int) and held.shape != (where.devices,):
+            raise ValueError(f"a plan needs one number of scores, or one per device, got {held.shape}")
+        if isinstance(where, Sketch):
+            if where.devices <= LARGEST_DENSE:
+                raise ValueError(
+                    f"a sketch is for more than {LARGEST_DENSE:,} devices, got {where.devices:,}; plan with the network"
+                )
+            return cls(where, None, held)
+        return cls(_with_quick_spectrum(where, law), where, held)
+
+    @property
+    def devices(self) -> int:
+        """K."""
+        return self.map.devices
+
+    @property
+    def n(self) -> int:
+        """Scores in all."""
+        return self.devices * self.scores if isinstance(self.scores, int) else int(self.scores.sum())
+
+    @property
+    def most(self) -> int:
+        """Scores of the device that has the most."""
+        return self.scores if isinstance(self.scores, int) else int(self.scores.max())
+
+    @property
+    def mean_degree(self) -> float:
+        """Neighbours of an average device."""
+        return 2 * self.map.edges / self.devices
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64] | None:
+        """Scores of every device, where there is a network."""
+        if self.built is None:
+            return None
+        return np.full(self.devices, self.scores) if isinstance(self.scores, int) else self.scores
+
+    @cached_property
+    def site(self) -> Site:
+        """What prices and round numbers are computed from; a sketch has all that they read."""
+        if isinstance(self.map, Network) and self.sizes is not None:
+            return Site.everywhere(self.map, self.sizes[:, None])
+        return cast(Site, SketchedSite(cast(Sketch, self.map), np.array([self.n])))
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The spanning tree."""
+        return self.map.tree if isinstance(self.map, Sketch) else Tree.of(self.map)
+
+    @property
+    def knows_diameter(self) -> bool:
+        """Whether the topology has its diameter in closed form, so that a run need not look for it."""
+        return self._has_closed_form or (self.built is not None and self.built.known.diameter is not None)
+
+    @property
+    def knows_spectrum(self) -> bool:
+        """The same for the eigenvalues."""
+        return self._has_closed_form or (self.built is not None and self.built.known.eigenvalues is not None)
+
+    @property
+    def _has_closed_form(self) -> bool:
+        return self.built is None and isinstance(self.map, Sketch) and "hops" not in self.map.laws
+
+    @property
+    def laws(self) -> frozenset[str]:
+        """What is an estimate: `hops`, `degree`, `spectrum`, `tree`."""
+        return self.map.laws if isinstance(self.map, Sketch) else frozenset()
+
+
+def terrain_of(
+    topology: str, devices: int, scores: int, *, seed: int = 0, build: bool = True, **options: Any
+) -> Terrain:
+    """Build the topology, or sketch it where it is too large (or `build` is False)."""
+    if _is_sketched(topology, devices, build):
+        return Terrain.of(sketch(topology, devices, **options), scores)
+    began = time.perf_counter()
+    network = Network.of(topology, devices, seed=seed, **options)
+    took = time.perf_counter() - began
+    return replace(Terrain.of(network, scores, lambda: sketch(topology, devices, **options)), seconds=took)
+
+
+def _is_sketched(topology: str, devices: int, build: bool) -> bool:
+    if topology not in TOPOLOGIES or devices <= LARGEST_DENSE:
+        return False  # an error that lists the known names; or small, and finite-time asks for all eigenvalues
+    edges = devices * (devices - 1) // 2 if topology == "complete" else devices
+    return not build or devices > BUILD_UP_TO or edges > BUILD_EDGES
+
+
+def _with_quick_spectrum(network: Network, law: Callable[[], Sketch] | None) -> Network | Sketch:
+    """Return the network, or a sketch of it whose eigenvalues follow a law, where computing them would take long."""
+    K = network.devices
+    limit = OWN_SPECTRUM_UP_TO if law is None else SPECTRUM_UP_TO
+    if limit >= K or network.known.eigenvalues is not None:
+        return network
+    ends = None
+    if law is not None:
+        with suppress(ValueError):  # an option with which no law says how the network grows: then without eigenvalues
+            ends = law().eigenvalues
+    tree, laws = Tree.of(network), frozenset({"spectrum"})
+    return Sketch(network.name, K, network.edges, network.largest_degree, network.diameter, tree, ends, laws)

@@ -1,0 +1,98 @@
+"""``conformesh plan``."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from matplotlib.image import imread
+
+from conformesh import METHODS, Network, calibrate
+
+TORUS = ("plan", "--devices", 20, "--topology", "torus", "--scores-per-device", 50)
+
+
+def test_the_table_names_every_method_and_says_which_to_use(run):
+    shown = run(*TORUS)
+    assert shown.exit_code == 0, shown.output
+    for method in METHODS:
+        assert f"\n{method} " in shown.stdout
+    assert "torus 5x4: 20 devices, 40 edges, diameter 4" in shown.stdout
+    assert "Which should I use? Use " in shown.stdout
+    assert "exact" in shown.stdout
+    assert "estimate" in shown.stdout
+
+
+def test_json_equals_the_ledger_of_runs(run):
+    found = json.loads(run(*TORUS, "--json").stdout)
+    rng = np.random.default_rng(3)
+    scores = [rng.random(50) for _ in range(20)]
+    for row in found["rows"]:
+        if row["certainty"] != "exact":
+            continue
+        chosen = {} if row["variant"] is None else {"consensus": row["variant"]}
+        cost = calibrate(scores, Network.torus(5, 4), 0.1, row["method"], **chosen).cost
+        assert (row["rounds"], row["bits_per_device"]) == (cost.rounds, cost.bits_per_device), row["method"]
+        assert row["largest_bytes"] == cost.bits.max() / 8
+    assert sum(row["certainty"] == "exact" for row in found["rows"]) == len(found["rows"]) - 6
+
+
+def test_csv_has_a_line_for_each_row(run):
+    rows = [*csv.DictReader(io.StringIO(run(*TORUS, "--method", "fcp,h-dcp", "--csv").stdout))]
+    assert [row["method"] for row in rows] == ["h-dcp"] * 3 + ["fcp"]
+    assert rows[-1]["bytes_per_device"] == "400"
+
+
+def test_options_of_methods_are_flags(run):
+    found = json.loads(run(*TORUS, "--method", "h-dcp", "--bins", 10, "--consensus", "finite-time", "--json").stdout)
+    (row,) = found["rows"]
+    assert row["numbers_per_device"] == 8 * 10 + 8
+
+
+def test_a_graph_of_ones_own(run, tmp_path):
+    Network.of("geometric", 30).to_edges(tmp_path / "graph.txt")
+    found = json.loads(run("plan", "--graph", tmp_path / "graph.txt", "--json").stdout)
+    assert (found["devices"], found["network"]) == (30, "graph.txt")
+
+
+def test_a_billion_devices(run):
+    found = json.loads(run("plan", "--devices", "1e9", "--topology", "torus", "--method", "e-dcp,fcp", "--json").stdout)
+    assert found["devices"] == 10**9
+    assert not found["built"]
+    assert found["recommended"]["method"] == "e-dcp"
+
+
+def test_the_picture(run, tmp_path):
+    shown = run(*TORUS, "--method", "e-dcp,h-dcp,fcp", "--plot", tmp_path / "deep" / "plan.png")
+    assert shown.exit_code == 0, shown.output
+    height, width, _ = imread(tmp_path / "deep" / "plan.png").shape
+    assert width > 1000
+    assert height > 500
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("plan",), "--devices"),
+        ((*TORUS, "--link", "fast"), "LATENCY,BANDWIDTH"),
+        ((*TORUS, "--alpha", "2"), "alpha must lie strictly between 0 and 1"),
+        ((*TORUS, "--sort", "beauty"), "sort must be one of"),
+        ((*TORUS, "--method", "e-dpc"), "did you mean 'e-dcp'"),
+        ((*TORUS, "--method", "fcp", "--bins", "5"), "it belongs to h-dcp, wfcp"),
+        ((*TORUS, "--json", "--csv"), "give one of them"),
+        ((*TORUS, "--plot", "plan.txt"), "must end in .png"),
+        ((*TORUS, "--graph", "graph.txt"), "not both"),
+        ((*TORUS, "--topology-option", "p=1"), "has no option 'p'"),
+        (("plan", "--devices", "many"), "whole number"),
+        (("plan", "--devices", "1e9", "--topology", "torsu"), "did you mean 'torus'"),
+        (("plan", "--devices", "1e9", "--topology", "geometric", "--topology-option", "radius=0.1"), "leave it out"),
+    ],
+)
+def test_bad_input_is_one_line(run, words, says):
+    shown = run(*words)
+    assert shown.exit_code == 2
+    assert says in shown.stderr
+    assert shown.stderr.startswith("error: ")

@@ -1,0 +1,218 @@
+"""The table, the recommendation, links and wire."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from conformesh import METHODS, Network
+from conformesh.engines import frames
+from conformesh.engines.device import Device
+from conformesh.engines.loopback import Faults, play
+from conformesh.planning.link import Link
+from conformesh.planning.mesh import phases_on_a_mesh
+from conformesh.planning.phases import BODY, SILENT, TRANSPORT, Phase, bytes_on_the_wire, mesh_seconds_on, seconds_on
+from conformesh.planning.planner import plan
+from conformesh.planning.predictions import Way, predict
+from conformesh.planning.simulation import Speed
+from conformesh.planning.sketch import sketch
+from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.ranks import exact_alpha
+from tests.engines.devices import starter
+
+LINK = Link.parse("100ms,1Mbit")
+SAME = Speed()
+
+
+def torus(**options):
+    return plan(Network.torus(5, 4), 50, 0.1, LINK, speed=SAME, **options)
+
+
+def test_every_method_is_in_the_table_once_per_way():
+    found = torus()
+    ways = [row.way for row in found.rows]
+    assert {way.method for way in ways} == {*METHODS}
+    assert len(ways) == len({*ways}) == 6 + 3 + 7
+    assert not found.refused
+
+
+def test_nothing_with_less_of_a_guarantee_is_recommended_over_more():
+    """`local` and servers are cheaper by far, `average` has no guarantee at all."""
+    for sort in ("time", "bytes", "rounds"):
+        found = torus(sort=sort)
+        best = found.recommended
+        assert (best.guarantee, best.needs, best.assumption) == ("counted", "neighbours", "")
+        assert best.price(sort) == min(row.price(sort) for row in found.rows if row.tier == 0)
+        assert [row.tier for row in found.rows] == sorted(row.tier for row in found.rows)
+    assert torus(methods=["average", "local", "fcp"]).recommended.way == Way("fcp")
+    assert torus(methods=["average", "q-dcp"]).recommended.way == Way("q-dcp")
+    assert torus(methods=["average"]).recommended.way == Way("average")
+
+
+def test_the_recommendation_depends_on_the_link():
+    """Rounds decide where latency is long, bytes where bandwidth is narrow."""
+    long = plan(Network.torus(5, 4), 50, 0.1, "1s,1Gbit", speed=SAME).recommended
+    narrow = plan(Network.torus(5, 4), 50, 0.1, "1us,1kbit", speed=SAME).recommended
+    assert long.rounds < narrow.rounds
+    assert narrow.bits < long.bits
+
+
+def test_a_guarantee_can_be_asked_for():
+    assert {row.guarantee for row in torus(guarantee="counted").rows} == {"counted"}
+    assert "none" not in {row.guarantee for row in torus(guarantee="assumed").rows}
+    with pytest.raises(ValueError, match="did you mean 'counted'"):
+        torus(guarantee="conted")
+    with pytest.raises(ValueError, match="sort must be one of"):
+        torus(sort="beauty")
+    with pytest.raises(ValueError, match="did you mean 'normal'"):
+        torus(shape="norml")
+
+
+def test_options_go_to_the_methods_that_have_them():
+    found = torus(options={"aggregate": "tree", "bins": 10})
+    assert [row.way for row in found.rows if row.way.method == "e-dcp"] == [Way("e-dcp", "tree")]
+    histogram = next(row for row in found.rows if row.way == Way("h-dcp", "finite-time"))
+    assert histogram.numbers == 8 * 10 + 8  # eight distinct eigenvalues, and four rounds to agree on a range
+
+
+def test_too_few_scores_is_said_and_nothing_recommended():
+    found = plan(Network.torus(5, 4), 5, 0.01, LINK, speed=SAME)
+    assert found.required_rank > found.terrain.n
+    assert found.reason().startswith("None yet")
+
+
+def test_what_cannot_run_has_its_reason():
+    found = plan(Network.of("random-regular", 4000), 10, 0.1, LINK, methods=["e-dcp"], speed=SAME)
+    assert {way.variant for way in found.refused} >= {"flood", "finite-time"}
+    assert "3,000 devices" in found.refused[Way("e-dcp", "flood")]
+
+
+def test_a_method_that_nobody_predicts_is_refused_with_a_hint(monkeypatch):
+    monkeypatch.setitem(METHODS, "quiet", METHODS["local"])
+    found = torus(methods=["quiet", "local"])
+    assert "PREDICTIONS" in found.refused[Way("quiet")]
+
+
+def test_a_plan_is_json():
+    found = torus().to_dict()
+    again = json.loads(json.dumps(found, allow_nan=False))
+    assert again["recommended"]["method"] == found["recommended"]["method"]
+    exact = next(row for row in again["rows"] if row["method"] == "fcp")
+    assert (exact["rounds"], exact["bytes_per_device"], exact["certainty"]) == (2, 400, "exact")
+    search = next(row for row in again["rows"] if row["variant"] == "tree")
+    assert search["likely_rounds"][0] < search["rounds"] < search["likely_rounds"][1] < search["at_most"]["rounds"]
+
+
+def test_a_plan_refuses_impossible_scores():
+    with pytest.raises(ValueError, match="at least 1 score"):
+        Terrain.of(Network.torus(5, 4), 0)
+    with pytest.raises(ValueError, match="plan with the network"):
+        Terrain.of(sketch("chain", 20), 5)
+    with pytest.raises(ValueError, match="one per device"):
+        Terrain.of(Network.torus(5, 4), [1, 2, 3])
+
+
+# --- time and bytes ---------------------------------------------------------------------------------------------------
+
+
+def test_a_round_takes_the_latency_and_a_copy_for_each_neighbour():
+    """Ten rounds of 100 numbers of 32 bits to four neighbours: 10 x (0.1 s + 4 x 3200 bit / 1 Mbit/s)."""
+    phases = [Phase("gossip", 10, 100, 32)]
+    assert seconds_on(LINK, phases, 4) == pytest.approx(10 * (0.1 + 4 * 3200 / 1e6))
+    server = [Phase("upload", 2, 100, 32, 1, 1, server=True)]
+    assert seconds_on(LINK, server, 4) == pytest.approx(2 * 0.1 + 3200 / 1e6)
+
+
+def test_the_slowest_device_of_a_tree_counts_in_every_round():
+    """On a star the leaves speak up to one neighbour, the middle down to all."""
+    tree = next(row for row in plan(Network.star(11), 50, 0.1, LINK, speed=SAME).rows if row.way.variant == "tree")
+    up, down = [phase for phase in tree.phases if phase.what == "a stage"]
+    assert (up.copies / up.rounds, down.copies / down.rounds) == (1, 10)
+
+
+def test_frames_on_the_wire_are_those_of_the_mesh():
+    values = np.zeros((3, 1), np.int16)
+    body = frames.pack_array("max", values)
+    frame = frames.encode(frames.Frame(frames.DATA, 1, 2, 3, 0, body))
+    assert Phase("a stage", 1, 3, 16, dimensions=2).frame == len(frame)
+    nothing = frames.pack_array("each", np.empty(0, np.uint8))
+    assert len(frames.encode(frames.Frame(frames.DATA, 1, 2, 3, frames.SILENT, nothing))) == SILENT
+    assert len(body) == BODY + 2 * 4 + values.nbytes
+
+
+def test_silence_costs_frames_on_the_wire_but_no_numbers():
+    """A device speaks once in ten rounds; to five neighbours it sends ten frames each."""
+    phase = Phase("up", 10, 1, 64, spoken=1, most=1, copies=20)
+    spoken, silent = phase.frame + TRANSPORT, SILENT + TRANSPORT
+    assert bytes_on_the_wire([phase], 5.0) == pytest.approx(5 * (spoken + 9 * silent))
+    assert mesh_seconds_on(LINK, [phase], 5) > seconds_on(LINK, [phase], 5)
+
+
+class Counting(Device):
+    """A device that adds up the bytes of what it says in rounds, repetitions left out."""
+
+    def outbox(self):
+        out = super().outbox()
+        for to, data in out:
+            frame = frames.decode(data)
+            if frame.kind == frames.DATA:
+                self.__dict__.setdefault("sizes", {})[to, frame.round] = len(data)
+        return out
+
+
+@pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("average")])
+def test_frames_of_a_whole_run_are_as_predicted(way):
+    """On the loopback engine, whose devices are those of a real mesh; all but the transport's own bytes."""
+    network = Network.torus(3, 3)
+    rng = np.random.default_rng(0)
+    options = {"bins": 7} if way.method in ("h-dcp", "wfcp") else {}
+    if way.variant is not None:
+        options["consensus"] = way.variant
+    start = starter(network, [rng.random(12) for _ in range(9)], way.method, device=Counting, **options)
+    played = play(network, start, Faults(), np.random.default_rng(1))
+    sent = [sum(device.sizes.values()) for device in played.devices]
+    terrain = Terrain.of(network, 12)
+    phases = phases_on_a_mesh(predict(way, terrain, exact_alpha("0.1"), options, "any").phases, terrain)
+    rounds = sum(phase.rounds for phase in phases)
+    assert {max(round_ for _, round_ in device.sizes) for device in played.devices} == {rounds}
+    without_transport = bytes_on_the_wire(phases, 4.0) - rounds * 4 * TRANSPORT
+    assert without_transport == pytest.approx(np.mean(sent), rel=1e-12)
+
+
+def test_a_frame_that_is_too_large_has_no_time_on_a_mesh():
+    found = plan(terrain_of("torus", 10**8, 50), alpha=0.1, link=LINK, methods=["e-dcp"], speed=SAME)
+    assert {row.to_dict()["mesh_seconds"] for row in found.rows} == {None}
+
+
+# --- sizes that nobody builds -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("topology", ["chain", "cycle", "star", "torus", "grid", "complete"])
+def test_a_billion_devices_are_planned_in_closed_form(topology):
+    terrain = terrain_of(topology, 10**9, 50)
+    assert terrain.built is None
+    found = plan(terrain, alpha=0.1, link=LINK, methods=["e-dcp", "h-dcp", "fcp"], speed=SAME)
+    tree = next(row for row in found.rows if row.way == Way("e-dcp", "tree"))
+    assert tree.guarantee == "counted"
+    assert tree.rounds > 2 * terrain.map.diameter
+    assert found.terrain.n == 50 * 10**9
+
+
+def test_a_sketch_and_its_network_have_one_plan():
+    """Where all is closed form, all but e-dcp's search is exact, and equal."""
+    built, drawn = Network.cycle(1600), sketch("cycle", 1600)
+    one, other = (plan(where, 20, 0.1, LINK, speed=SAME) for where in (built, drawn))
+    assert [row.way for row in one.rows] == [row.way for row in other.rows]
+    for mine, theirs in zip(one.rows, other.rows, strict=True):
+        assert mine.rounds == pytest.approx(theirs.rounds, rel=1e-9), mine.way
+        assert mine.bits == pytest.approx(theirs.bits, rel=1e-9), mine.way
+        assert (mine.certainty, mine.guarantee) == (theirs.certainty, theirs.guarantee)
+
+
+def test_own_networks_beyond_all_laws_are_planned_without_eigenvalues(monkeypatch):
+    monkeypatch.setattr("conformesh.planning.terrain.OWN_SPECTRUM_UP_TO", 1600)
+    found = plan(Network.of("geometric", 1700), 50, 0.1, LINK, speed=SAME)
+    assert "eigenvalues" in found.refused[Way("average")]
+    assert Way("e-dcp", "tree") in {row.way for row in found.rows}

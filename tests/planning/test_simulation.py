@@ -1,0 +1,74 @@
+"""What a simulation takes: memory within 30 %, time within a factor of three."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from conformesh.planning.predictions import Way, predict
+from conformesh.planning.simulation import BASE, Speed, simulated
+from conformesh.planning.terrain import terrain_of
+from conformesh.ranks import exact_alpha
+
+MEASURE = """
+import json, resource, sys, time, warnings
+warnings.simplefilter("ignore")
+import numpy as np
+from conformesh import Network, Samples, calibrate_batch
+
+kind, devices, scores, method, options = json.loads(sys.argv[1])
+rng = np.random.default_rng(0)
+small = Samples.of([rng.random(9) for _ in range(20)])
+calibrate_batch(small, Network.of(kind, 20), (0.2,), method, **options)  # compiles
+began = time.process_time()
+network = Network.of(kind, devices)
+samples = Samples.from_flat(rng.random(devices * scores), np.full(devices, scores))
+calibrate_batch(samples, network, (0.1,), method, **options)
+print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.process_time() - began]))
+"""
+CASES = [
+    ("random-regular", 100_000, 20, "e-dcp", {"aggregate": "tree", "width": 4}),
+    ("geometric", 50_000, 10, "e-dcp", {"aggregate": "tree", "width": 8}),
+    ("random-regular", 2000, 50, "e-dcp", {"aggregate": "flood", "width": 4}),
+    ("random-regular", 20_000, 50, "h-dcp", {"bins": 300, "consensus": "gossip"}),
+    ("erdos-renyi", 20_000, 50, "h-dcp", {"bins": 300, "consensus": "chebyshev"}),
+    ("random-regular", 20_000, 50, "q-dcp", {"rounds": 300}),
+    ("random-regular", 100_000, 50, "fcp", {}),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[3]} {case[0]} {case[4]}")
+def test_memory_and_time_of_a_simulation(case):
+    """In a process of its own; CPU seconds, so that what else the machine does matters little."""
+    kind, devices, scores, method, options = case
+    words = [sys.executable, "-c", MEASURE, json.dumps(case)]
+    memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+    way = Way(method, options.get("aggregate") or options.get("consensus"))
+    terrain = terrain_of(kind, devices, scores)
+    expected = simulated(way, predict(way, terrain, exact_alpha("0.1"), options, "uniform"), terrain, Speed.here())
+    assert expected[0] == pytest.approx(memory, rel=0.3)
+    assert 1 / 3 < expected[1] / seconds < 3
+
+
+def test_measuring_this_machine_is_quick_and_done_once():
+    assert Speed.here() is Speed.here()
+    assert 0.05 < Speed.here().factor < 50
+
+
+def test_memory_grows_with_the_message():
+    terrain = terrain_of("torus", 10_000, 50)
+    found = [
+        simulated(
+            Way("h-dcp", "gossip"),
+            predict(Way("h-dcp", "gossip"), terrain, exact_alpha("0.1"), {"bins": bins}, "any"),
+            terrain,
+            Speed(),
+        )
+        for bins in (100, 1000)
+    ]
+    assert found[1][0] - BASE > 5 * (found[0][0] - BASE)
+    assert 5 < found[1][1] / found[0][1] < 15
