@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from conformesh.ranks import conformal_rank
     from conformesh.samples import Samples
     from conformesh.several import Calibrations, calibrate_several
+    from conformesh.sweeping.running import sweep
     from conformesh.topologies import TOPOLOGIES
 
 __all__ = [
@@ -41,6 +42,7 @@ __all__ = [
     "calibrate_several",
     "conformal_rank",
     "scores",
+    "sweep",
 ]
 
 # Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
@@ -61,6 +63,7 @@ _HOMES = {
     "calibrate_batch": "calibrating",
     "calibrate_several": "several",
     "conformal_rank": "ranks",
+    "sweep": "sweeping.running",
 }
 
 

@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
+    "sweep": ("sweep", "Many networks, methods, alphas and draws in one call."),
     "node": ("node", "Run one device of a mesh."),
     "mesh": ("mesh", "One process per device: make the folders of a mesh, change and check them."),
     "reproduce": ("reproduce", "Redo the paper's figures and tables, beside the published points."),
