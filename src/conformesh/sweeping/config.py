@@ -65,8 +65,8 @@ WHOLE = {
     "scores": Key(
         TABLE, 'a table that says where scores come from: source = "file", "synthetic" or "outputs"', needed=True
     ),
-    "networks": Key(TABLES, "a [[networks]] table for every kind of network", needed=True),
-    "methods": Key(TABLES, "a [[methods]] table for every method", needed=True),
+    "networks": Key(TABLES, "a list of tables, one for every kind of network", needed=True),
+    "methods": Key(TABLES, "a list of tables, one for every method", needed=True),
     "alphas": Key(Kind("a list of levels", _alphas), "the levels", (0.1,)),
     "draws": Key(whole(1), "how many draws of calibration scores", 1),
     "seed": Key(whole(0), "draw d uses seed + d for all that is random in it", 0),
