@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from conformesh.evaluation import Evaluation
     from conformesh.methods import METHODS
     from conformesh.network import Network
-    from conformesh.ranks import conformal_rank
+    from conformesh.ranks import conformal_rank, conformal_threshold
     from conformesh.samples import Samples
     from conformesh.several import Calibrations, calibrate_several
     from conformesh.sweeping.running import sweep
@@ -41,6 +41,7 @@ __all__ = [
     "calibrate_batch",
     "calibrate_several",
     "conformal_rank",
+    "conformal_threshold",
     "scores",
     "sweep",
 ]
@@ -63,6 +64,7 @@ _HOMES = {
     "calibrate_batch": "calibrating",
     "calibrate_several": "several",
     "conformal_rank": "ranks",
+    "conformal_threshold": "ranks",
     "sweep": "sweeping.running",
 }
 
