@@ -6,12 +6,14 @@ import subprocess
 import sys
 
 import numpy as np
-from harness import Row, Series, compared, often, times_of
+from harness import PEAK, Row, Series, compared, often, times_of
 
 from conformesh import Network, Samples, calibrate, calibrate_batch, conformal_rank, conformal_threshold
 
-LARGE = """
-import resource, sys, time, numpy as np
+LARGE = (
+    PEAK
+    + """
+import sys, time, numpy as np
 from conformesh import Network, Samples, calibrate_batch
 K = int(sys.argv[1])
 network = Network.of("geometric", K, seed=0)
@@ -21,8 +23,9 @@ batch = calibrate_batch(Samples.from_flat(scores, np.full(K, 10)), network, [0.1
 seconds = time.perf_counter() - start
 rank = batch.outcome.certificates[0][0].required_rank
 assert batch.outcome.thresholds[0, 0, 0] == np.partition(scores, rank - 1)[rank - 1]
-print(seconds, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+print(seconds, peak())
 """
+)
 
 
 def _without_pooling(n: int, repeats: int) -> list[Row]:

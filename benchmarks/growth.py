@@ -7,6 +7,7 @@ costs no longer hide the slope. One is linear.
 from __future__ import annotations
 
 import statistics
+import time
 from collections.abc import Callable
 
 import numpy as np
@@ -18,6 +19,7 @@ from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.weights import Weights
 
+LONG = 5.0  # seconds
 MOST = 1.1  # the fitted exponent of linear growth
 Measure = Callable[[int], Callable[[], object]]
 
@@ -93,15 +95,20 @@ def _ring(devices: int, degree: int) -> Network:
     return Network.from_pairs(devices, pairs, f"ring of degree {degree}")
 
 
+def _median(job: Callable[[], object], quick: bool) -> float:
+    """Return the median seconds of five runs after a warm-up, or of three where one takes long."""
+    start = time.perf_counter()
+    job()
+    repeats = 1 if quick else 5 if time.perf_counter() - start < LONG else 3
+    return statistics.median(times_of({"": job}, repeats, warm=True)[""])
+
+
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """Time against K, n, edges, M, degree and rounds, over four decades."""
     rows, series = [], []
     for what, grows, all_sizes, measure, judged in SERIES:
         sizes = all_sizes[:2] if quick else all_sizes
-        seconds = []
-        for size in sizes:  # one after the other: a million devices need their memory
-            repeats = 2 if quick else 5
-            seconds.append(statistics.median(times_of({"": measure(size)}, repeats)[""]))
+        seconds = [_median(measure(size), quick) for size in sizes]  # in turn: a million devices need their memory
         found = Series.fitted(what, grows, sizes, seconds)
         series.append(found)
         target = f"exponent in {grows} at most {MOST}" if judged else ""

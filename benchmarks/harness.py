@@ -21,6 +21,14 @@ import numpy as np
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for tests.reference; other packages have `tests`, too
 Job = Callable[[], object]
 REPEATS = 5
+PEAK = """
+import pathlib, resource
+def peak():
+    status = pathlib.Path("/proc/self/status")  # getrusage hands down the peak of who started us
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
+"""  # for scripts that are measured in a process of their own, in GB
 
 
 @dataclass(frozen=True)
@@ -70,9 +78,9 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) > 1 else float("nan")
 
 
-def times_of(jobs: Mapping[str, Job], repeats: int = REPEATS) -> dict[str, list[float]]:
-    """Run the jobs in turn, `repeats` times after a warm-up, and return the seconds of each."""
-    for job in jobs.values():
+def times_of(jobs: Mapping[str, Job], repeats: int = REPEATS, warm: bool = False) -> dict[str, list[float]]:
+    """Run the jobs in turn, `repeats` times after a warm-up unless they are `warm`, and return the seconds of each."""
+    for job in () if warm else jobs.values():
         job()
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):

@@ -9,18 +9,21 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
-from harness import Row, Series, times_of
+from harness import PEAK, Row, Series, times_of
 
-MEMORY = """
-import resource, sys, numpy as np
+MEMORY = (
+    PEAK
+    + """
+import sys, numpy as np
 from conformesh import Network, Samples, calibrate_batch
 K = int(sys.argv[1])
 network = Network.of("random-regular", K, seed=0)
 samples = Samples.from_flat(np.random.default_rng(0).random(10 * K), np.full(K, 10))
 batch = calibrate_batch(samples, network, [0.1], "h-dcp", bins=100)
 assert batch.outcome.certificates[0][0].kind == "counted"
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)
+print(peak())
 """
+)
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
