@@ -41,26 +41,25 @@ def backend(name: str = "loky", workers: int = 2, address: str | None = None) ->
         if name == "loky":
             stack.enter_context(parallel_config("loky"))
         elif name == "dask":
-            workers = _dask(stack, workers, address)
+            _dask(stack, workers, address)
             stack.enter_context(parallel_config("dask"))
         else:
             _ray(stack, workers, address)
             stack.enter_context(parallel_config("ray", n_jobs=-1))
-        yield -1 if name == "ray" else workers
+        yield workers if name == "loky" else -1  # all that the cluster has
 
 
-def _dask(stack: ExitStack, workers: int, address: str | None) -> int:
+def _dask(stack: ExitStack, workers: int, address: str | None) -> None:
     try:
         from dask.distributed import Client
     except ImportError:
         raise ValueError("backend 'dask' needs dask: pip install 'conformesh[dask]'") from None
     if address is not None:
-        client = stack.enter_context(Client(address))
-        return max(1, len(client.scheduler_info(n_workers=-1)["workers"]))
+        stack.enter_context(Client(address))
+        return
     quiet: dict[str, Any] = {"dashboard_address": None, "processes": True, "silence_logs": 50}
     env = {"NUMBA_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // workers))}  # as loky does for its workers
     stack.enter_context(Client(n_workers=workers, threads_per_worker=1, env=env, **quiet))
-    return workers
 
 
 def _ray(stack: ExitStack, workers: int, address: str | None) -> None:
