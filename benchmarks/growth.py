@@ -1,17 +1,16 @@
 """How time grows with the devices, the scores, the numbers a message holds, the degree, the edges and the rounds.
 
 A power law is fitted by least squares in logarithms over all points, and once more over the upper half, where constant
-costs no longer hide the slope. One is linear.
+costs no longer hide the slope. One is linear. Times are processor times, of all threads together: a busy machine
+stretches the clock of long jobs more than that of short ones, which would look like growth.
 """
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable
 
 import numpy as np
-from harness import Row, Series, times_of
+from harness import REPEATS, Row, Series, processor_seconds
 
 from conformesh import Network, Samples, calibrate_batch
 from conformesh.engines import Simulator
@@ -19,7 +18,7 @@ from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.weights import Weights
 
-LONG = 5.0  # seconds
+ROUNDS = 4  # of a run whose rounds are measured
 MOST = 1.1  # the fitted exponent of linear growth
 Measure = Callable[[int], Callable[[], object]]
 
@@ -58,34 +57,47 @@ SERIES: tuple[tuple[str, str, tuple[int, ...], Measure, bool], ...] = (  # what,
     ("E-DCP, 10 scores a device", "devices K", (100, 1000, 10_000, 100_000, 1_000_000), devices_exact, True),
     ("E-DCP, 20 devices, with sorting", "scores n", (100, 1000, 10_000, 100_000, 1_000_000), scores_exact, True),
     (
-        "gossip round, 16 numbers, degree 6",
+        "gossip round, torus, 16 numbers",
         "edges",
         (300, 3000, 30_000, 300_000, 3_000_000),
-        lambda edges: gossiping(Network.of("random-regular", edges // 3, seed=0, degree=6), 16, 4),
+        lambda edges: gossiping(_torus(edges // 2), 16, ROUNDS),
         True,
+    ),
+    (
+        "gossip round, random graph of degree 6, 16 numbers",
+        "edges",
+        (300, 3000, 30_000, 300_000, 3_000_000),
+        lambda edges: gossiping(Network.of("random-regular", edges // 3, seed=0, degree=6), 16, ROUNDS),
+        False,
     ),
     (
         "gossip round, torus of 1000 devices",
         "numbers M",
         (1, 10, 100, 1000, 10_000),
-        lambda numbers: gossiping(Network.torus(40, 25), numbers, 4),
+        lambda numbers: gossiping(Network.torus(40, 25), numbers, ROUNDS),
         False,
     ),
     (
         "gossip round, 2000 devices, 16 numbers",
         "degree",
         (2, 8, 32, 128, 512),
-        lambda degree: gossiping(_ring(2000, degree), 16, 4),
+        lambda degree: gossiping(_ring(2000, degree), 16, ROUNDS),
         False,
     ),
     (
         "gossip, torus of 20 devices, 16 numbers",
         "rounds T",
         (10, 100, 1000, 10_000, 100_000),
-        lambda rounds: gossiping(Network.torus(5, 4), 16, rounds),
+        lambda rounds: gossiping(Network.torus(5, ROUNDS), 16, rounds),
         False,
     ),
 )
+
+
+def _torus(devices: int) -> Network:
+    """Return a torus of so many devices, as square as they allow: neighbours are near in memory, too."""
+    side = next(side for side in range(int(devices**0.5), 0, -1) if devices % side == 0)
+    return Network.torus(side, devices // side)
 
 
 def _ring(devices: int, degree: int) -> Network:
@@ -95,20 +107,14 @@ def _ring(devices: int, degree: int) -> Network:
     return Network.from_pairs(devices, pairs, f"ring of degree {degree}")
 
 
-def _median(job: Callable[[], object], quick: bool) -> float:
-    """Return the median seconds of five runs after a warm-up, or of three where one takes long."""
-    start = time.perf_counter()
-    job()
-    repeats = 1 if quick else 5 if time.perf_counter() - start < LONG else 3
-    return statistics.median(times_of({"": job}, repeats, warm=True)[""])
-
-
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """Time against K, n, edges, M, degree and rounds, over four decades."""
     rows, series = [], []
     for what, grows, all_sizes, measure, judged in SERIES:
+        per = ROUNDS if what.startswith("gossip round") else 1
         sizes = all_sizes[:2] if quick else all_sizes
-        seconds = [_median(measure(size), quick) for size in sizes]  # in turn: a million devices need their memory
+        repeats = 1 if quick else REPEATS
+        seconds = [processor_seconds(measure(size), repeats) / per for size in sizes]  # one network at a time
         found = Series.fitted(what, grows, sizes, seconds)
         series.append(found)
         target = f"exponent in {grows} at most {MOST}" if judged else ""

@@ -21,6 +21,8 @@ import numpy as np
 sys.path.insert(1, str(Path(__file__).parents[1]))  # for tests.reference; other packages have `tests`, too
 Job = Callable[[], object]
 REPEATS = 5
+SPAN, MANY = 0.2, 200  # seconds that a job should last with its loops, and the most loops
+LONG = 5.0  # seconds from which a job is not repeated five times
 PEAK = """
 import pathlib, resource
 def peak():
@@ -78,37 +80,47 @@ def _slope(x: Sequence[float], y: Sequence[float]) -> float:
     return float(np.polyfit(np.log(x), np.log(y), 1)[0]) if len(x) > 1 else float("nan")
 
 
-def times_of(jobs: Mapping[str, Job], repeats: int = REPEATS, warm: bool = False) -> dict[str, list[float]]:
-    """Run the jobs in turn, `repeats` times after a warm-up unless they are `warm`, and return the seconds of each."""
-    for job in () if warm else jobs.values():
+def times_of(jobs: Mapping[str, Job], repeats: int = REPEATS) -> dict[str, list[float]]:
+    """Run the jobs in turn, `repeats` times after a warm-up, and return the seconds of each.
+
+    Short jobs run several times in a row, so that each lasts about as long as the longest or as `SPAN`: a busy machine
+    interrupts long jobs and spares short ones, which would flatter whoever is faster.
+    """
+    first = {}
+    for name, job in jobs.items():
         job()
+        start = time.perf_counter()
+        job()
+        first[name] = time.perf_counter() - start
+    span = min(SPAN, max(first.values()))
+    loops = {name: max(1, min(MANY, round(span / seconds))) for name, seconds in first.items()}
     times: dict[str, list[float]] = {name: [] for name in jobs}
     for _ in range(repeats):
         for name, job in jobs.items():
             start = time.perf_counter()
-            job()
-            times[name].append(time.perf_counter() - start)
+            for _ in range(loops[name]):
+                job()
+            times[name].append((time.perf_counter() - start) / loops[name])
     return times
 
 
-def medians(jobs: Mapping[str, Job], repeats: int = REPEATS) -> dict[str, float]:
-    """Return the median seconds of each job."""
-    return {name: statistics.median(seconds) for name, seconds in times_of(jobs, repeats).items()}
+def processor_seconds(job: Job, repeats: int = REPEATS) -> float:
+    """Return the median processor time of a job after a warm-up; long ones run once more only, short ones often."""
+    start = time.process_time()
+    job()
+    first = time.process_time() - start
+    found = []
+    for _ in range(repeats if first < LONG else 1):
+        loops, start = max(1, min(MANY, round(0.02 / max(first, 1e-6)))), time.process_time()
+        for _ in range(loops):
+            job()
+        found.append((time.process_time() - start) / loops)
+    return statistics.median(found)
 
 
 def ratio(other: Sequence[float], ours: Sequence[float]) -> float:
     """Return the median, over repeats, of how many times longer the other took."""
     return statistics.median(b / a for a, b in zip(ours, other, strict=True))
-
-
-def often(job: Job, times: int = 5) -> Job:
-    """Run a short job several times in a row: a long one in between would leave it with cold caches."""
-
-    def several() -> None:
-        for _ in range(times):
-            job()
-
-    return several
 
 
 def compared(

@@ -35,7 +35,7 @@ def growth(series: list[dict[str, Any]], file: Path) -> None:
     for axis in list(axes.flat)[len(series) :]:
         axis.set_visible(False)
     for row in axes:
-        row[0].set_ylabel("seconds", fontsize=8.5)
+        row[0].set_ylabel("processor seconds", fontsize=8.5)
     figure.suptitle("Growth; dotted: linear, through the last point", fontsize=10)
     _save(figure, file)
 
