@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +18,9 @@ DPI = 110
 
 def growth(series: list[dict[str, Any]], file: Path) -> None:
     """Draw seconds against what grows, log-log, with the fitted power laws and a line of slope one."""
-    across = 3
+    across = 4
     down = -(-len(series) // across)
-    figure, axes = plt.subplots(down, across, figsize=(9.6, 2.9 * down), squeeze=False, layout="constrained")
+    figure, axes = plt.subplots(down, across, figsize=(10.6, 2.8 * down), squeeze=False, layout="constrained")
     for axis, one in zip(axes.flat, series, strict=False):
         x, y = one["x"], one["seconds"]
         axis.loglog(x, y, "o-", color=OURS, markersize=4, linewidth=1.2)
@@ -27,7 +28,7 @@ def growth(series: list[dict[str, Any]], file: Path) -> None:
         axis.loglog(x, linear, ":", color="#999999", linewidth=1)
         words = f"exponent {one['exponent']:.2f}\nupper half {one['upper']:.2f}"
         axis.text(0.05, 0.95, words, transform=axis.transAxes, va="top", fontsize=8)
-        axis.set_title(one["what"], fontsize=8.5)
+        axis.set_title(textwrap.fill(one["what"], 28), fontsize=8.5)
         axis.set_xlabel(one["grows"], fontsize=8.5)
         axis.tick_params(labelsize=8)
         axis.grid(alpha=0.25, linewidth=0.5)
@@ -71,7 +72,7 @@ def bandwidth(rows: list[dict[str, Any]], file: Path) -> None:
     for place, share in enumerate(shares):
         axis.text(share + 0.01, place, f"{share:.0%}", va="center", fontsize=8)
     axis.set_xlim(0, max(1.0, *shares) * 1.12)
-    axis.set_xlabel("share of the triad's bandwidth, 24 bytes per number and round", fontsize=8.5)
+    axis.set_xlabel("share of the triad's bandwidth", fontsize=8.5)
     axis.tick_params(labelsize=8)
     axis.legend(fontsize=8, loc="lower right", frameon=False)
     _save(figure, file)
