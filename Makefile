@@ -21,6 +21,12 @@ $(VENV)/.torch: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch]'
 	@touch $@
 
+# TorchCP and puncc come without their dependencies: torchsort needs a compiler, and puncc asks for NumPy below 2
+$(VENV)/.bench: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,bench]'
+	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps torchcp puncc
+	@touch $@
+
 $(VENV)/.docs: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
@@ -41,7 +47,7 @@ lint: $(VENV)/.test  ## ruff: rules and formatting
 types: $(VENV)/.test  ## mypy, strict
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## ratios in one run, median of five after a warm-up; rewrites benchmarks/README.md's table
+bench: $(VENV)/.bench  ## ratios in one run beside other libraries; rewrites tables and pictures of benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
 
 results: $(VENV)/.runtime  ## the published figures again: make results DATA=folder-with-model-outputs; rewrites results/

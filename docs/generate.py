@@ -301,6 +301,35 @@ def references() -> str:
     return page_of(entries((DOCS / "references.bib").read_text(encoding="utf-8")))
 
 
+def sweep_keys() -> str:
+    """Every key of a sweep's configuration, table by table."""
+    from conformesh.sweeping.config import METHOD, NETWORK, RECORDS, SOURCES, WHOLE
+
+    tables = {"The whole": WHOLE, "`[[networks]]`": NETWORK, "`[[methods]]`": METHOD}
+    tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SOURCES.items()}
+    parts = []
+    for title, keys in tables.items():
+        rows = [
+            (code(name), key.help, "needed" if key.needed else _left_out(key.default)) for name, key in keys.items()
+        ]
+        rows = [row for row in rows if row[0] != "`source`"]
+        parts.append(f"### {title}\n\n" + table(("key", "what it says", "by default"), rows))
+    recorded = [(code(name), meaning) for name, meaning in RECORDS.items()]
+    return "\n\n".join([*parts, "### `record`\n\n" + table(("word", "what is recorded"), recorded)])
+
+
+def _left_out(value: Any) -> str:
+    if value is None or value in ({}, ()):
+        return "—"
+    if isinstance(value, bool):
+        return code("true" if value else "false")
+    return (
+        "all"
+        if isinstance(value, tuple) and len(value) > 2
+        else code(list(value) if isinstance(value, tuple) else value)
+    )
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
@@ -315,6 +344,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "skeleton": skeleton,
     "modules": modules,
     "references": references,
+    "sweep-keys": sweep_keys,
     "paper-to-code": lambda: paper_to_code.page(ROOT),
     "experiments": lambda: table(*results_parts.experiments()),
     "verdicts": lambda: table(*results_parts.verdicts()),

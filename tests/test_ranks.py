@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.ranks import conformal_rank, exact_alpha
+from conformesh import Network, calibrate
+from conformesh.ranks import conformal_rank, conformal_threshold, exact_alpha
 
 
 @pytest.mark.parametrize(
@@ -44,3 +45,30 @@ def test_alpha_in_single_precision_is_what_it_prints():
 def test_alpha_outside_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha must"):
         exact_alpha(alpha)
+
+
+@given(st.lists(st.floats(allow_nan=False), max_size=40), st.integers(1, 99), st.integers(1, 9))
+def test_the_threshold_is_the_order_statistic_of_the_rank(scores, hundredths, devices):
+    before = [*scores]
+    rank = conformal_rank(len(scores), Fraction(hundredths, 100), devices)
+    expected = sorted(scores)[rank - 1] if rank <= len(scores) else math.inf
+    assert conformal_threshold(scores, Fraction(hundredths, 100), devices) == expected
+    assert scores == before
+
+
+def test_the_threshold_is_what_the_devices_agree_on(twenty_devices):
+    found = calibrate(twenty_devices, Network.torus(5, 4), 0.1).threshold
+    assert conformal_threshold(np.concatenate(twenty_devices), 0.1, devices=20) == found
+
+
+@pytest.mark.parametrize("scores", [[math.nan], [1.0, math.nan, 2.0], [math.nan] + [0.0] * 50])
+def test_a_threshold_of_nan_is_refused(scores):
+    with pytest.raises(ValueError, match="scores must be numbers, got NaN"):
+        conformal_threshold(scores, 0.5)
+
+
+def test_scores_in_an_array_are_left_as_they_are():
+    scores = np.random.default_rng(0).random(100)
+    before = scores.copy()
+    conformal_threshold(scores, 0.1)
+    np.testing.assert_array_equal(scores, before)

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from conformesh.evaluation import Evaluation
     from conformesh.methods import METHODS
     from conformesh.network import Network
-    from conformesh.ranks import conformal_rank
+    from conformesh.ranks import conformal_rank, conformal_threshold
     from conformesh.samples import Samples
     from conformesh.several import Calibrations, calibrate_several
+    from conformesh.sweeping.running import sweep
     from conformesh.topologies import TOPOLOGIES
 
 __all__ = [
@@ -40,7 +41,9 @@ __all__ = [
     "calibrate_batch",
     "calibrate_several",
     "conformal_rank",
+    "conformal_threshold",
     "scores",
+    "sweep",
 ]
 
 # Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
@@ -61,6 +64,8 @@ _HOMES = {
     "calibrate_batch": "calibrating",
     "calibrate_several": "several",
     "conformal_rank": "ranks",
+    "conformal_threshold": "ranks",
+    "sweep": "sweeping.running",
 }
 
 

@@ -15,6 +15,10 @@ from __future__ import annotations
 import math
 from decimal import Decimal
 from fractions import Fraction
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
 
@@ -52,3 +56,25 @@ def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
     if n < 0 or devices < 1:
         raise ValueError(f"a rank needs n >= 0 scores on at least 1 device, got n={n}, devices={devices}")
     return math.ceil((1 - exact_alpha(alpha)) * (int(n) + int(devices)))
+
+
+def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> float:
+    """Return the threshold of scores that are all in hand: the smallest one of conformal rank, +inf if there is none.
+
+    What `calibrate` finds without pooling; for checks, and for data that may be pooled. The scores are partitioned, not
+    sorted, and left as they are.
+
+    >>> conformal_threshold([0.1, 0.4, 0.2, 0.3], alpha=0.4)
+    0.3
+    """
+    import numpy as np
+
+    values = np.array(scores, dtype=np.float64).ravel()
+    rank = conformal_rank(len(values), alpha, devices)
+    enough = rank <= len(values)
+    if enough:
+        values.partition(rank - 1)  # in place, as `values` is a copy; NaN goes to the end
+        values = values[rank - 1 :]
+    if np.isnan(values).any():
+        raise ValueError("scores must be numbers, got NaN; drop or repair these rows first")
+    return float(values[0]) if enough else math.inf

@@ -91,6 +91,7 @@ HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and what 
     *("data/__init__.py", "data/labels.py", "data/output_files.py", "data/tables.py"),
     *("scores/__init__.py", "scores/base.py", "scores/classification.py", "scores/regression.py"),
     *("experiments/__init__.py", "experiments/core/__init__.py"),
+    *("sweeping/__init__.py", "sweeping/provenance.py"),
     *("experiments/core/experiment.py", "experiments/core/results.py"),
 }
 

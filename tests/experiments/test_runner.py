@@ -10,8 +10,9 @@ from conformesh._version import __version__
 from conformesh.experiments import get_experiment
 from conformesh.experiments.core import runner
 from conformesh.experiments.core.points import VARIANTS, compute
-from conformesh.experiments.core.runner import FULL_DRAWS, SEED, Request, machine, run
+from conformesh.experiments.core.runner import FULL_DRAWS, SEED, Request, run
 from conformesh.experiments.core.settings import sources_from
+from conformesh.sweeping.provenance import machine
 
 REQUEST = Request(quick=True, draws=2, seed=3, scores=("logits",))
 PROVENANCE = ("version", "seed", "data", "data_digest", "synthetic", "machine", "made")

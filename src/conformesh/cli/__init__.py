@@ -26,6 +26,7 @@ COMMANDS: Table = {
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),
+    "sweep": ("sweep", "Many networks, methods, alphas and draws in one call."),
     "node": ("node", "Run one device of a mesh."),
     "mesh": ("mesh", "One process per device: make the folders of a mesh, change and check them."),
     "reproduce": ("reproduce", "Redo the paper's figures and tables, beside the published points."),

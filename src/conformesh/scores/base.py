@@ -176,9 +176,10 @@ def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floa
     return table if inside.all() else refuse_row(who, table, int(inside.argmin()))
 
 
-def refuse_row(who: str, table: Array, i: int) -> NoReturn:
-    """Say what is wrong with row i."""
-    row = table[i].astype(np.float64)
+def refuse_row(who: str, table: Array, row_of_table: int, named: int | None = None) -> NoReturn:
+    """Say what is wrong with a row, which the message may name otherwise."""
+    row = table[row_of_table].astype(np.float64)
+    i = row_of_table if named is None else named
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
     outside = row[(row < 0.0) | (row > LARGEST)]

@@ -38,11 +38,15 @@ class _OneMinus(ClassificationScore):
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return one minus each label's own entry, checking these alone: a scan of the table costs ten times more."""
+        from conformesh.kernels import label_scores
+
         table = table_of(self.name, outputs)
-        own = table[np.arange(len(table)), labels_of(self.name, table, labels)].astype(np.float64)
-        if own.size and not (own.min() >= self.low and own.max() <= self.high):  # NaN fails too
-            refuse_row(self.name, own[:, None], int(np.argmin((own >= self.low) & (own <= self.high))))
-        return 1.0 - own
+        indices = labels_of(self.name, table, labels)
+        scores = np.empty(len(table))
+        bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
+        if bad >= 0:
+            refuse_row(self.name, table[bad : bad + 1, indices[bad] : indices[bad] + 1], 0, named=bad)
+        return scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels whose entry is large enough, checking the whole table in the same pass."""

@@ -6,13 +6,11 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, field
 from functools import cache
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-import conformesh
 from conformesh.calibrating import calibrate_batch
 from conformesh.engines.simulator import Simulator
 from conformesh.experiments.core.conventions import POOLED, TALKING, Conditions
@@ -20,6 +18,7 @@ from conformesh.experiments.core.settings import Draws, Setting, Source, draws_o
 from conformesh.network import Network
 from conformesh.protocols.site import Site
 from conformesh.ranks import exact_alpha
+from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 from conformesh.weights import constant_weights
 
 Floats = NDArray[np.float64]
@@ -73,32 +72,17 @@ class Point:
 
 
 DECIDING = (  # the files of the package that numbers depend on, beside what a point says itself
-    "kernels/**/*.py",
-    "bounds/**/*.py",
-    "protocols/**/*.py",
-    "engines/**/*.py",
-    "data/model_outputs.py",
-    "data/partition.py",
-    "data/synthetic.py",
+    *NUMBERS,
     "experiments/core/conventions.py",
     "experiments/core/points.py",
     "experiments/core/settings.py",
-    *(
-        f"{name}.py"
-        for name in ("calibrating", "certificate", "keys", "methods", "network", "ranks", "samples", "spectrum")
-    ),
-    *(f"{name}.py" for name in ("streams", "topologies", "weights")),
 )
 
 
 @cache
 def code_digest() -> str:
     """Return a digest of every file that decides numbers, so that a changed method never meets old results."""
-    root = Path(conformesh.__file__).parent
-    digest = hashlib.sha256()
-    for file in sorted(file for pattern in DECIDING for file in root.glob(pattern)):
-        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
-    return digest.hexdigest()[:16]
+    return digest_of_code(DECIDING)
 
 
 def network_of(point: Point) -> Network:

@@ -17,9 +17,10 @@ from conformesh.experiments.core.figures import draw
 from conformesh.experiments.core.points import VARIANTS
 from conformesh.experiments.core.report import Provenance, Section, write_report
 from conformesh.experiments.core.results import Curves, curves_of, summarise
-from conformesh.experiments.core.runner import Request, machine, run
+from conformesh.experiments.core.runner import Request, run
 from conformesh.experiments.core.settings import Source
 from conformesh.experiments.core.verdicts import Verdict, judge
+from conformesh.sweeping.provenance import machine
 
 if TYPE_CHECKING:
     import polars as pl

@@ -1,0 +1,116 @@
+"""``conformesh sweep``: many networks, methods, alphas and draws from one configuration."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+from conformesh.sweeping.config import Config, read_config
+from conformesh.sweeping.parallel import BACKENDS
+from conformesh.sweeping.points import points_of
+from conformesh.sweeping.running import checked_points, summary
+from conformesh.sweeping.running import sweep as run_all
+
+SHOWN = 40  # lines of a summary on the screen; the file has all
+
+
+def sweep(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The sweep, as TOML; see examples/sweep.toml.")],
+    out: Annotated[Path, typer.Option(metavar="DIR", help="Where rows go; a stopped sweep goes on from there.")] = Path(
+        "conformesh-sweep"
+    ),
+    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.")] = os.cpu_count() or 1,
+    backend: Annotated[
+        str,
+        typer.Option(
+            help="Who runs them: loky for processes on this machine, dask or ray.", metavar="|".join(BACKENDS)
+        ),
+    ] = BACKENDS[0],
+    address: Annotated[
+        str | None,
+        typer.Option(metavar="ADDRESS", help="A dask scheduler or ray cluster that runs already.", show_default=False),
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Calibrate over many networks, methods, alphas and draws; finished points are kept.
+
+    Writes rows.parquet (a row per network, method, alpha and draw), summary.csv and provenance.json.
+    """
+    asked = read_config(config)
+    if dry_run:
+        checked_points(asked)
+        _show_grid(asked)
+        return
+    with console.Progress("preparing", unit="points") as bar:
+
+        def on_point(done: int, total: int, name: str) -> None:
+            if name:
+                bar.step(name)
+            else:
+                bar.begin(total, done, "running")
+
+        rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, on_point=on_point)
+    found = summary(rows)
+    if as_json:
+        print(found.write_json())
+        return
+    _show(found.to_dicts())
+    refused = rows.filter(rows["refused"].is_not_null())
+    if len(refused):
+        console.note(f"{len(refused)} of {len(rows)} rows were refused, the first because {refused['refused'][0]}")
+    print(f"{len(rows):,} rows: {out / 'rows.parquet'}")
+
+
+def _show_grid(config: Config) -> None:
+    points = points_of(config)
+    runs = [(p.network, p.method) for p in points]
+    rows = []
+    for network in config.networks:
+        where = network.topology or Path(network.graph or "").name
+        devices = "from the file" if network.devices is None else f"{network.devices:,}"
+        options = ", ".join(f"{name}={value}" for name, value in network.options)
+        for method in config.methods:
+            chosen = ", ".join(f"{name}={value}" for name, value in method.options)
+            seed = f"{network.seed}, then +1 a draw" if network.redraw else str(network.seed)
+            rows.append((where, devices, options, seed, method.name, chosen, f"{runs.count((network, method)):,}"))
+    console.print_table(
+        ("network", "devices", "options", "graph seed", "method", "its options", "points"), rows, right=("points",)
+    )
+    levels = ", ".join(f"{alpha:g}" for alpha in config.alphas)
+    total = len(config.networks) * len(config.methods) * len(config.alphas) * config.draws
+    print(f"\n{config.draws:,} draws, alpha {levels}: {total:,} rows from {len(points):,} points")
+    print(f"scores: {config.scores.source}; seed {config.seed}; recorded: {', '.join(config.record)}")
+
+
+def _show(lines: list[dict[str, Any]]) -> None:
+    wanted = (
+        "network",
+        "method",
+        "options",
+        "alpha",
+        "draws",
+        "threshold",
+        "slack_min",
+        "covered",
+        "size",
+        "rounds",
+        "bits",
+    )
+    columns = [name for name in wanted if any(line[name] is not None for line in lines)]
+    shown = [tuple(_cell(name, line[name]) for name in columns) for line in lines[:SHOWN]]
+    console.print_table(columns, shown, right=[c for c in columns if c not in ("network", "method", "options")])
+    if len(lines) > SHOWN:
+        print(f"and {len(lines) - SHOWN} more lines in summary.csv")
+
+
+def _cell(name: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if name == "bits":
+        return console.in_bits(value)
+    return console.in_digits(value) if isinstance(value, float) else str(value)

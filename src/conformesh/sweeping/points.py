@@ -1,0 +1,208 @@
+"""A point of a sweep: one method on one network over some draws and all alphas, named by all that decides its rows.
+
+Draws and alphas ride along in one run of the simulator wherever the rows are then the same, bit for bit, as those of
+single calibrations; where a row would show what the company did to it, each of them runs alone.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from conformesh.calibrating import calibrate_batch, counted_ranks
+from conformesh.methods import METHODS
+from conformesh.network import Network
+from conformesh.samples import Samples
+from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
+from conformesh.sweeping.provenance import NUMBERS, digest_of_code
+from conformesh.sweeping.sources import Draw, draw_of, network_of, samples_of
+
+DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "edge_files.py", "sweeping/*.py")
+ALIKE: dict[str, Callable[[dict[str, Any]], bool]] = {  # methods whose cost and certificate do not depend on company
+    "q-dcp": lambda given: not given.get("certify") and not given.get("continuation"),
+    "h-dcp": lambda given: given.get("rounds") is not None,  # else as many as the largest draw needs
+    "fedcp-qq": lambda given: True,
+    "wfcp": lambda given: not given.get("noise"),
+    "local": lambda given: True,
+    "average": lambda given: True,
+}
+OF_COMPANY = {"certificate", "rounds", "bits"}  # what shows it
+
+
+@dataclass(frozen=True)
+class Point:
+    """What to run: see `Config` for the fields; `draws` are the numbers of some draws."""
+
+    network: NetworkSpec
+    method: MethodSpec
+    scores: ScoreSpec
+    alphas: tuple[float, ...]
+    draws: tuple[int, ...]
+    seed: int
+    record: tuple[str, ...]
+
+    def key(self) -> str:
+        """Return what names this point's rows: its fields, the files it reads and the code that computes it."""
+        said = asdict(self)
+        read = {"graph": self.network.graph, **{n: v for n, v in self.scores.settings if n in ("file", "labels")}}
+        said["network"].pop("graph")
+        said["scores"]["settings"] = [pair for pair in self.scores.settings if pair[0] not in read]
+        files = {name: digest_of_file(path) for name, path in read.items() if path is not None}
+        words = json.dumps([said, files, code_digest()], sort_keys=True)
+        return hashlib.sha256(words.encode()).hexdigest()[:24]
+
+    def __str__(self) -> str:
+        where = self.network.topology or Path(self.network.graph or "").name
+        return f"{self.method.name} on {where}"
+
+
+@cache
+def digest_of_file(path: str) -> str:
+    """Return the digest of a file's content."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+@cache
+def code_digest() -> str:
+    """Return a digest of every file that decides rows."""
+    return digest_of_code(DECIDING)
+
+
+def rides_along(method: MethodSpec, record: tuple[str, ...]) -> bool:
+    """Whether draws and alphas may share a run without any recorded value showing it."""
+    if method.name in ALIKE and ALIKE[method.name](dict(method.options)):
+        return True
+    drawn = "seed" in METHODS[method.name].option_names()  # then every draw has its own seed
+    return not drawn and not OF_COMPANY & {*record}
+
+
+def points_of(config: Config) -> list[Point]:
+    """Lay out the grid: networks, then methods, then draws, in blocks that ride along."""
+    common = (config.scores, config.alphas)
+    points = []
+    for network in config.networks:
+        for method in config.methods:
+            alone = network.redraw or not rides_along(method, config.record)
+            size = 1 if alone else config.batch
+            blocks = [tuple(range(config.draws))[start : start + size] for start in range(0, config.draws, size)]
+            points += [Point(network, method, *common, block, config.seed, config.record) for block in blocks]
+    return points
+
+
+def compute(point: Point, batched: bool = True) -> list[dict[str, Any]]:
+    """Run a point: one row per draw and alpha. Unbatched, every draw and alpha runs alone, with the same rows."""
+    rows = []
+    together = batched and rides_along(point.method, point.record)
+    blocks = [point.draws] if together else [(draw,) for draw in point.draws]
+    levels = [point.alphas] if together else [(alpha,) for alpha in point.alphas]
+    for block in blocks:
+        graph_seed = point.network.seed + (block[0] if point.network.redraw else 0)
+        network = network_of(point.network, point.scores, graph_seed)
+        draws = [draw_of(point.scores, point.network, network.devices, point.seed, draw) for draw in block]
+        samples = samples_of(draws)
+        for alphas in levels:
+            rows += _run(point, network, graph_seed, block, alphas, draws, samples)
+    return rows
+
+
+def _run(
+    point: Point,
+    network: Network,
+    graph_seed: int,
+    block: tuple[int, ...],
+    alphas: tuple[float, ...],
+    draws: list[Draw],
+    samples: Samples,
+) -> list[dict[str, Any]]:
+    options = dict(point.method.options)
+    if "seed" in METHODS[point.method.name].option_names():
+        options["seed"] = point.seed + block[0]
+    started = time.perf_counter()
+    try:
+        batch = calibrate_batch(samples, network, alphas, point.method.name, **options)
+        refused = None
+    except (ValueError, ArithmeticError) as reason:  # this method cannot work here: a row that says so, not a number
+        batch, refused = None, str(reason)
+    seconds = (time.perf_counter() - started) / (len(block) * len(alphas))
+    rows = []
+    for t, draw in enumerate(block):
+        for a, alpha in enumerate(alphas):
+            row = _named(point, network, graph_seed, draw, alpha, int(draws[t].sizes.sum()))
+            row |= dict.fromkeys(_COLUMNS_OF, None) | {"refused": refused}
+            if batch is not None:
+                row |= _measured(point.record, batch, draws[t], samples, t, a, seconds)
+            rows.append(row)
+    return rows
+
+
+def _named(point: Point, network: Network, graph_seed: int, draw: int, alpha: float, scores: int) -> dict[str, Any]:
+    return {
+        "network": network.name,
+        "devices": network.devices,
+        "edges": network.edges,
+        "graph_seed": graph_seed,
+        "redraw": point.network.redraw,
+        "topology_options": json.dumps(dict(point.network.options)),
+        "method": point.method.name,
+        "options": json.dumps(dict(point.method.options)),
+        "alpha": alpha,
+        "draw": draw,
+        "seed": point.seed + draw,
+        "scores": scores,
+        "worker": f"{socket.gethostname()}:{os.getpid()}",
+    }
+
+
+_COLUMNS_OF = {  # recorded column -> the word in `record` that asks for it
+    "threshold": "threshold",
+    "smallest_threshold": "threshold",
+    "required_rank": "rank",
+    "counted_rank": "rank",
+    "certificate": "certificate",
+    "covered": "covered",
+    "size": "size",
+    "rounds": "rounds",
+    "bits": "bits",
+    "seconds": "seconds",
+}
+
+
+def _measured(
+    record: tuple[str, ...], batch: Any, draw: Draw, samples: Samples, t: int, a: int, seconds: float
+) -> dict[str, Any]:
+    thresholds = batch.outcome.thresholds[:, t, a]
+    certificate = batch.outcome.certificates[t][a]
+    required = certificate.required_rank
+    smallest = float(thresholds.min())
+    found: dict[str, Any] = {
+        "threshold": float(thresholds.max()),
+        "smallest_threshold": smallest,
+        "required_rank": required if isinstance(required, int) else None,
+        "certificate": certificate.kind,
+        "rounds": batch.cost.rounds,
+        "bits": float(batch.cost.bits_per_device),
+        "seconds": seconds,
+    }
+    if "rank" in record:
+        found["counted_rank"] = int(counted_ranks(samples, smallest, t))
+    if {"covered", "size"} & {*record}:
+        found["covered"], found["size"] = draw.measure(thresholds, "size" in record)
+    return {name: value for name, value in found.items() if _COLUMNS_OF[name] in record}
+
+
+def schema() -> dict[str, Any]:
+    """Return the types of columns whose values may be missing."""
+    import polars as pl
+
+    whole = dict.fromkeys(("required_rank", "counted_rank", "rounds"), pl.Int64)
+    words = dict.fromkeys(("certificate", "refused"), pl.String)
+    real = dict.fromkeys(("threshold", "smallest_threshold", "covered", "size", "bits", "seconds"), pl.Float64)
+    return {**whole, **words, **real}

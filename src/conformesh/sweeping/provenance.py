@@ -1,0 +1,55 @@
+"""Where rows come from: the code that decides numbers, and the machine that ran it."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+
+import conformesh
+
+NUMBERS = (  # the files of the package on which every calibration depends
+    "kernels/**/*.py",
+    "bounds/**/*.py",
+    "protocols/**/*.py",
+    "engines/**/*.py",
+    "data/model_outputs.py",
+    "data/partition.py",
+    "data/synthetic.py",
+    *(
+        f"{name}.py"
+        for name in ("calibrating", "certificate", "keys", "methods", "network", "ranks", "samples", "spectrum")
+    ),
+    *(f"{name}.py" for name in ("streams", "topologies", "weights")),
+)
+
+
+def digest_of_code(patterns: Iterable[str]) -> str:
+    """Return a digest of the package's files that match, so that changed code never meets old results."""
+    root = Path(conformesh.__file__).parent
+    digest = hashlib.sha256()
+    for file in sorted({file for pattern in patterns for file in root.glob(pattern)}):
+        digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+@cache
+def machine() -> str:
+    """Return what computed the results: system, processor, cores and Python."""
+    return (
+        f"{platform.system()} {platform.machine()}, {_processor()}, {os.cpu_count()} cores, "
+        f"Python {platform.python_version()}"
+    )
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or "unknown processor"
