@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from conformesh import Network
-from conformesh.kernels import neighbours
+from conformesh.kernels import threads
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
 from tests.strategies import networks
 
@@ -115,12 +115,12 @@ def test_big_integers_stay_exact():
 
 @pytest.fixture
 def four_threads(monkeypatch):
-    monkeypatch.setattr(neighbours, "THREADS", 4)
-    monkeypatch.setattr(neighbours, "PARALLEL_ABOVE", 0)
-    neighbours._pool.cache_clear()
+    monkeypatch.setattr(threads, "THREADS", 4)
+    monkeypatch.setattr(threads, "PARALLEL_ABOVE", 0)
+    threads._pool.cache_clear()
     yield
-    neighbours._pool().shutdown()
-    neighbours._pool.cache_clear()
+    threads._pool().shutdown()
+    threads._pool.cache_clear()
 
 
 @pytest.mark.parametrize("network", [Network.star(50), Network.erdos_renyi(50, seed=3), Network.chain(2)])

@@ -8,6 +8,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
+from conformesh.kernels.threads import in_blocks
+
 
 def drift(
     x: NDArray[np.float64], neighbours: NDArray[Any], sent: NDArray[Any], strength: NDArray[np.float64], step: float
@@ -16,20 +18,26 @@ def drift(
     rows = len(x)
     table = x.reshape(rows, -1)
     heard = np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1)
-    if sent is x:  # nothing was rounded; saying so lets the compiler vectorise
-        _drift_own(table, heard, strength, step)
-    else:
-        _drift(table, heard, np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1), strength, step)
+    own = sent is x  # nothing was rounded; saying so lets the compiler vectorise
+    said = table if own else np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1)
+
+    def block(a: int, b: int) -> None:
+        if own:
+            _drift_own(table[a:b], heard[a:b], strength[a:b], step)
+        else:
+            _drift(table[a:b], heard[a:b], said[a:b], strength[a:b], step)
+
+    in_blocks(block, rows, 2 * table.size)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drift(x: Any, neighbours: Any, sent: Any, strength: Any, step: float) -> None:
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):
             x[k, m] += step * (neighbours[k, m] - strength[k] * sent[k, m])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drift_own(x: Any, neighbours: Any, strength: Any, step: float) -> None:
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):
