@@ -20,7 +20,7 @@ from conformesh.engines.ordering import compressed_in
 from conformesh.kernels.graph import heard_from
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
 from conformesh.kernels.segments import take_segments
-from conformesh.kernels.spreading import Spreading
+from conformesh.kernels.spreading import Spreading, can_spread
 from conformesh.network import Network
 from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
 
@@ -98,10 +98,10 @@ class Simulator:
     def _extreme(self, message: Max | Min, upward: bool) -> Any:
         """Let extremes spread from where they stood after the last round, if this is the next one of the same."""
         values = message.values
-        if self._brief(message) and len(values) > REMEMBERED and values.dtype in (np.float64, np.int64):
-            last = self._spreading
-            if last is not None and values is last.values and last.upward is upward:
-                return last.round()
+        last = self._spreading
+        if last is not None and values is last.values and last.upward is upward and self._brief(message):
+            return last.round()
+        if self._brief(message) and len(values) > REMEMBERED and can_spread(values):
             self._spreading = Spreading(self._indptr, self._indices, values, upward)
             return self._spreading.values
         found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)

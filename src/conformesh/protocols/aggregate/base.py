@@ -20,7 +20,7 @@ NARROW, WIDE = int(np.iinfo(np.int16).max), int(np.iinfo(np.int32).max)
 class Total(TypingProtocol):
     """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all.
 
-    The answer's integers are as wide as `largest` asks for, not always int64.
+    The answer's integers are as wide as `largest` asks for, not always int64, and may take the memory of `values`.
     """
 
     def __call__(self, values: Ints, largest: int | None = None) -> Protocol[Ints]:
@@ -70,5 +70,5 @@ class Aggregator:
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
     """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
     if largest is None or largest > WIDE:
-        return values.astype(np.int64)
-    return values.astype(np.int16 if largest <= NARROW else np.int32)
+        return values.astype(np.int64, copy=False)
+    return values.astype(np.int16 if largest <= NARROW else np.int32, copy=False)

@@ -12,11 +12,13 @@ Message     one number once to build; then at most two per number and sum. Silen
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.segments import add_rows
+from conformesh.network import Network
 from conformesh.protocols.aggregate.base import Ints, Price, Total, narrow
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.site import Site
@@ -52,7 +54,7 @@ def tree_total(site: Site) -> Protocol[Total]:
     levels = yield from _grow(site, root_depth(site))
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = narrow(values, largest)  # a copy; no partial sum exceeds `largest`
+        x = np.ascontiguousarray(narrow(values, largest))  # no partial sum exceeds `largest`
         table = x.reshape(len(x), -1)
         for level in reversed(levels[1:]):  # up: children of one level speak at the same time
             heard = yield Each(x, level.members)
@@ -75,7 +77,11 @@ def tree_price(site: Site) -> Price:
 
 def root_depth(site: Site) -> int:
     """Return how far the farthest device is from the root."""
-    network = site.network
+    return _depth(site.network)
+
+
+@lru_cache(maxsize=8)  # networks are immutable and compared by identity; every price asks again
+def _depth(network: Network) -> int:
     levels, queue = np.full(network.devices, -1, dtype=np.int64), np.empty(network.devices, dtype=np.int64)
     breadth_first(network.indptr, network.indices, 0, levels, queue)
     return int(levels.max())
