@@ -52,10 +52,10 @@ class Ledger:
 
     def cost(self, order: NDArray[np.int64] | None = None) -> Cost:
         """Return what was spent, by row; `order` says which row each entry of the ledger is, if not the same."""
-        for key, (numbers, bits) in self.spoken.items():
+        for key, (spoken, width) in self.spoken.items():
             places = np.frombuffer(key, dtype=np.int64)
-            self.numbers[places] += numbers
-            self.bits[places] += bits
+            self.numbers[places] += spoken
+            self.bits[places] += width
         self.spoken.clear()
         numbers, bits = self.numbers + self.everyone[0], self.bits + self.everyone[1]
         if order is not None:

@@ -56,7 +56,7 @@ def inverse(order: NDArray[np.int64]) -> NDArray[np.int64]:
 def compressed_in(
     network: Network, order: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int64]]:
-    """Return the graph over places in `order`, each place's neighbours still by ascending row, and every row's place."""
+    """Return the graph over places in `order`, each one's neighbours still by ascending row, and every row's place."""
     place = inverse(order)
     indptr = np.zeros(network.devices + 1, dtype=np.int64)
     np.cumsum(network.degree[order], out=indptr[1:])

@@ -132,9 +132,7 @@ def take_segments(values: NDArray[Any], offsets: Ints, devices: Ints, pieces: in
     taken = np.zeros(len(which) + 1, dtype=np.int64)
     np.cumsum(np.diff(offsets)[which], out=taken[1:])
     out = np.empty(int(taken[-1]), values.dtype)
-    in_blocks(
-        lambda a, b: _take(values, offsets, which[a:b], taken[a : b + 1], out), len(which), len(out) + len(which)
-    )
+    in_blocks(lambda a, b: _take(values, offsets, which[a:b], taken[a : b + 1], out), len(which), len(out) + len(which))
     return out, taken
 
 

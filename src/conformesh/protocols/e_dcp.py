@@ -199,8 +199,8 @@ def _counted(
     samples: Samples, brackets: Brackets, which: Ints, pivots: Ints, total: Total, most: int
 ) -> Protocol[Ints]:
     """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
-    counts = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
-    return counts[0].astype(np.int64)
+    counts: Ints = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
+    return np.asarray(counts[0], dtype=np.int64)
 
 
 def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total: Total, most: int) -> Protocol[None]:

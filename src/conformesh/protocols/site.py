@@ -63,7 +63,7 @@ class Site:
     def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where devices hosted here stand in `here`."""
         if len(self.here) < self.devices:
-            return np.searchsorted(self.here, rows)
+            return np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
         return rows if self._place is None else self._place[rows]
 
     @cached_property

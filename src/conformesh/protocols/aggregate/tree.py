@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 
@@ -60,7 +61,7 @@ def tree_total(site: Site) -> Protocol[Total]:
             heard = yield Each(x, level.members)
             if len(level.children):
                 add_rows(table, level.parents, heard.said_by(level.children).reshape(-1, table.shape[1]))
-        for level, below in zip(levels[:-1], levels[1:], strict=True):  # down: who has heard the total passes it on
+        for level, below in pairwise(levels):  # down: who has heard the total passes it on
             heard = yield Each(x, level.speaking_down)
             if len(below.members):
                 x[below.members] = heard.said_by(below.above)
