@@ -64,7 +64,8 @@ class Site:
         """Return where devices hosted here stand in `here`."""
         if len(self.here) < self.devices:
             return np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
-        return rows if self._place is None else self._place[rows]
+        place: NDArray[np.int64] | None = self._place
+        return rows if place is None else np.asarray(place[rows], dtype=np.int64)
 
     @cached_property
     def _place(self) -> NDArray[np.int64] | None:
