@@ -157,7 +157,7 @@ def measured(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["torus", "geometric", "shuffled"])
 def test_a_million_devices_find_the_pooled_threshold_in_a_minute(name):
-    """50 million scores: under 60 s of processor time (all threads together, so that a busy machine does not matter)."""
+    """50 million scores: under 60 s of processor time, all threads together, so that a busy machine does not matter."""
     row = measured(name)
     assert row["equal to the pooled sort"]
     assert row["processor seconds"] < 60

@@ -18,7 +18,7 @@ from conformesh.certificate import Cost
 from conformesh.engines.ledger import REMEMBERED, Ledger
 from conformesh.engines.ordering import compressed_in
 from conformesh.kernels.graph import heard_from
-from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
+from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours, unsigned
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading, can_spread
 from conformesh.network import Network
@@ -47,12 +47,14 @@ class Simulator:
         self.network = network
         self.observer = observer
         self.order = order
-        self._indptr, self._indices = network.indptr, network.indices
+        self._indptr: Any = network.indptr
+        self._indices: Any = network.indices
         self._place: Ints | None = None
         if order is not None:
             self._indptr, self._indices, self._place = compressed_in(network, order)
+        self._indptr, self._indices = unsigned(self._indptr, self._indices)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
-        self._sums: dict[tuple[int, ...], NDArray[Any]] = {}  # memory of brief answers, by shape
+        self._sums: NDArray[Any] | None = None  # memory of the last brief answer
         self._spreading: Spreading | None = None
         self._answers: dict[type, Callable[[Any], Any]] = {
             Sum: self._sum,
@@ -70,7 +72,7 @@ class Simulator:
             try:
                 message = protocol.send(answer)
             except StopIteration as end:
-                self._sums, self._spreading = {}, None
+                self._sums = self._spreading = None
                 return end.value, ledger.cost(self.order)
             answer = self._answers[type(message)](message)
             ledger.enter(message)
@@ -81,13 +83,10 @@ class Simulator:
         return message.brief and self.observer is None  # an observer may keep what it sees
 
     def _sum(self, message: Sum) -> Any:
-        shape, brief = message.values.shape, self._brief(message)
-        answer = sum_over_neighbours(
-            self._indptr, self._indices, message.values, message.weights, self._sums.get(shape) if brief else None
-        )
-        if brief:
-            self._sums = {shape: answer}  # one at a time: a large one should not stay when a small one follows
-        return answer
+        if message.values.size <= REMEMBERED or not self._brief(message):
+            return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
+        self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
+        return self._sums
 
     def _max(self, message: Max) -> Any:
         return self._extreme(message, True)

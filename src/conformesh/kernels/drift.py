@@ -8,7 +8,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import alone, in_blocks
 
 
 def drift(
@@ -18,16 +18,13 @@ def drift(
     rows = len(x)
     table = x.reshape(rows, -1)
     heard = np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1)
-    own = sent is x  # nothing was rounded; saying so lets the compiler vectorise
-    said = table if own else np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1)
-
-    def block(a: int, b: int) -> None:
-        if own:
-            _drift_own(table[a:b], heard[a:b], strength[a:b], step)
-        else:
-            _drift(table[a:b], heard[a:b], said[a:b], strength[a:b], step)
-
-    in_blocks(block, rows, 2 * table.size)
+    if sent is not x:
+        said = np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1)
+        in_blocks(lambda a, b: _drift(table[a:b], heard[a:b], said[a:b], strength[a:b], step), rows, 2 * table.size)
+    elif alone(2 * table.size):  # nothing was rounded; saying so lets the compiler vectorise
+        _drift_own(table, heard, strength, step)
+    else:
+        in_blocks(lambda a, b: _drift_own(table[a:b], heard[a:b], strength[a:b], step), rows, 2 * table.size)
 
 
 @njit(cache=True, nogil=True)

@@ -18,7 +18,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import alone, in_blocks
 
 Array = NDArray[Any]
 Offsets = NDArray[np.int64]
@@ -98,15 +98,21 @@ def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
 def _by_rows(kernel: Callable[..., None], indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
     starts, who = unsigned(indptr, indices)
+    work = int(indptr[-1] - indptr[0]) * out.shape[1]
+    if alone(work):
+        kernel(starts, who, *rest, out)
+        return
 
     def block(first: int, last: int) -> None:
         kernel(starts[first : last + 1], who, *rest, out[first:last])
 
-    in_blocks(block, len(out), int(indptr[-1] - indptr[0]) * out.shape[1], indptr)
+    in_blocks(block, len(out), work, indptr)
 
 
 def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
-    """View compressed rows as what they are: not negative."""
+    """View compressed rows as what they are: not negative; what has been viewed so before stays as it is."""
+    if indptr.dtype == np.uint64:
+        return indptr, indices  # type: ignore[return-value]
     return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from numba import njit
 
 from conformesh.kernels.segments import bisect_right
-from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.threads import alone, in_blocks
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
@@ -151,11 +151,15 @@ def admm_step(
     centres = nan. Problems are solved on their own, in blocks on several threads where there are many.
     """
     per_problem = (kappa, slope, half_c, degree, fixed, own, neighbours, duals, s, centres, coefficients)
+    work = 200 * len(s)  # a few Newton steps with a few exponentials each
+    if alone(work):  # a small network takes thousands of such steps: no slices, no closure
+        _admm_steps(values, offsets, repeats, 0, *per_problem)
+        return
 
     def block(first: int, last: int) -> None:
         _admm_steps(values, offsets, repeats, first, *(part[first:last] for part in per_problem))
 
-    in_blocks(block, len(s), 200 * len(s))
+    in_blocks(block, len(s), work)
 
 
 @njit(cache=True, nogil=True)

@@ -65,7 +65,10 @@ class Site:
         if len(self.here) < self.devices:
             return np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
         place: NDArray[np.int64] | None = self._place
-        return rows if place is None else np.asarray(place[rows], dtype=np.int64)
+        if place is None:
+            return rows
+        found: NDArray[np.int64] = place[rows]
+        return found
 
     @cached_property
     def _place(self) -> NDArray[np.int64] | None:
