@@ -83,7 +83,8 @@ class Site:
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
         starts, degree = self.network.indptr[self.here], self.network.degree[self.here]
-        return np.arange(int(degree.sum())) + np.repeat(starts - (np.cumsum(degree) - degree), degree)
+        shift: NDArray[np.int64] = np.repeat(starts - (np.cumsum(degree) - degree), degree)
+        return np.arange(len(shift)) + shift
 
     def ranks(self, alphas: tuple[Fraction, ...], devices: int | None = None) -> NDArray[np.int64]:
         """Return the required rank of every (trial, alpha)."""
