@@ -107,6 +107,14 @@ def test_a_block_reads_its_halo():
     assert max_over_neighbours(indptr, indices, x).tolist() == [4000, 300]
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_sums_start_at_plus_zero(columns):
+    """Many neighbours, few, one: minus zeros add up to what the obvious loop gives, with its sign."""
+    for network in (Network.complete(9), Network.star(6), Network.chain(3)):
+        x = np.full((network.devices, columns), -0.0)
+        assert_same_bits(sum_over_neighbours(network.indptr, network.indices, x), slow_sum(network, x))
+
+
 def test_big_integers_stay_exact():
     net = Network.chain(3)
     x = np.array([2**62 + 1, 5, 2**61 + 1])
