@@ -74,3 +74,36 @@ def test_names_are_used_where_given():
 def test_trials_must_list_the_same_devices():
     with pytest.raises(ValueError, match="same devices"):
         Samples.of_trials([[[0.1]], [[0.1], [0.2]]])
+
+
+def test_a_table_is_one_row_per_device():
+    table = np.array([[3.0, 1.0], [2.0, 5.0]])
+    assert Samples.of(table).values.tolist() == Samples.of(list(table)).values.tolist()
+    with pytest.raises(ValueError, match="device b"):
+        Samples.of(np.array([[1.0], [np.nan]]), ["a", "b"])
+
+
+def test_flat_scores_may_be_handed_over():
+    mine = np.array([3.0, 1.0, 2.0])
+    samples = Samples.from_flat(mine, np.array([2, 1]), copy=False)
+    assert samples.values is mine
+    assert mine.tolist() == [1.0, 3.0, 2.0]
+    for values, sizes in ((mine, [2, 2]), (mine[:, None], [2, 1]), (mine[::2], [2, 1])):
+        with pytest.raises(ValueError, match="as many scores as `sizes` add up to"):
+            Samples.from_flat(values, np.array(sizes), copy=False)
+
+
+@given(device_scores(4), device_scores(4))
+def test_devices_can_be_taken_in_another_order(first, second):
+    samples, order = Samples.of_trials([first, second]), np.array([2, 0, 3, 1])
+    taken = samples.taken(order)
+    for at, k in enumerate(order):
+        for trial in range(2):
+            np.testing.assert_array_equal(taken.segment(at, trial), samples.segment(k, trial))
+
+
+@given(device_scores(3), st.lists(st.floats(-3, 3), min_size=1, max_size=30))
+def test_counts_of_thresholds_in_any_order(scores, thresholds):
+    counts = Samples.of(scores).counts_of(np.zeros(1, dtype=np.int64), np.array([thresholds]))
+    expected = [[sum(s <= t for s in mine) for t in thresholds] for mine in scores]
+    np.testing.assert_array_equal(counts[:, :, 0], expected)

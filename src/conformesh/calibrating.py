@@ -5,15 +5,16 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from conformesh.calibration import Calibration
 from conformesh.certificate import Cost
+from conformesh.engines.ordering import inverse, memory_order
 from conformesh.engines.simulator import Observer, Simulator
 from conformesh.methods import get_method, make_options
 from conformesh.network import Network
@@ -32,7 +33,7 @@ class CalibrationNote(UserWarning):
 
 
 def calibrate(
-    devices: Iterable[ArrayLike],
+    devices: Iterable[ArrayLike] | Samples,
     network: Network,
     alpha: Alpha = 0.1,
     method: str = "e-dcp",
@@ -47,7 +48,9 @@ def calibrate(
     Parameters
     ----------
     devices
-        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty.
+        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty. Or a
+        table with one row per device, or `Samples`: a million devices are better kept in one flat array
+        (`Samples.from_flat`).
     network
         Who talks to whom.
     alpha
@@ -73,7 +76,9 @@ def calibrate(
     ('counted', 918)
     """
     started = time.perf_counter()
-    samples = Samples.of(devices, network.ids)
+    samples = devices if isinstance(devices, Samples) else Samples.of(devices, network.ids)
+    if samples.trials > 1:
+        raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
     batch = calibrate_batch(samples, network, (alpha,), method, observer=observer, **options)
     n, required = int(samples.sizes.sum()), batch.outcome.certificates[0][0].required_rank
     if isinstance(required, int) and required > n:
@@ -123,11 +128,31 @@ def calibrate_batch(
             "pass one array per device (empty where a device has none)"
         )
     entry, chosen = get_method(method), make_options(method, options)
-    site = Site.everywhere(network, samples.sizes)
     runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-    outcome, cost = Simulator(network, observer).run(entry.protocol(site, samples, levels, chosen), runs)
+    order = memory_order(network) if observer is None else None
+    if order is None:
+        site, mine = Site.everywhere(network, samples.sizes), samples
+    else:
+        site, mine = Site(network, order, samples.sizes), samples.taken(order)
+    outcome, cost = Simulator(network, observer, order).run(entry.protocol(site, mine, levels, chosen), runs)
+    if order is not None:
+        outcome = _by_row(outcome, inverse(order))
     named = {name: getattr(chosen, name) for name in entry.option_names()}
     return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()})
+
+
+def _by_row(outcome: Outcome, place: NDArray[np.int64]) -> Outcome:
+    """Return an outcome in the order of the network's rows; ``place[k]`` says where row k stood."""
+
+    def of_row(ranks: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
+        return tuple(ranks[i] for i in place) if isinstance(ranks, tuple) else ranks
+
+    certificates = [
+        [replace(c, required_rank=of_row(c.required_rank), counted_rank=of_row(c.counted_rank)) for c in row]
+        for row in outcome.certificates
+    ]
+    estimates = None if outcome.estimates is None else outcome.estimates[place]
+    return replace(outcome, thresholds=outcome.thresholds[place], certificates=certificates, estimates=estimates)
 
 
 def one_result(

@@ -395,7 +395,11 @@ def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:
 
     lower, upper = 0, K - 1
     middle = int(network.degree.argmax())
+    seen: set[int] = set()
     for _ in range(4):
+        if middle in seen:  # the walks would repeat themselves
+            break
+        seen.add(middle)
         levels, one_end = walk(middle)
         upper = min(upper, 2 * int(levels[one_end]))
         from_one, other_end = walk(one_end)

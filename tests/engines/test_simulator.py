@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Sum
 
 
 def once(message):
@@ -72,3 +72,53 @@ def test_observers_see_every_round():
     Simulator(net, lambda *event: seen.append(event)).run(twice())
     assert [round_ for round_, _, _ in seen] == [1, 2]
     assert [type(message) for _, message, _ in seen] == [Sum, Max]
+
+
+def test_each_takes_places_for_a_mask():
+    """Few of many speak: their places say the same as a mask, to every engine."""
+    net, x = Network.star(4), np.arange(8.0).reshape(4, 2)
+    masked, placed = Each(x, np.array([True, False, True, False])), Each(x, np.array([0, 2]))
+    assert placed.speakers.tolist() == masked.speakers.tolist()
+    assert placed.places.tolist() == masked.places.tolist()
+    (one, cost), (other, same) = Simulator(net).run(once(masked)), Simulator(net).run(once(placed))
+    assert one.receiver.tolist() == other.receiver.tolist()
+    assert one.sender.tolist() == other.sender.tolist()
+    assert one.values.tolist() == other.values.tolist()
+    assert cost.numbers.tolist() == same.numbers.tolist()
+
+
+def test_what_a_sender_said_is_the_same_worked_out_or_looked_up():
+    net, x = Network.star(4), np.arange(8.0).reshape(4, 2)
+    heard, _ = Simulator(net).run(once(Each(x, np.array([0, 2]))))
+    asked = np.array([2, 0, 0])
+    assert heard.said_by(asked).tolist() == x[asked].tolist()
+    assert Heard(heard.receiver, heard.sender, heard.values).said_by(asked).tolist() == x[asked].tolist()
+
+
+def test_observers_may_keep_what_they_see(monkeypatch):
+    """Brief answers share memory from round to round, but not under somebody's eyes."""
+    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+    seen = []
+
+    def protocol():
+        x = np.array([1.0, 2.0])
+        for _ in range(3):
+            x = 1 + (yield Sum(x, brief=True))
+        for _ in range(3):
+            x = yield Max(x, brief=True)
+
+    Simulator(Network.chain(2), lambda _, __, answer: seen.append(answer)).run(protocol())
+    assert [answer.tolist() for answer in seen[:3]] == [[2.0, 1.0], [2.0, 3.0], [4.0, 3.0]]
+    assert len({id(answer) for answer in seen}) == 6
+
+
+def test_a_brief_sum_never_writes_where_it_reads(monkeypatch):
+    monkeypatch.setattr("conformesh.engines.simulator.REMEMBERED", 0)
+
+    def again():
+        x = np.array([1.0, 10.0, 100.0])
+        for _ in range(2):
+            x = yield Sum(x, brief=True)
+        return x.tolist()
+
+    assert Simulator(Network.chain(3)).run(again())[0] == [101.0, 20.0, 101.0]

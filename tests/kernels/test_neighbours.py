@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from conformesh import Network
-from conformesh.kernels import neighbours
+from conformesh.kernels import threads
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
 from tests.strategies import networks
 
@@ -107,6 +107,14 @@ def test_a_block_reads_its_halo():
     assert max_over_neighbours(indptr, indices, x).tolist() == [4000, 300]
 
 
+@pytest.mark.parametrize("columns", [1, 3])
+def test_sums_start_at_plus_zero(columns):
+    """Many neighbours, few, one: minus zeros add up to what the obvious loop gives, with its sign."""
+    for network in (Network.complete(9), Network.star(6), Network.chain(3)):
+        x = np.full((network.devices, columns), -0.0)
+        assert_same_bits(sum_over_neighbours(network.indptr, network.indices, x), slow_sum(network, x))
+
+
 def test_big_integers_stay_exact():
     net = Network.chain(3)
     x = np.array([2**62 + 1, 5, 2**61 + 1])
@@ -115,12 +123,12 @@ def test_big_integers_stay_exact():
 
 @pytest.fixture
 def four_threads(monkeypatch):
-    monkeypatch.setattr(neighbours, "THREADS", 4)
-    monkeypatch.setattr(neighbours, "PARALLEL_ABOVE", 0)
-    neighbours._pool.cache_clear()
+    monkeypatch.setattr(threads, "THREADS", 4)
+    monkeypatch.setattr(threads, "PARALLEL_ABOVE", 0)
+    threads._pool.cache_clear()
     yield
-    neighbours._pool().shutdown()
-    neighbours._pool.cache_clear()
+    threads._pool().shutdown()
+    threads._pool.cache_clear()
 
 
 @pytest.mark.parametrize("network", [Network.star(50), Network.erdos_renyi(50, seed=3), Network.chain(2)])

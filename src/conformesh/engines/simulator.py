@@ -1,24 +1,31 @@
 """The simulator: all devices in one process, messages as arrays, costs on a ledger.
 
-Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers). Independent
-runs may ride along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
+Answers `Sum` with one sparse product (neighbours in ascending id), so a round costs O(edges x numbers); `Each` costs
+only those who speak and who hear them, and a maximum only the neighbours of what has changed. Independent runs may ride
+along in trailing axes; `runs` says how many, so that the ledger shows the cost of one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cached_property
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.certificate import Cost
-from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
+from conformesh.engines.ledger import REMEMBERED, Ledger
+from conformesh.engines.ordering import compressed_in
+from conformesh.kernels.graph import heard_from
+from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours, unsigned
+from conformesh.kernels.segments import take_segments
+from conformesh.kernels.spreading import Spreading, can_spread
 from conformesh.network import Network
 from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
 
 T = TypeVar("T")
-REMEMBERED = 4096  # devices up to which routes are remembered: a tree speaks in the same order for every sum
+Ints = NDArray[np.int64]
 Observer = Callable[[int, Message, Any], None]
 
 
@@ -30,13 +37,25 @@ class Simulator:
     network
         Who may talk to whom.
     observer
-        Called after every round with (round, message, answer): for plots, progress bars and traces.
+        Called after every round with (round, message, answer): for plots, progress bars and traces. What it is given
+        stays as it is.
+    order
+        All rows in the order in which the protocol hosts them (`Site.here`), or None for ascending; see `ordering`.
     """
 
-    def __init__(self, network: Network, observer: Observer | None = None) -> None:
+    def __init__(self, network: Network, observer: Observer | None = None, order: Ints | None = None) -> None:
         self.network = network
         self.observer = observer
-        self._routes: dict[bytes, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
+        self.order = order
+        self._indptr: Any = network.indptr
+        self._indices: Any = network.indices
+        self._place: Ints | None = None
+        if order is not None:
+            self._indptr, self._indices, self._place = compressed_in(network, order)
+        self._indptr, self._indices = unsigned(self._indptr, self._indices)
+        self._routes: dict[bytes, tuple[Ints, Ints]] = {}
+        self._sums: NDArray[Any] | None = None  # memory of the last brief answer
+        self._spreading: Spreading | None = None
         self._answers: dict[type, Callable[[Any], Any]] = {
             Sum: self._sum,
             Max: self._max,
@@ -47,95 +66,103 @@ class Simulator:
 
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Return what the protocol returns, and what one of its `runs` cost."""
-        ledger = _Ledger(self.network.devices, runs)
+        ledger = Ledger(self.network.devices, runs)
         answer: Any = None
         while True:
             try:
                 message = protocol.send(answer)
             except StopIteration as end:
-                return end.value, ledger.cost()
+                self._sums = self._spreading = None
+                return end.value, ledger.cost(self.order)
             answer = self._answers[type(message)](message)
             ledger.enter(message)
             if self.observer is not None:
                 self.observer(ledger.rounds, message, answer)
 
+    def _brief(self, message: Sum | Max | Min) -> bool:
+        return message.brief and self.observer is None  # an observer may keep what it sees
+
     def _sum(self, message: Sum) -> Any:
-        return sum_over_neighbours(self.network.indptr, self.network.indices, message.values, message.weights)
+        if message.values.size <= REMEMBERED or not self._brief(message):
+            return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
+        self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
+        return self._sums
 
     def _max(self, message: Max) -> Any:
-        found = max_over_neighbours(self.network.indptr, self.network.indices, message.values)
-        return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
+        return self._extreme(message, True)
 
     def _min(self, message: Min) -> Any:
-        found = min_over_neighbours(self.network.indptr, self.network.indices, message.values)
-        return found.astype(message.values.dtype, copy=False)
+        return self._extreme(message, False)
 
-    def _each(self, message: Each) -> Heard:
+    def _extreme(self, message: Max | Min, upward: bool) -> Any:
+        """Let extremes spread from where they stood after the last round, if this is the next one of the same."""
+        values = message.values
+        last = self._spreading
+        if last is not None and values is last.values and last.upward is upward and self._brief(message):
+            return last.round()
+        if self._brief(message) and len(values) > REMEMBERED and can_spread(values):
+            self._spreading = Spreading(self._indptr, self._indices, values, upward)
+            return self._spreading.values
+        found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)
+        return found.astype(values.dtype, copy=False)  # exact: the extreme is one of them
+
+    def _each(self, message: Each) -> Heard | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
-        key = message.speakers.tobytes() if len(message.speakers) <= REMEMBERED else None
-        route = self._routes.get(key) if key is not None else None
-        if route is None:
-            route = self._route(np.flatnonzero(message.speakers))
-            if key is not None:
-                self._routes[key] = route
-        receiver, sender = route
-        return Heard(receiver, sender, message.values[sender])
+        heard = _Broadcast(self, message.values, message.places)
+        return heard if self.observer is None else Heard(heard.receiver, heard.sender, heard.values)
 
-    def _route(self, speakers: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Return who hears whom when these speak, by receiver and then by sender."""
-        starts, degrees = self.network.indptr[speakers], self.network.degree[speakers]
-        sender = np.repeat(speakers, degrees)
-        within = np.arange(len(sender)) - np.repeat(np.cumsum(degrees) - degrees, degrees)
-        receiver = self.network.indices[np.repeat(starts, degrees) + within].astype(np.int64)
-        order = np.lexsort((sender, receiver))
-        return receiver[order], sender[order]
+    def route(self, places: Ints) -> tuple[Ints, Ints]:
+        """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""
+        few = self.network.devices <= REMEMBERED  # a tree speaks in the same order for every sum
+        key = places.tobytes() if few else b""
+        if few and key in self._routes:
+            return self._routes[key]
+        speakers = places if self.order is None else np.sort(self.order[places])
+        route = heard_from(self.network.indptr, self.network.indices, speakers, *self._scratch)
+        if few:
+            self._routes[key] = route
+        return route
+
+    @cached_property
+    def _scratch(self) -> NDArray[np.bool_]:
+        return np.zeros((2, self.network.devices), dtype=bool)
+
+    def places(self, rows: Ints) -> Ints:
+        """Return where rows of the network lie in memory."""
+        return rows if self._place is None else self._place[rows]
 
     def _pool(self, message: Pool) -> Pool:
-        return message  # the block is everybody: the server sees exactly this
+        """Hand everything over by row: the block is everybody, so the server sees exactly this."""
+        if self._place is None:
+            return message
+        pieces = (len(message.offsets) - 1) // self.network.devices
+        return Pool(*take_segments(message.values, message.offsets, self._place, pieces), message.oracle)
 
 
-class _Ledger:
-    """Adds up what each device sent: a broadcast to all neighbours counts once, as in the paper."""
+class _Broadcast:
+    """A `Heard` that is worked out when asked for: who takes values by sender needs no list of messages.
 
-    def __init__(self, devices: int, runs: int) -> None:
-        self.rounds = 0
-        self.runs = runs
-        self.everyone = [0.0, 0.0]  # numbers and bits that every device sent alike: most rounds only touch these
-        self.spoken: dict[bytes, tuple[float, float]] = {}  # the same for those who spoke, by who they were
-        self.numbers = np.zeros(devices)
-        self.bits = np.zeros(devices)
+    It reads the speakers' rows where they are, so it is to be read before these change.
+    """
 
-    def enter(self, message: Message) -> None:
-        width = 8 * message.values.dtype.itemsize
-        if isinstance(message, Sum | Max | Min):
-            self.rounds += 1
-            numbers = message.values[0].size / (1 if message.shared else self.runs)
-            self.everyone[0] += numbers
-            self.everyone[1] += numbers * width
-            return
-        if isinstance(message, Each):
-            self.rounds += 1
-            numbers = message.values[0].size / self.runs
-            key = message.speakers.tobytes()
-            tally = self.spoken.get(key) or (0.0, 0.0)
-            self.spoken[key] = (tally[0] + numbers, tally[1] + numbers * width)
-            if len(key) > REMEMBERED:
-                self._settle()
-        elif not message.oracle:
-            self.rounds += 2  # up to the server, and back
-            # the offsets may cut a device's values into trials: add them up per device
-            per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1) / self.runs
-            self.numbers += per_device
-            self.bits += per_device * width
+    def __init__(self, simulator: Simulator, table: NDArray[Any], places: Ints) -> None:
+        self._simulator, self._table, self._places = simulator, table, places
 
-    def _settle(self) -> None:
-        """Charge those who spoke."""
-        for key, (numbers, bits) in self.spoken.items():
-            speakers = np.flatnonzero(np.frombuffer(key, dtype=bool))
-            self.numbers[speakers] += numbers
-            self.bits[speakers] += bits
-        self.spoken.clear()
+    @cached_property
+    def _route(self) -> tuple[Ints, Ints]:
+        return self._simulator.route(self._places)
 
-    def cost(self) -> Cost:
-        self._settle()
-        return Cost(self.rounds, self.numbers + self.everyone[0], self.bits + self.everyone[1])
+    @property
+    def receiver(self) -> Ints:
+        return self._route[0]
+
+    @property
+    def sender(self) -> Ints:
+        return self._route[1]
+
+    @cached_property
+    def values(self) -> NDArray[Any]:
+        return self._table[self._simulator.places(self.sender)]
+
+    def said_by(self, senders: Ints) -> NDArray[Any]:
+        return self._table[self._simulator.places(senders)]

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.compiling import njit
+from conformesh.kernels.threads import alone, in_blocks
 
 
 def drift(
@@ -17,20 +18,23 @@ def drift(
     rows = len(x)
     table = x.reshape(rows, -1)
     heard = np.ascontiguousarray(neighbours, dtype=np.float64).reshape(rows, -1)
-    if sent is x:  # nothing was rounded; saying so lets the compiler vectorise
+    if sent is not x:
+        said = np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1)
+        in_blocks(lambda a, b: _drift(table[a:b], heard[a:b], said[a:b], strength[a:b], step), rows, 2 * table.size)
+    elif alone(2 * table.size):  # nothing was rounded; saying so lets the compiler vectorise
         _drift_own(table, heard, strength, step)
     else:
-        _drift(table, heard, np.ascontiguousarray(sent, dtype=np.float64).reshape(rows, -1), strength, step)
+        in_blocks(lambda a, b: _drift_own(table[a:b], heard[a:b], strength[a:b], step), rows, 2 * table.size)
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drift(x: Any, neighbours: Any, sent: Any, strength: Any, step: float) -> None:
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):
             x[k, m] += step * (neighbours[k, m] - strength[k] * sent[k, m])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _drift_own(x: Any, neighbours: Any, strength: Any, step: float) -> None:
     for k in range(x.shape[0]):
         for m in range(x.shape[1]):

@@ -133,3 +133,61 @@ def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np
                 has_child[indices[p]] = True
                 break
     return has_child
+
+
+@njit(cache=True, nogil=True)
+def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
+    """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
+    total = 0.0
+    for k in range(indptr.size - 1):
+        for p in range(indptr[k], indptr[k + 1]):
+            total += abs(place[k] - place[indices[p]])
+    return total / max(indices.size, 1)
+
+
+@njit(cache=True, nogil=True)
+def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, starts: Offsets) -> Rows:
+    """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
+    out = np.empty_like(indices)
+    for i in range(order.size):
+        at = starts[i]
+        for p in range(indptr[order[i]], indptr[order[i] + 1]):
+            out[at] = place[indices[p]]
+            at += 1
+    return out
+
+
+@njit(cache=True, nogil=True)
+def heard_from(
+    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: NDArray[np.bool_], near: NDArray[np.bool_]
+) -> tuple[Offsets, Offsets]:
+    """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
+
+    Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
+    """
+    count = 0
+    for k in speakers:
+        speaking[k] = True
+        count += indptr[k + 1] - indptr[k]
+    listeners = np.empty(count, np.int64)
+    found = 0
+    for k in speakers:
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if not near[j]:
+                near[j] = True
+                listeners[found] = j
+                found += 1
+    listeners = np.sort(listeners[:found])
+    receiver, sender = np.empty(count, np.int64), np.empty(count, np.int64)
+    at = 0
+    for j in listeners:
+        near[j] = False
+        for p in range(indptr[j], indptr[j + 1]):
+            if speaking[indices[p]]:
+                receiver[at] = j
+                sender[at] = indices[p]
+                at += 1
+    for k in speakers:
+        speaking[k] = False
+    return receiver, sender

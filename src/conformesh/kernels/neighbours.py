@@ -1,73 +1,81 @@
 """What neighbours' messages combine to: sums, weighted sums, maxima and minima over a graph in compressed rows.
 
-Every row is combined in ascending neighbour and on its own, so the bits depend neither on the number of threads nor on
-the engine. Messages arrive in the type that travelled (float16, float32, int8, ...) and are combined in float64 or
-int64.
+Every row is combined in the order of its neighbours in `indices` and on its own, so the bits depend neither on the
+number of threads nor on the engine. Messages arrive in the type that travelled (float16, float32, int8, ...) and are
+combined in float64 or int64.
 
-Large exchanges are cut into blocks of rows for a pool of threads; the compiled loops release the interpreter lock.
-Numba's own ``parallel=True`` is not used: its OpenMP layer kills a forked child and its workqueue layer aborts when two
-Python threads call it at once, and the engines do both. ``NUMBA_NUM_THREADS=1`` keeps everything on the calling thread.
+The loops read `indptr` and `indices` as unsigned integers: an index that cannot be negative needs no test for it, which
+halves the time of a sum of single numbers. Large exchanges are cut into blocks of rows (`threads`).
 """
 
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from functools import cache
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import njit, threads
+from conformesh.kernels.compiling import njit
+from conformesh.kernels.threads import alone, in_blocks
 
 Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
-THREADS = threads()
-PARALLEL_ABOVE = 1_000_000  # additions (directed edges x columns); handing work to a thread costs about 0.1 ms
+ONE, TWO, THREE, FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+
+
+@njit(cache=True, nogil=True)
+def _sum_of_one(indptr, indices, x, out):  # type: ignore[no-untyped-def]
+    for k in range(np.uint64(out.shape[0])):  # the usual message is one number: keep its sum in a register
+        total = x.dtype.type(0)
+        for p in range(indptr[k], indptr[k + ONE]):
+            total += x[indices[p], 0]
+        out[k, 0] = total
 
 
 @njit(cache=True, nogil=True)
 def _sum(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    if x.shape[1] == 1:  # the usual message is one number: keep its sum in a register
-        for k in range(out.shape[0]):
-            total = x.dtype.type(0)
-            for p in range(indptr[k], indptr[k + 1]):
-                total += x[indices[p], 0]
-            out[k, 0] = total
-        return
-    for k in range(out.shape[0]):
-        out[k, :] = 0
-        p = indptr[k]
-        while p + 4 <= indptr[k + 1]:  # four neighbours a pass, added in the same order: a quarter of the traffic
-            a, b, c, d = indices[p], indices[p + 1], indices[p + 2], indices[p + 3]
+    zero = x.dtype.type(0)
+    for k in range(np.uint64(out.shape[0])):
+        p, end = indptr[k], indptr[k + ONE]
+        if p + FOUR <= end:  # four neighbours a pass, added in the same order: a quarter of the traffic
+            a, b, c, d = indices[p], indices[p + ONE], indices[p + TWO], indices[p + THREE]
+            for m in range(x.shape[1]):
+                out[k, m] = (((zero + x[a, m]) + x[b, m]) + x[c, m]) + x[d, m]  # a sum starts at +0, also of -0
+            p += FOUR
+        else:
+            out[k, :] = 0
+        while p + FOUR <= end:
+            a, b, c, d = indices[p], indices[p + ONE], indices[p + TWO], indices[p + THREE]
             for m in range(x.shape[1]):
                 out[k, m] = (((out[k, m] + x[a, m]) + x[b, m]) + x[c, m]) + x[d, m]
-            p += 4
-        while p < indptr[k + 1]:
-            j = indices[p]
+            p += FOUR
+        if p + TWO <= end:
+            a, b = indices[p], indices[p + ONE]
             for m in range(x.shape[1]):
-                out[k, m] += x[j, m]
-            p += 1
+                out[k, m] = (out[k, m] + x[a, m]) + x[b, m]
+            p += TWO
+        if p < end:
+            a = indices[p]
+            for m in range(x.shape[1]):
+                out[k, m] += x[a, m]
 
 
 @njit(cache=True, nogil=True)
 def _weighted_sum(indptr, indices, weights, x, out):  # type: ignore[no-untyped-def]
     if x.shape[1] == 1:
-        for k in range(out.shape[0]):
+        for k in range(np.uint64(out.shape[0])):
             total = 0.0
-            for p in range(indptr[k], indptr[k + 1]):
+            for p in range(indptr[k], indptr[k + ONE]):
                 total += weights[p] * x[indices[p], 0]
             out[k, 0] = total
         return
-    for k in range(out.shape[0]):
+    for k in range(np.uint64(out.shape[0])):
         out[k, :] = 0
-        for p in range(indptr[k], indptr[k + 1]):
+        for p in range(indptr[k], indptr[k + ONE]):
             j = indices[p]
             w = weights[p]
             for c in range(x.shape[1]):
@@ -76,8 +84,8 @@ def _weighted_sum(indptr, indices, weights, x, out):  # type: ignore[no-untyped-
 
 @njit(cache=True, nogil=True)
 def _raise_to_max(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    for k in range(out.shape[0]):
-        for p in range(indptr[k], indptr[k + 1]):
+    for k in range(np.uint64(out.shape[0])):
+        for p in range(indptr[k], indptr[k + ONE]):
             j = indices[p]
             for c in range(x.shape[1]):
                 value = x[j, c]
@@ -87,8 +95,8 @@ def _raise_to_max(indptr, indices, x, out):  # type: ignore[no-untyped-def]
 
 @njit(cache=True, nogil=True)
 def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    for k in range(out.shape[0]):
-        for p in range(indptr[k], indptr[k + 1]):
+    for k in range(np.uint64(out.shape[0])):
+        for p in range(indptr[k], indptr[k + ONE]):
             j = indices[p]
             for c in range(x.shape[1]):
                 value = x[j, c]
@@ -96,33 +104,30 @@ def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
                     out[k, c] = value
 
 
-@cache
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork takes the pool object along but not its threads
-
-
 def _by_rows(kernel: Callable[..., None], indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
-    rows = len(out)
-    if THREADS == 1 or int(indptr[-1] - indptr[0]) * out.shape[1] <= PARALLEL_ABOVE:
-        kernel(indptr, indices, *rest, out)
+    starts, who = unsigned(indptr, indices)
+    work = int(indptr[-1] - indptr[0]) * out.shape[1]
+    if alone(work):
+        kernel(starts, who, *rest, out)
         return
-    cuts = np.searchsorted(indptr, np.linspace(indptr[0], indptr[-1], THREADS + 1))
-    cuts[0], cuts[-1] = 0, rows  # rows without neighbours at either end
-    first, *others = [(a, b) for a, b in pairwise(cuts) if a < b]
-    jobs = [_pool().submit(kernel, indptr[a : b + 1], indices, *rest, out[a:b]) for a, b in others]
-    kernel(indptr[: first[1] + 1], indices, *rest, out[: first[1]])
-    for job in jobs:
-        job.result()
+
+    def block(first: int, last: int) -> None:
+        kernel(starts[first : last + 1], who, *rest, out[first:last])
+
+    in_blocks(block, len(out), work, indptr)
+
+
+def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArray[np.uint32]]:
+    """View compressed rows as what they are: not negative; what has been viewed so before stays as it is."""
+    if indptr.dtype == np.uint64:
+        return indptr, indices  # type: ignore[return-value]
+    return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
 
 
 def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
     """Write ``sum over j in N_k of x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64."""
-    _by_rows(_sum, indptr, indices, x, out=out)
+    _by_rows(_sum_of_one if x.shape[1] == 1 else _sum, indptr, indices, x, out=out)
 
 
 def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
@@ -142,17 +147,22 @@ def neighbour_min(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
     _by_rows(_lower_to_min, indptr, indices, x, out=out)
 
 
-def sum_over_neighbours(indptr: Offsets, indices: Rows, x: Array, weights: Array | None = None) -> Array:
+def sum_over_neighbours(
+    indptr: Offsets, indices: Rows, x: Array, weights: Array | None = None, out: Array | None = None
+) -> Array:
     """Return ``sum over j in N_k of w_kj x_j`` for every row k.
 
     Parameters
     ----------
     indptr, indices
-        Compressed rows, ascending within a row. There may be fewer rows than `x` has: a block of devices and its halo.
+        Compressed rows; a row's neighbours are added in this order. There may be fewer rows than `x` has: a block of
+        devices and its halo.
     x
         Shape (devices, ...). Floats are added in float64, integers and booleans in int64.
     weights
         None for plain sums, or one number per directed edge in the order of `indices`; the answer is then float64.
+    out
+        Where to put the answer, if it has the right shape and type and is not `x`; otherwise it goes to new memory.
 
     Returns
     -------
@@ -165,7 +175,8 @@ def sum_over_neighbours(indptr: Offsets, indices: Rows, x: Array, weights: Array
     array([ 10, 101,  10])
     """
     values = _table(indptr, x, real=weights is not None)
-    out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
+    answer = _room(out, (len(indptr) - 1, *x.shape[1:]), values)
+    out = answer.reshape(len(answer), values.shape[1])
     if weights is None:
         neighbour_sum(indptr, indices, values, out)
     else:
@@ -173,7 +184,7 @@ def sum_over_neighbours(indptr: Offsets, indices: Rows, x: Array, weights: Array
         if factors.shape != indices.shape:
             raise ValueError(f"weights must be one per directed edge, shape {indices.shape}, got {factors.shape}")
         weighted_neighbour_sum(indptr, indices, factors, values, out)
-    return out.reshape(len(out), *x.shape[1:])
+    return answer
 
 
 def max_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
@@ -190,6 +201,12 @@ def min_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
     out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
     neighbour_min(indptr, indices, values, out)
     return out.reshape(len(out), *x.shape[1:])
+
+
+def _room(out: Array | None, shape: tuple[int, ...], x: Array) -> Array:
+    """Return `out` if the answer fits into it and nobody reads there, else new memory."""
+    fits = out is not None and out.shape == shape and out.dtype == x.dtype and out.flags.c_contiguous
+    return out if fits and out is not None and not np.may_share_memory(out, x) else np.empty(shape, x.dtype)
 
 
 def _table(indptr: Offsets, x: Array, real: bool = False) -> Array:

@@ -21,6 +21,7 @@ import numpy as np
 
 from conformesh.kernels.compiling import njit
 from conformesh.kernels.segments import bisect_right
+from conformesh.kernels.threads import alone, in_blocks
 
 REACH = 37.0  # sigma(-37) = 8.5e-17: below half an ulp of the 1 it is compared with
 DEGREE = 16  # Bernstein ellipse of rho = pi + sqrt(pi^2 + 1) = 6.4: 6.4^-16 = 1e-13
@@ -30,7 +31,7 @@ NEWTON_STEPS = 200  # two halvings for each bit of a float64 at the very most, i
 _NODES = np.cos(np.pi * (np.arange(DEGREE + 1) + 0.5) / (DEGREE + 1))
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
     """Return [first, last): the scores within `reach` of s; with REACH / kappa all others are 0 or 1 in float64."""
     first = bisect_right(values, start, stop, s - reach)
@@ -38,7 +39,7 @@ def _window(values: Any, start: int, stop: int, s: float, reach: float) -> Any:
     return first, last
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
     """Sum sigma and its derivative in s over the window: the slope of the smoothed loss ([Wen2025] Eq. (8))."""
     total = 0.0
@@ -52,7 +53,7 @@ def _direct(values: Any, first: int, last: int, s: float, kappa: float) -> Any:
     return total, kappa * slope
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _interpolate(values: Any, first: int, last: int, centre: float, kappa: float, coefficients: Any) -> None:
     """Fill the Chebyshev coefficients of F on [centre - 1/kappa, centre + 1/kappa], window sum only."""
     n = DEGREE + 1
@@ -70,7 +71,7 @@ def _interpolate(values: Any, first: int, last: int, centre: float, kappa: float
         coefficients[k] = c * (1.0 if k == 0 else 2.0) / n
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _chebyshev(coefficients: Any, t: float) -> Any:
     """Evaluate the interpolant and its derivative in t by Clenshaw's recurrence."""
     b1 = b2 = d1 = d2 = 0.0
@@ -80,7 +81,7 @@ def _chebyshev(coefficients: Any, t: float) -> Any:
     return coefficients[0] + t * b1 - b2, b1 + t * d1 - d2
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def _solve(
     values: Any, start: int, stop: int, kappa: float, slope: float, rhs: float, x: float, centre: Any, coefficients: Any
 ) -> float:
@@ -126,7 +127,6 @@ def _solve(
     return x
 
 
-@njit(cache=True)
 def admm_step(
     values: Any,
     offsets: Any,
@@ -148,17 +148,49 @@ def admm_step(
     Problem p uses the segment ``p // repeats`` (the trailing axis of alphas shares a device's scores); all other arrays
     are flat over problems. `own` is what the device sent and `neighbours` the sum of what it heard. `centres`
     (problems, 1) and `coefficients` (problems, DEGREE + 2) remember the interpolants between rounds; start with
-    centres = nan.
+    centres = nan. Problems are solved on their own, in blocks on several threads where there are many.
     """
+    per_problem = (kappa, slope, half_c, degree, fixed, own, neighbours, duals, s, centres, coefficients)
+    work = 200 * len(s)  # a few Newton steps with a few exponentials each
+    if alone(work):  # a small network takes thousands of such steps: no slices, no closure
+        _admm_steps(values, offsets, repeats, 0, *per_problem)
+        return
+
+    def block(first: int, last: int) -> None:
+        _admm_steps(values, offsets, repeats, first, *(part[first:last] for part in per_problem))
+
+    in_blocks(block, len(s), work)
+
+
+@njit(cache=True, nogil=True)
+def _admm_steps(
+    values: Any,
+    offsets: Any,
+    repeats: int,
+    first: int,
+    kappa: Any,
+    slope: Any,
+    half_c: Any,
+    degree: Any,
+    fixed: Any,
+    own: Any,
+    neighbours: Any,
+    duals: Any,
+    s: Any,
+    centres: Any,
+    coefficients: Any,
+) -> None:
+    """Take the steps of problems first, first + 1, ...; all arrays after `first` hold these problems only."""
     for p in range(len(s)):
         duals[p] += half_c[p] * (degree[p] * own[p] - neighbours[p])
         rhs = fixed[p] - duals[p] + half_c[p] * (degree[p] * own[p] + neighbours[p])
-        start = offsets[p // repeats]
-        stop = offsets[p // repeats + 1]
+        segment = (first + p) // repeats
+        start = offsets[segment]
+        stop = offsets[segment + 1]
         s[p] = _solve(values, start, stop, kappa[p], slope[p], rhs, s[p], centres[p], coefficients[p])
 
 
-@njit(cache=True)
+@njit(cache=True, nogil=True)
 def minimise(values: Any, kappa: float, target: float, mu: float, s0: float) -> float:
     """Return the minimiser of the smoothed, regularised pinball loss of sorted scores ([Wen2025] Eq. (9)).
 

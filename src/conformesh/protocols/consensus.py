@@ -38,7 +38,7 @@ def gossip(
         edge, strength, step = weights.edge[site.edge_rows], weights.strength[site.here], eta
     for _ in range(rounds):
         sent = wire(x)
-        neighbours = yield Sum(sent, edge)  # sum over j in N_k of W_kj x_j(t)
+        neighbours = yield Sum(sent, edge, brief=True)  # sum over j in N_k of W_kj x_j(t)
         drift(x, neighbours, sent, strength, step)  # x_k += eta sum_j W_kj (x_j - x_k)
     return x
 
@@ -60,15 +60,15 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
 def largest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise maximum over all devices, in as many rounds as the diameter."""
     for _ in range(site.network.diameter):
-        x = yield Max(x)
-    return x
+        x = yield Max(x, brief=True)
+    return np.array(x)  # an answer to a brief question does not last
 
 
 def smallest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
     for _ in range(site.network.diameter):
-        x = yield Min(x)
-    return x
+        x = yield Min(x, brief=True)
+    return np.array(x)  # an answer to a brief question does not last
 
 
 def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:

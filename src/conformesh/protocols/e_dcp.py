@@ -155,7 +155,7 @@ def search(
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
-        counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
+        counts = yield from _counted(samples, brackets, which, pivots, total, most)
         brackets.shrink(which, pivots, counts.T)
         if settle:
             enough = counts[0] >= brackets.rank[which]
@@ -170,7 +170,7 @@ def search(
         else:
             which = np.flatnonzero(brackets.open)
             pivots = brackets.pivots(which, width)
-            counts = (yield from total(_count(samples, brackets, which, pivots), most))[0]
+            counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
     return brackets
 
@@ -198,9 +198,12 @@ def _ladder(low: float, high: float, problems: int) -> Floats:
     return np.tile(np.array([low - 6 * step, low, high, high + 6 * step]), (problems, 1))
 
 
-def _count(samples: Samples, brackets: Brackets, which: Ints, pivots: Ints) -> Ints:
-    """Count own scores at or below every pivot: (devices here, width, problems)."""
-    return samples.counts_of(brackets.trial[which], from_keys(pivots))
+def _counted(
+    samples: Samples, brackets: Brackets, which: Ints, pivots: Ints, total: Total, most: int
+) -> Protocol[Ints]:
+    """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
+    counts: Ints = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
+    return np.asarray(counts[0], dtype=np.int64)
 
 
 def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total: Total, most: int) -> Protocol[None]:
@@ -212,8 +215,8 @@ def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total
     brackets.close(which[~above], answer[~above], brackets.at_high[which[~above]])
     if above.any():
         rest = which[above]
-        counts = yield from total(_count(samples, brackets, rest, answer[above][:, None]), most)
-        brackets.close(rest, answer[above], counts[0, 0])
+        counts = yield from _counted(samples, brackets, rest, answer[above][:, None], total, most)
+        brackets.close(rest, answer[above], counts[0])
 
 
 def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Protocol[None]:

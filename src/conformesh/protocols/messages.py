@@ -6,6 +6,9 @@ never opens a socket, reads a clock or draws a random number of its own, so the 
 The first axis of `values` is always the devices hosted here. The *dtype* of `values` is what travels: float16, float32
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
 neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
+
+A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
+answer is not written to. An engine may then use the same memory for every round; none has to.
 """
 
 from __future__ import annotations
@@ -34,11 +37,14 @@ class Sum:
         `Network.indices`: the receiver knows its own weights, so they cost nothing on the wire.
     shared
         True if the values are the same for all independent runs that ride along, so that each of them pays in full.
+    brief
+        True if the answer may live in memory that the next question uses again.
     """
 
     values: Array
     weights: NDArray[np.float64] | None = None
     shared: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +53,7 @@ class Max:
 
     values: Array
     shared: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -55,17 +62,33 @@ class Min:
 
     values: Array
     shared: bool = False
+    brief: bool = False
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Each:
     """Ask for every speaking neighbour's own message, kept apart.
 
-    `speakers` marks who says something this round; a silent device costs nothing. The answer is a `Heard`.
+    `who` says something this round: a mask over the devices here or, where few of many speak, their places among these,
+    ascending. A silent device costs nothing. The answer is a `Heard`.
     """
 
     values: Array
-    speakers: NDArray[np.bool_]
+    who: NDArray[Any]
+
+    @property
+    def speakers(self) -> NDArray[np.bool_]:
+        """Who speaks, as a mask over the devices here."""
+        if self.who.dtype == np.bool_:
+            return self.who
+        mask = np.zeros(len(self.values), dtype=np.bool_)
+        mask[self.who] = True
+        return mask
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Who speaks, as places among the devices here, ascending."""
+        return np.flatnonzero(self.who) if self.who.dtype == np.bool_ else self.who
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +98,11 @@ class Heard:
     receiver: NDArray[np.int64]
     sender: NDArray[np.int64]
     values: Array
+
+    def said_by(self, senders: NDArray[np.int64]) -> Array:
+        """Return what each of these senders (global rows) said; each of them was heard here."""
+        order = np.argsort(self.sender, kind="stable")
+        return self.values[order[np.searchsorted(self.sender, senders, sorter=order)]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -251,7 +251,7 @@ def admm(
         )
         sent = wire(s.reshape(shape))
         own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
-        neighbours = (yield Sum(sent)).reshape(-1)
+        neighbours = (yield Sum(sent, brief=True)).reshape(-1)
         if loops:
             neighbours = neighbours + loops * own
     return s.reshape(shape)

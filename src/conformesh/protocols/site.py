@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +25,8 @@ class Site:
     network
         The map. Methods that must do without it estimate what they need by message passing.
     here
-        Rows of the devices hosted here, ascending.
+        Rows of the devices hosted here: ascending or, where all of them are, in the order in which they lie in memory.
+        What is "here" below stands in this order.
     sizes
         How many scores every device of the network holds, shape (devices, trials).
     """
@@ -60,15 +62,29 @@ class Site:
 
     def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return where devices hosted here stand in `here`."""
-        return rows if len(self.here) == self.devices else np.searchsorted(self.here, rows)
+        if len(self.here) < self.devices:
+            return np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
+        place: NDArray[np.int64] | None = self._place
+        if place is None:
+            return rows
+        found: NDArray[np.int64] = place[rows]
+        return found
+
+    @cached_property
+    def _place(self) -> NDArray[np.int64] | None:
+        """Where every row stands, if not in its own place; for a site that hosts everybody."""
+        if (self.here == np.arange(self.devices)).all():
+            return None
+        place = np.empty(self.devices, dtype=np.int64)
+        place[self.here] = np.arange(self.devices)
+        return place
 
     @property
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
-        if len(self.here) == self.devices:
-            return np.arange(len(self.network.indices))
-        starts, stops = self.network.indptr[self.here], self.network.indptr[self.here + 1]
-        return np.concatenate([np.arange(a, b) for a, b in zip(starts, stops, strict=True)] or [np.arange(0)])
+        starts, degree = self.network.indptr[self.here], self.network.degree[self.here]
+        shift: NDArray[np.int64] = np.repeat(starts - (np.cumsum(degree) - degree), degree)
+        return np.arange(len(shift)) + shift
 
     def ranks(self, alphas: tuple[Fraction, ...], devices: int | None = None) -> NDArray[np.int64]:
         """Return the required rank of every (trial, alpha)."""

@@ -18,7 +18,10 @@ NARROW, WIDE = int(np.iinfo(np.int16).max), int(np.iinfo(np.int32).max)
 
 
 class Total(TypingProtocol):
-    """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all."""
+    """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all.
+
+    The answer's integers are as wide as `largest` asks for, not always int64, and may take the memory of `values`.
+    """
 
     def __call__(self, values: Ints, largest: int | None = None) -> Protocol[Ints]:
         """Return the protocol; `largest` is a known upper bound of any sum, so that integers travel in few bits."""
@@ -66,7 +69,7 @@ class Aggregator:
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
     """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
-    return values.astype(narrow_type(largest))
+    return values.astype(narrow_type(largest), copy=False)
 
 
 def narrow_type(largest: int | None) -> np.dtype[Any]:

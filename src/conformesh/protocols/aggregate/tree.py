@@ -2,7 +2,7 @@
 
 The root is the first device of the roster (the smallest id). It speaks; whoever hears for the first time takes the
 smallest speaker as parent and speaks next, naming its parent, so that parents learn their children. Then each sum goes
-up the levels and the total comes down.
+up the levels and the total comes down. Every round touches only those who speak and those who listen to them.
 
 Assumes     graph connected; the root's eccentricity known (how many rounds to wait)
 Guarantees  integers added as integers: exact, at any size
@@ -11,39 +11,58 @@ Message     one number once to build; then at most two per number and sum. Silen
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from itertools import pairwise
+
 import numpy as np
 
+from conformesh.kernels.segments import add_rows
 from conformesh.protocols.aggregate.base import Ints, Price, Total, narrow
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.site import Site
 
 
+@dataclass(frozen=True, eq=False)
+class _Level:
+    """The devices of one level of the tree and those just above it, as far as they are here.
+
+    Attributes
+    ----------
+    members
+        Their places among the devices here, ascending.
+    above
+        The parent (global row) of each member.
+    children
+        Global rows of this level's devices whose parent is here.
+    parents
+        The place here of each child's parent.
+    speaking_down
+        Places of the members that have a child.
+    """
+
+    members: Ints
+    above: Ints
+    children: Ints
+    parents: Ints
+    speaking_down: Ints
+
+
 def tree_total(site: Site) -> Protocol[Total]:
     """Build the tree by messages, then add up over it."""
-    depth = site.network.root_depth
-    parent, level, children = yield from _grow(site, depth)
-    has_child = np.zeros(len(site.here), dtype=bool)
-    for _, parents in children.values():
-        has_child[parents] = True
-    up = {at: level == at for at in range(1, depth + 1)}
-    down = {at: (level == at) & has_child for at in range(depth)}
-    taken: _Routes = {}
+    levels = yield from _grow(site, site.network.root_depth)
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = narrow(values, largest)  # a copy; no partial sum exceeds `largest`
-        for at in range(depth, 0, -1):  # up: children of one level speak at the same time
-            heard = yield Each(x, up[at])
-            mine, parents = children[at]
-            np.add.at(x, parents, heard.values[mine])
-        for at in range(depth):  # down: a device that has heard the total passes it on
-            heard = yield Each(x, down[at])
-            if at not in taken:  # who takes what from whom is the same for every sum
-                receiver = site.local(heard.receiver)
-                mine = np.flatnonzero((parent[receiver] == heard.sender) & (level[receiver] == at + 1))
-                taken[at] = (mine, receiver[mine])
-            mine, receiver = taken[at]
-            x[receiver] = heard.values[mine]
-        return x.astype(np.int64)
+        x = np.ascontiguousarray(narrow(values, largest))  # no partial sum exceeds `largest`
+        table = x.reshape(len(x), -1)
+        for level in reversed(levels[1:]):  # up: children of one level speak at the same time
+            heard = yield Each(x, level.members)
+            if len(level.children):
+                add_rows(table, level.parents, heard.said_by(level.children).reshape(-1, table.shape[1]))
+        for level, below in pairwise(levels):  # down: who has heard the total passes it on
+            heard = yield Each(x, level.speaking_down)
+            if len(below.members):
+                x[below.members] = heard.said_by(below.above)
+        return x
 
     return total
 
@@ -54,20 +73,26 @@ def tree_price(site: Site) -> Price:
     return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
 
 
-_Routes = dict[int, tuple[Ints, Ints]]  # by level: which of the messages heard, and for which device here
-
-
-def _grow(site: Site, depth: int) -> Protocol[tuple[Ints, Ints, _Routes]]:
-    """Return each device's parent and level, and for each level which of the messages heard come from a child."""
-    parent = np.full(len(site.here), -1, dtype=np.int64)
-    level = np.where(site.here == 0, 0, -1)
-    children: _Routes = {}
-    for at in range(depth + 1 if depth else 0):
-        heard = yield Each(parent.astype(np.int32), level == at)
+def _grow(site: Site, depth: int) -> Protocol[list[_Level]]:
+    """Build the tree, level by level, and return its levels."""
+    parent = np.full(len(site.here), -1, dtype=np.int32)
+    found = site.here == 0
+    has_child = np.zeros(len(site.here), dtype=bool)
+    members = np.flatnonzero(found)
+    grown: list[tuple[Ints, Ints, Ints]] = []
+    for _ in range(depth + 1 if depth else 0):
+        heard = yield Each(parent, members)
+        mine = np.flatnonzero(heard.values == heard.receiver)  # who names me as its parent
+        parents = site.local(heard.receiver[mine])
+        has_child[parents] = True
+        grown.append((members, heard.sender[mine], parents))
         receiver = site.local(heard.receiver)
-        mine = np.flatnonzero(heard.values == heard.receiver)
-        children[at] = (mine, receiver[mine])
-        new, first = np.unique(receiver[level[receiver] < 0], return_index=True)  # sorted by receiver, then sender
-        parent[new] = heard.sender[level[receiver] < 0][first]
-        level[new] = at + 1
-    return parent, level, children
+        first = np.flatnonzero(~found[receiver])
+        new, at = np.unique(receiver[first], return_index=True)  # of a receiver's speakers the smallest comes first
+        parent[new] = heard.sender[first][at]
+        found[new] = True
+        members = new
+    return [
+        _Level(members, parent[members].astype(np.int64), children, parents, members[has_child[members]])
+        for members, children, parents in grown
+    ]

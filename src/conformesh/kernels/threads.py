@@ -1,0 +1,68 @@
+"""Loops cut into blocks of rows for a pool of threads; the compiled loops release the interpreter lock.
+
+Numba's own ``parallel=True`` is not used: its OpenMP layer kills a forked child and its workqueue layer aborts when two
+Python threads call it at once, and the engines do both. Every row is computed on its own, so the bits do not depend on
+the number of threads. ``NUMBA_NUM_THREADS=1`` keeps everything on the calling thread; joblib's workers set it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.compiling import threads
+
+THREADS = threads()
+PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
+
+
+@cache
+def _pool() -> ThreadPoolExecutor:
+    return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # a fork takes the pool object along but not its threads
+
+
+def alone(work: int) -> bool:
+    """Say whether so much work (additions) is better done on the calling thread."""
+    return THREADS == 1 or work <= PARALLEL_ABOVE
+
+
+def in_blocks(job: Callable[[int, int], Any], rows: int, work: int, ends: NDArray[np.int64] | None = None) -> None:
+    """Call ``job(first, last)`` for blocks that together are all rows, at the same time when there is enough to do.
+
+    Parameters
+    ----------
+    job
+        Works on the rows first, ..., last - 1 and on nothing that another block writes; must not call `in_blocks`.
+    rows
+        How many rows there are.
+    work
+        About how many additions all of them take.
+    ends
+        Where each row's share of the work begins and ends, shape (rows + 1,), ascending; None for equal shares.
+    """
+    if alone(work):
+        job(0, rows)
+        return
+    if ends is None:
+        cuts = np.linspace(0, rows, THREADS + 1).astype(np.int64)
+    else:
+        cuts = np.searchsorted(ends, np.linspace(ends[0], ends[-1], THREADS + 1).astype(ends.dtype))
+        cuts[0], cuts[-1] = 0, rows  # rows without work at either end
+    first, *others = [(a, b) for a, b in pairwise(cuts.tolist()) if a < b] or [(0, rows)]
+    waiting = [_pool().submit(job, a, b) for a, b in others]
+    try:
+        job(*first)
+    finally:
+        for block in waiting:
+            block.result()
