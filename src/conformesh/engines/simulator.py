@@ -7,19 +7,21 @@ runs may ride along in trailing axes; `runs` says how many, so that the ledger s
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.certificate import Cost
+from conformesh.engines.base import Observer
+from conformesh.engines.ledger import REMEMBERED, Ledger
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
 from conformesh.network import Network
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 
 T = TypeVar("T")
-REMEMBERED = 4096  # devices up to which routes are remembered: a tree speaks in the same order for every sum
-Observer = Callable[[int, Message, Any], None]
+__all__ = ["Observer", "Simulator"]
 
 
 class Simulator:
@@ -45,9 +47,30 @@ class Simulator:
             Pool: self._pool,
         }
 
+    @property
+    def here(self) -> NDArray[np.int64]:
+        """Rows of the devices hosted here: all of them."""
+        return np.arange(self.network.devices)
+
+    @property
+    def blocks(self) -> list[NDArray[np.int64]]:
+        """Rows of the devices in each block: one block holds them all."""
+        return [self.here]
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every block has: there is one."""
+        return [mine]
+
+    def together(self) -> AbstractContextManager[None]:
+        """Guard work that must succeed on every block: nothing to guard."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Give back what the engine holds: nothing."""
+
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Return what the protocol returns, and what one of its `runs` cost."""
-        ledger = _Ledger(self.network.devices, runs)
+        ledger = Ledger(self.network.devices, runs)
         answer: Any = None
         while True:
             try:
@@ -92,50 +115,3 @@ class Simulator:
 
     def _pool(self, message: Pool) -> Pool:
         return message  # the block is everybody: the server sees exactly this
-
-
-class _Ledger:
-    """Adds up what each device sent: a broadcast to all neighbours counts once, as in the paper."""
-
-    def __init__(self, devices: int, runs: int) -> None:
-        self.rounds = 0
-        self.runs = runs
-        self.everyone = [0.0, 0.0]  # numbers and bits that every device sent alike: most rounds only touch these
-        self.spoken: dict[bytes, tuple[float, float]] = {}  # the same for those who spoke, by who they were
-        self.numbers = np.zeros(devices)
-        self.bits = np.zeros(devices)
-
-    def enter(self, message: Message) -> None:
-        width = 8 * message.values.dtype.itemsize
-        if isinstance(message, Sum | Max | Min):
-            self.rounds += 1
-            numbers = message.values[0].size / (1 if message.shared else self.runs)
-            self.everyone[0] += numbers
-            self.everyone[1] += numbers * width
-            return
-        if isinstance(message, Each):
-            self.rounds += 1
-            numbers = message.values[0].size / self.runs
-            key = message.speakers.tobytes()
-            tally = self.spoken.get(key) or (0.0, 0.0)
-            self.spoken[key] = (tally[0] + numbers, tally[1] + numbers * width)
-            if len(key) > REMEMBERED:
-                self._settle()
-        elif not message.oracle:
-            self.rounds += 2  # up to the server, and back
-            # the offsets may cut a device's values into trials: add them up per device
-            per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1) / self.runs
-            self.numbers += per_device
-            self.bits += per_device * width
-
-    def _settle(self) -> None:
-        """Charge those who spoke."""
-        for key, (numbers, bits) in self.spoken.items():
-            speakers = np.flatnonzero(np.frombuffer(key, dtype=bool))
-            self.numbers[speakers] += numbers
-            self.bits[speakers] += bits
-        self.spoken.clear()
-
-    def cost(self) -> Cost:
-        self._settle()
-        return Cost(self.rounds, self.numbers + self.everyone[0], self.bits + self.everyone[1])

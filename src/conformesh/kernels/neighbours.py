@@ -95,6 +95,12 @@ def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
                     out[k, c] = value
 
 
+def limit_threads(most: int) -> None:
+    """Use at most so many threads from now on: several processes on one machine share its cores."""
+    global THREADS  # noqa: PLW0603 - one setting for the process, like the variable it starts from
+    THREADS = max(1, min(THREADS, most))
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")

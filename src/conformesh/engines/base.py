@@ -1,0 +1,65 @@
+"""What a calibration asks of an engine: to host a block of devices, drive a protocol, and compare notes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.certificate import Cost
+from conformesh.network import Network
+from conformesh.protocols.messages import Message
+from conformesh.protocols.messages import Protocol as Messages
+
+T = TypeVar("T")
+Observer = Callable[[int, Message, Any], None]
+
+
+class Engine(Protocol):
+    """Drives protocols for a block of the devices of one network.
+
+    Attributes
+    ----------
+    network
+        Who may talk to whom.
+    blocks
+        Which rows each block hosts, ascending; all blocks together are the network.
+    here
+        The rows hosted here: one of the blocks.
+    """
+
+    network: Network
+
+    @property
+    def blocks(self) -> Sequence[NDArray[np.int64]]: ...  # noqa: D102 - described above
+
+    @property
+    def here(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+    def run(self, protocol: Messages[T], runs: int = 1) -> tuple[T, Cost]:
+        """Return what the protocol returns for this block, and what one of its `runs` cost every device."""
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every block has, in the order of `blocks`: for results, outside the protocol and its cost."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Guard work that must succeed on every block: what fails on one of them only ends them all."""
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
+
+def held_here(engine: Engine, devices: Sequence[T]) -> list[T]:
+    """Return what the devices hosted here hold, of a list that names all devices, or those here only."""
+    if len(devices) == engine.network.devices:
+        return [devices[row] for row in engine.here]
+    if len(devices) != len(engine.here):
+        here = "" if len(engine.here) == engine.network.devices else f", or for the {len(engine.here)} of this rank"
+        raise ValueError(
+            f"the network {engine.network.name!r} has {engine.network.devices} devices but scores came for "
+            f"{len(devices)}; pass one array per device{here} (empty where a device has none)"
+        )
+    return [*devices]
