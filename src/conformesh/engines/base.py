@@ -25,6 +25,8 @@ class Engine(Protocol):
     ----------
     network
         Who may talk to whom.
+    observer
+        Called after every round with (round, message, answer) of the devices here.
     blocks
         Which rows each block hosts, ascending; all blocks together are the network.
     here
@@ -32,6 +34,7 @@ class Engine(Protocol):
     """
 
     network: Network
+    observer: Observer | None
 
     @property
     def blocks(self) -> Sequence[NDArray[np.int64]]: ...  # noqa: D102 - described above

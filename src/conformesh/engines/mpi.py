@@ -19,7 +19,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -74,9 +74,10 @@ class Mpi:
     ) -> None:
         self.mpi = needs_mpi()
         self.network, self.observer = network, observer
-        self.comm, neighbours_on_host = _private(self.mpi, self.mpi.COMM_WORLD if comm is None else comm)
+        self.channels = own_channels(self.mpi, self.mpi.COMM_WORLD if comm is None else comm)
+        self.comm = self.channels.data
         self.rank, self.ranks = self.comm.rank, self.comm.size
-        limit_threads(max((os.cpu_count() or 1) // neighbours_on_host, 1))  # ranks of one machine share its cores
+        limit_threads(max((os.cpu_count() or 1) // self.channels.on_host, 1))  # ranks of one machine share its cores
         self.owners = self._hosted(owners, partition)
         self.blocks: list[Ints] = [np.flatnonzero(self.owners == rank) for rank in range(self.ranks)]
         self.halo = Halo.of(network, self.owners, self.rank)
@@ -125,7 +126,7 @@ class Mpi:
     @contextmanager
     def together(self) -> Iterator[None]:
         """Guard work that must succeed on every rank: what fails on one of them only ends the job."""
-        with stops_the_job(self.mpi, self.comm):
+        with stops_the_job(self.channels):
             yield
 
     def close(self) -> None:
@@ -270,23 +271,50 @@ def needs_mpi() -> Any:
     return MPI
 
 
+class Channels(NamedTuple):
+    """Communicators of our own with the ranks of a given one, and how many of these share this machine.
+
+    Failures have one to themselves: the others' next message may be anything.
+    """
+
+    data: Any
+    failures: Any
+    on_host: int
+
+
+_KEYS: dict[str, int] = {}
+
+
+def own_channels(mpi: Any, comm: Any) -> Channels:
+    """Return our communicators for these ranks, made when first asked for; all ranks must ask."""
+    if "channels" not in _KEYS:
+        _KEYS["channels"] = mpi.Comm.Create_keyval()
+    found: Channels | None = comm.Get_attr(_KEYS["channels"])
+    if found is None:
+        host = comm.Split_type(mpi.COMM_TYPE_SHARED)
+        found = Channels(comm.Dup(), comm.Dup(), host.size)
+        host.Free()
+        comm.Set_attr(_KEYS["channels"], found)
+    return found
+
+
 @contextmanager
-def stops_the_job(mpi: Any, comm: Any) -> Iterator[None]:
+def stops_the_job(channels: Channels) -> Iterator[None]:
     """Let an error that all ranks meet pass; print one that others do not meet, and stop the job with exit code 1."""
     try:
         yield
     except Exception as error:
         if not getattr(error, "on_all_ranks", False):
-            if not _all_failed(comm):
-                _say_once(error, comm)
-                comm.Abort(1)
+            if not _all_failed(channels.failures):
+                _say_once(error, channels.failures)
+                channels.failures.Abort(1)
             error.on_all_ranks = True  # type: ignore[attr-defined]
         raise
 
 
-def _all_failed(comm: Any) -> bool:
+def _all_failed(failures: Any) -> bool:
     """Wait a little for the other ranks to fail too."""
-    meeting, deadline = comm.Ibarrier(), time.monotonic() + PATIENCE
+    meeting, deadline = failures.Ibarrier(), time.monotonic() + PATIENCE
     while not meeting.Test():
         if time.monotonic() > deadline:
             return False
@@ -300,22 +328,6 @@ def _say_once(error: Exception, comm: Any) -> None:
         traceback.print_exception(error, file=stream)
     words = " ".join(str(error).split()) or type(error).__name__
     print(f"error: rank {comm.rank} of {comm.size}: {words}", file=stream, flush=True)
-
-
-_KEPT: dict[Any, int] = {}
-
-
-def _private(mpi: Any, comm: Any) -> tuple[Any, int]:
-    """Return a communicator of our own with the same ranks, made once, and how many ranks share this machine."""
-    if "key" not in _KEPT:
-        _KEPT["key"] = mpi.Comm.Create_keyval()
-    found: tuple[Any, int] | None = comm.Get_attr(_KEPT["key"])
-    if found is None:
-        host = comm.Split_type(mpi.COMM_TYPE_SHARED)
-        found = (comm.Dup(), host.size)
-        host.Free()
-        comm.Set_attr(_KEPT["key"], found)
-    return found
 
 
 def _table(values: Array) -> Array:
