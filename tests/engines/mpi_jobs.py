@@ -6,44 +6,20 @@ Every job ends with one JSON object on the standard output of rank 0.
 import json
 import sys
 import time
+import warnings
 
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import METHODS, Network, Samples, calibrate, calibrate_batch, calibrate_several
+from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
+from conformesh.engines.exchange import DifferentQuestions
 from conformesh.engines.partition import PARTITIONS
-from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
+from tests.engines.mpi_cases import CASES, NETWORKS, name_of
 
 COMM = MPI.COMM_WORLD
-OPTIONS = {
-    "e-dcp": [{"aggregate": name, "width": 2} for name in AGGREGATORS] + [{}, {"prefer": "rounds"}],
-    "q-dcp": [
-        {"rounds": 20},
-        {"rounds": 20, "s0": "min", "wire": 32},
-        {"rounds": 5, "bound": "paper", "spectrum": "estimated"},
-        {"rounds": 20, "averaging": 5, "continuation": 2},
-        *({"rounds": 5, "averaging": 5, "certify": True, "aggregate": name} for name in AGGREGATORS),
-    ],
-    "h-dcp": [
-        {"bins": 20},
-        {"bins": 20, "rounds": 3},  # too few: devices differ, some notes are one rank's only
-        {"bins": 20, "rounds": 25, "weights": "metropolis", "wire": 16},
-        {"bins": 5, "spectrum": "estimated"},
-        {"bins": 20, "consensus": "chebyshev", "bound": "row"},
-        {"bins": 20, "consensus": "finite-time"},
-    ],
-    "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],
-    "fedcp-qq": [{}, {"wire": 16}],
-    "average": [{}, {"spectrum": "estimated"}],
-}
-CASES = [(method, options) for method in METHODS for options in OPTIONS.get(method, [{}])]
-NETWORKS = {
-    "star": Network.star(8),
-    "torus": Network.torus(4, 3),
-    "random": Network.of("erdos-renyi", 14, seed=3, p=0.5),
-}
 
 
 def scores_of(network, trials=1):
@@ -83,7 +59,7 @@ def equal_bits():
         mine = Samples.of_trials([[trial[row] for row in engine.here] for trial in trials])
         for method, options in CASES:
             ours = calibrate_batch(mine, network, (0.3, 0.5), method, engine=engine, **options)
-            name = "-".join([where, method, *(f"{key}={value}" for key, value in options.items())])
+            name = name_of(where, method, options)
             if COMM.rank == 0:
                 right = calibrate_batch(Samples.of_trials(trials), network, (0.3, 0.5), method, **options)
             found[name] = different(ours, right if COMM.rank == 0 else ours)
@@ -165,6 +141,7 @@ def whole_results():
     network = NETWORKS["torus"]
     (scores,) = scores_of(network)
     groups = [np.arange(len(own)) % 3 for own in scores]
+    warnings.simplefilter("ignore", TooFewScores)  # of one group
     right = calibrate(scores, network, 0.3).to_dict()
     several = calibrate_several(scores, network, (0.3, 0.5), groups=groups).to_dict()
     rounds = []
@@ -174,15 +151,58 @@ def whole_results():
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
         "observed": rounds == [*range(1, right["cost"]["rounds"] + 1)],
-        "groups": without_time(
-            calibrate_several(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict()
-        )
+        "groups": without_time(calibrate_several(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict())
         == without_time(several),
     }
-    for _ in range(3000):  # more engines than MPI has room for at once
-        Mpi(network, owners=engine.owners).close()
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
+
+
+def many_engines():
+    """Make more engines than MPI has room for at once: each gives back what it took."""
+    network = NETWORKS["torus"]
+    owners = np.arange(network.devices) % COMM.size
+    for _ in range(3000):
+        Mpi(network, owners=owners).close()
+    return {"made": 3000}
+
+
+def loading(folder):
+    """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
+    found = {}
+    for source in ("scores.csv", "parts", "hive", "arrays"):
+        held, engine = Ranks(MPI).load(f"{folder}/{source}", "site", around)
+        ids = tuple(engine.network.ids[row] for row in engine.here)
+        mine = [sorted(own.tolist()) for own in held.for_devices(ids)]
+        read = engine.network.ids if source == "scores.csv" else ids
+        found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}
+        groups = held.groups_for(ids)
+        found[source]["groups"] = [len(own) for own in groups] == [len(own) for own in mine]
+        engine.close()
+    everyone = COMM.allgather(found)
+    return {
+        source: {
+            "scores": {name: own for each in everyone for name, own in each[source]["scores"].items()},
+            "only own": all(each[source]["reads"] for each in everyone),
+            "groups": all(each[source]["groups"] for each in everyone),
+        }
+        for source in found
+    }
+
+
+def around(known):
+    """Put devices on a cycle."""
+    return Network.cycle(len(known.devices)).relabelled(known.devices)
+
+
+def everything():
+    """Do in one job what one job can do."""
+    return {
+        "bits": equal_bits(),
+        "messages": equal_messages(),
+        "results": whole_results(),
+        "error": all_ranks_fail(),
+    }
 
 
 def without_time(result):
@@ -203,11 +223,19 @@ def one_rank_fails(where):
         calibrate(own, network, 0.3, engine=engine)
     elif where == "protocol":
         engine.run(_falters(engine, last))
-    elif where == "question":
-        engine.run(_differs(engine, last))
-    elif where == "early":
-        engine.run(_ends_early(engine, last))
     return {"survived": True}
+
+
+def different_turns():
+    """Let the last rank ask something else, or end before the others: all of two ranks see it."""
+    found = {}
+    for protocol in (_differs, _ends_early):
+        engine = Mpi(NETWORKS["torus"])
+        try:
+            engine.run(protocol(engine, COMM.rank == COMM.size - 1))
+        except DifferentQuestions as error:
+            found[protocol.__name__] = str(error)
+    return found
 
 
 def _falters(engine, fails):
@@ -237,7 +265,7 @@ def all_ranks_fail():
 
 
 if __name__ == "__main__":
-    job = {f.__name__: f for f in (equal_bits, equal_messages, whole_results, one_rank_fails, all_ranks_fail)}
+    job = {f.__name__: f for f in (everything, one_rank_fails, different_turns, many_engines, loading)}
     result = job[sys.argv[1]](*sys.argv[2:])
     if COMM.rank == 0:
         print(json.dumps(result))

@@ -44,13 +44,9 @@ def by_metis(network: Network, ranks: int) -> Owners:
     pymetis = _pymetis()
     if pymetis is None:
         raise ValueError("partition 'metis' needs pymetis: pip install 'conformesh[metis]'; or use 'rcm'")
-    _, parts = pymetis.part_graph(
-        ranks,
-        xadj=network.indptr,
-        adjncy=network.indices,
-        vweights=_work(network),
-        options=pymetis.Options(seed=0),
-    )
+    graph = pymetis.CSRAdjacency(network.indptr, network.indices)
+    options = pymetis.Options(seed=0)
+    _, parts = pymetis.part_graph(ranks, graph, vweights=_work(network), options=options)
     return np.asarray(parts, dtype=np.int64)
 
 
