@@ -36,7 +36,7 @@ def test_parts_are_even_and_few_edges_cross(by):
     sizes = np.bincount(owners)
     assert sizes.max() <= 1.1 * sizes.mean()
     crossing = np.count_nonzero(owners[network.receivers] != owners[network.indices]) / 2
-    assert crossing <= 4 * 2 * 30  # four strips around the torus; random parts would cut three edges of four
+    assert crossing <= network.edges / 5  # METIS cuts about a tenth, RCM a sixth; random parts three edges of four
 
 
 def test_more_ranks_than_devices_is_an_error():
