@@ -52,7 +52,7 @@ def compare(network, engine, columns):
         for threads, times in ((1, one), (COMM.size, many)):
             neighbours.THREADS = threads
             if COMM.rank == 0:
-                times += timed(Simulator(network), x, count)
+                times.extend(timed(Simulator(network), x, count))
         neighbours.THREADS = 1
         meet()
         ranks += timed(engine, mine, count)
@@ -73,8 +73,7 @@ if __name__ == "__main__":
     graph = Network.of(topology, int(devices), seed=0)
     host = Mpi(graph)
     if COMM.rank == 0:
-        print(
-            f"{graph}; rank 0 hosts {len(host.here):,} devices and hears {len(host.halo.ghosts):,} ghosts", flush=True
-        )
+        here, ghosts = len(host.here), len(host.halo.ghosts)
+        print(f"{graph}; rank 0 hosts {here:,} devices and hears {ghosts:,} ghosts", flush=True)
     for width in ROUNDS:
         compare(graph, host, width)

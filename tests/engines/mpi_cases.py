@@ -38,3 +38,12 @@ def name_of(where, method, options):
 
 
 NAMES = [name_of(where, method, options) for where in NETWORKS for method, options in CASES]
+
+# By number of ranks, what is looked at: the bits on all, the rest where it can differ. More ranks than cores are slow.
+PARTS = {
+    1: ("bits", "messages", "error"),
+    2: ("bits", "results", "error"),
+    3: ("bits", "messages"),
+    4: ("bits",),
+    7: ("bits", "messages", "results", "error"),
+}

@@ -12,40 +12,50 @@ from typer.testing import CliRunner
 from conformesh.cli import app
 from conformesh.engines import mpi as engine
 from tests.engines.mpi import job, start
-from tests.engines.mpi_cases import NAMES
+from tests.engines.mpi_cases import NAMES, PARTS
 
 pytestmark = pytest.mark.xdist_group("mpi")
-RANKS = [1, 2, 3, 4, pytest.param(7, marks=pytest.mark.slow)]
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+def on_ranks(part):
+    """Run a test on each number of ranks on which that part is looked at."""
+    chosen = [ranks for ranks, parts in PARTS.items() if part in parts]
+    return pytest.mark.parametrize("ranks", [pytest.param(n, marks=[pytest.mark.slow] * (n > 4)) for n in chosen])
+
+
+def found_on(ranks, part):
+    """Return what a job on so many ranks found; there is one job for all its parts."""
+    return job(ranks, "everything", *PARTS[ranks])[part]
+
+
+@on_ranks("bits")
 @pytest.mark.parametrize("name", NAMES)
 def test_every_method_gives_the_simulators_bits(ranks, name):
     """Thresholds, certificates, estimates, notes, and the ledger of every device."""
-    assert job(ranks, "everything")["bits"][name] == []
+    assert found_on(ranks, "bits")[name] == []
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@on_ranks("bits")
 def test_nothing_is_left_out(ranks):
-    assert sorted(job(ranks, "everything")["bits"]) == sorted(NAMES)
+    assert sorted(found_on(ranks, "bits")) == sorted(NAMES)
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@on_ranks("messages")
 def test_every_question_in_every_type_gives_the_simulators_answer(ranks):
-    found = job(ranks, "everything")["messages"]
+    found = found_on(ranks, "messages")
     assert found["bad"] == []
     assert found["asked"] == 6 * 4 * 7 + 1
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@on_ranks("results")
 @pytest.mark.parametrize("name", ["by name", "own scores", "observed", "groups"])
 def test_every_rank_has_the_whole_result(ranks, name):
-    assert job(ranks, "everything")["results"][name] is True
+    assert found_on(ranks, "results")[name] is True
 
 
-@pytest.mark.parametrize("ranks", RANKS)
+@on_ranks("error")
 def test_an_error_that_all_ranks_meet_is_an_ordinary_one(ranks):
-    assert "did you mean 'flood'" in job(ranks, "everything")["error"]["error"]
+    assert "did you mean 'flood'" in found_on(ranks, "error")["error"]
 
 
 @pytest.mark.parametrize(
