@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conformesh.cli import app
-from conformesh.engines import mpi as engine
+from conformesh.engines import mpi_job
 from tests.engines.mpi import job, start
 from tests.engines.mpi_cases import NAMES, PARTS
 
@@ -72,7 +72,7 @@ def test_a_rank_that_fails_stops_the_job_with_its_words(where, words):
     assert len([line for line in done.stderr.splitlines() if line.startswith("error: ")]) == 1
     assert pl.Series([done.stderr]).str.contains(words).all(), done.stderr
     assert done.stdout == ""
-    assert time.monotonic() - began < 60 + engine.PATIENCE  # most of it is starting three Pythons on a busy machine
+    assert time.monotonic() - began < 60 + mpi_job.PATIENCE  # most of it is starting three Pythons on a busy machine
 
 
 @pytest.mark.parametrize("turn", ["_differs", "_ends_early"])
@@ -162,4 +162,4 @@ def test_arrays_go_with_as_many_ranks(folder):
 def test_the_missing_extra_explains_itself(monkeypatch):
     monkeypatch.setitem(sys.modules, "mpi4py", None)
     with pytest.raises(ValueError, match=r"engine 'mpi' needs mpi4py and MPI: pip install 'conformesh\[mpi\]'"):
-        engine.needs_mpi()
+        mpi_job.needs_mpi()

@@ -16,7 +16,7 @@ from conformesh.data.score_files import ScoreFile, read_scores
 from conformesh.data.score_folders import ScoreFolder
 from conformesh.data.tables import STDIN
 from conformesh.engines import ENGINES, Engine, Mpi, Simulator
-from conformesh.engines.mpi import needs_mpi, own_channels, stops_the_job
+from conformesh.engines.mpi_job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.partition import completed
 from conformesh.names import natural_order, unknown
 from conformesh.network import Network

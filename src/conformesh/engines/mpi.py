@@ -14,12 +14,9 @@ from __future__ import annotations
 
 import math
 import os
-import sys
-import time
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +26,7 @@ from conformesh.engines.base import Observer
 from conformesh.engines.exchange import Exchange, stamp_of
 from conformesh.engines.halo import Halo
 from conformesh.engines.ledger import REMEMBERED, Ledger
+from conformesh.engines.mpi_job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.partition import partition
 from conformesh.kernels.neighbours import (
     limit_threads,
@@ -44,7 +42,6 @@ from conformesh.protocols.site import in_rows
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
 T = TypeVar("T")
-PATIENCE = 2.0  # seconds in which an error that all ranks share has reached them all
 FORGOTTEN = 64  # shapes whose tables are kept
 
 
@@ -260,74 +257,6 @@ class Mpi:
                 "and every rank must host one"
             )
         return found
-
-
-def needs_mpi() -> Any:
-    """Return the module ``mpi4py.MPI``, or say how to get it."""
-    try:
-        from mpi4py import MPI
-    except (ImportError, RuntimeError) as problem:  # not installed, or without an MPI library
-        raise ValueError(f"engine 'mpi' needs mpi4py and MPI: pip install 'conformesh[mpi]' ({problem})") from None
-    return MPI
-
-
-class Channels(NamedTuple):
-    """Communicators of our own with the ranks of a given one, and how many of these share this machine.
-
-    Failures have one to themselves: the others' next message may be anything.
-    """
-
-    data: Any
-    failures: Any
-    on_host: int
-
-
-_KEYS: dict[str, int] = {}
-
-
-def own_channels(mpi: Any, comm: Any) -> Channels:
-    """Return our communicators for these ranks, made when first asked for; all ranks must ask."""
-    if "channels" not in _KEYS:
-        _KEYS["channels"] = mpi.Comm.Create_keyval()
-    found: Channels | None = comm.Get_attr(_KEYS["channels"])
-    if found is None:
-        host = comm.Split_type(mpi.COMM_TYPE_SHARED)
-        found = Channels(comm.Dup(), comm.Dup(), host.size)
-        host.Free()
-        comm.Set_attr(_KEYS["channels"], found)
-    return found
-
-
-@contextmanager
-def stops_the_job(channels: Channels) -> Iterator[None]:
-    """Let an error that all ranks meet pass; print one that others do not meet, and stop the job with exit code 1."""
-    try:
-        yield
-    except Exception as error:
-        if not getattr(error, "on_all_ranks", False):
-            if not _all_failed(channels.failures):
-                _say_once(error, channels.failures)
-                channels.failures.Abort(1)
-            error.on_all_ranks = True  # type: ignore[attr-defined]
-        raise
-
-
-def _all_failed(failures: Any) -> bool:
-    """Wait a little for the other ranks to fail too."""
-    meeting, deadline = failures.Ibarrier(), time.monotonic() + PATIENCE
-    while not meeting.Test():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.001)
-    return True
-
-
-def _say_once(error: Exception, comm: Any) -> None:
-    stream = sys.__stderr__ or sys.stderr  # a rank that is to be quiet says this nevertheless
-    if not isinstance(error, ValueError | TypeError | OSError):
-        traceback.print_exception(error, file=stream)
-    words = " ".join(str(error).split()) or type(error).__name__
-    print(f"error: rank {comm.rank} of {comm.size}: {words}", file=stream, flush=True)
 
 
 def _table(values: Array) -> Array:
