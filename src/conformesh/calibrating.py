@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -14,11 +15,11 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.calibration import Calibration
 from conformesh.certificate import Cost
-from conformesh.engines.ordering import inverse, memory_order
-from conformesh.engines.simulator import Observer, Simulator
+from conformesh.engines import Engine, make_engine
+from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.methods import get_method, make_options
 from conformesh.network import Network
-from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.ranks import Alpha, exact_alpha
 from conformesh.samples import Samples
 from conformesh.scores import Score
@@ -41,6 +42,7 @@ def calibrate(
     score: Score | None = None,
     strict: bool = False,
     observer: Observer | None = None,
+    engine: str | Engine = "simulator",
     **options: Any,
 ) -> Calibration:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
@@ -63,6 +65,10 @@ def calibrate(
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
         Called after every round with (round, message, answer).
+    engine
+        Who drives the devices: a name of `ENGINES` or an engine made for this network. With "mpi" every rank of the job
+        calls `calibrate` and gets the whole result; `devices` may then hold one array for each device of this rank
+        only, in the order of ``engine.here``.
     **options
         The method's own options, see `METHODS[method].options`.
 
@@ -76,11 +82,12 @@ def calibrate(
     ('counted', 918)
     """
     started = time.perf_counter()
-    samples = devices if isinstance(devices, Samples) else Samples.of(devices, network.ids)
-    if samples.trials > 1:
-        raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
-    batch = calibrate_batch(samples, network, (alpha,), method, observer=observer, **options)
-    n, required = int(samples.sizes.sum()), batch.outcome.certificates[0][0].required_rank
+    with running(engine, network, observer) as host:
+        samples = devices if isinstance(devices, Samples) else Samples.of(held_here(host, devices), ids_here(host))
+        if samples.trials > 1:
+            raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
+        batch = calibrate_batch(samples, network, (alpha,), method, engine=host, **options)
+    n, required = int(batch.sizes.sum()), batch.outcome.certificates[0][0].required_rank
     if isinstance(required, int) and required > n:
         words = (
             f"alpha={alpha} needs rank {required} but there are only {n} scores: the threshold is +inf and every "
@@ -91,16 +98,37 @@ def calibrate(
         warnings.warn(words, TooFewScores, stacklevel=2)
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
-    return one_result(batch, samples, network, method, alpha, 0, 0, score, time.perf_counter() - started)
+    return one_result(batch, n, network, method, alpha, 0, 0, score, time.perf_counter() - started)
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Many calibrations from one run: every trial and every alpha, with the cost of one of them."""
+    """Many calibrations from one run: every trial and every alpha, with the cost of one of them.
+
+    `sizes` says how many scores every device held in each trial, (devices, trials).
+    """
 
     outcome: Outcome
     cost: Cost
     options: dict[str, Any]
+    sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+
+
+@contextmanager
+def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
+    """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    if not isinstance(engine, str):
+        if observer is not None:
+            raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
+        if engine.network is not network:
+            raise ValueError(f"the engine was made for {engine.network!r}, not for {network!r}; make one for each")
+        with engine.together():
+            yield engine
+        return
+    made = make_engine(engine, network, observer)
+    with made.together():
+        yield made
+    made.close()
 
 
 def calibrate_batch(
@@ -111,53 +139,47 @@ def calibrate_batch(
     *,
     observer: Observer | None = None,
     joint: bool = False,
+    engine: str | Engine = "simulator",
     **options: Any,
 ) -> Batch:
-    """Calibrate every trial of `samples` at every alpha in one run of the simulator.
+    """Calibrate every trial of `samples` at every alpha in one run of an engine.
 
     Returns thresholds of shape (devices, trials, alphas), ``certificates[trial][alpha]`` and the cost of a single run,
     as if each trial had been run alone; a search with stages counts those of the slowest. With `joint` the cost is that
-    of the whole: the trials are groups of one network that are calibrated together.
+    of the whole: the trials are groups of one network that are calibrated together. `samples` are those of all devices,
+    by row, or only those of the devices that the engine hosts here.
     """
     levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
-    if samples.devices != network.devices:
-        raise ValueError(
-            f"the network {network.name!r} has {network.devices} devices but scores came for {samples.devices}; "
-            "pass one array per device (empty where a device has none)"
-        )
     entry, chosen = get_method(method), make_options(method, options)
-    runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-    order = memory_order(network) if observer is None else None
-    if order is None:
-        site, mine = Site.everywhere(network, samples.sizes), samples
-    else:
-        site, mine = Site(network, order, samples.sizes), samples.taken(order)
-    outcome, cost = Simulator(network, observer, order).run(entry.protocol(site, mine, levels, chosen), runs)
-    if order is not None:
-        outcome = _by_row(outcome, inverse(order))
+    with running(engine, network, observer) as host:
+        mine = _samples_here(host, samples)
+        site = Site(network, host.here, in_rows(host.blocks, host.share(mine.sizes)))
+        runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
+        part, cost = host.run(entry.protocol(site, mine, levels, chosen), runs)
+        outcome = Outcome.joined(host.blocks, host.share(part))
     named = {name: getattr(chosen, name) for name in entry.option_names()}
-    return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()})
+    return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()}, site.sizes)
 
 
-def _by_row(outcome: Outcome, place: NDArray[np.int64]) -> Outcome:
-    """Return an outcome in the order of the network's rows; ``place[k]`` says where row k stood."""
-
-    def of_row(ranks: int | tuple[int, ...] | None) -> int | tuple[int, ...] | None:
-        return tuple(ranks[i] for i in place) if isinstance(ranks, tuple) else ranks
-
-    certificates = [
-        [replace(c, required_rank=of_row(c.required_rank), counted_rank=of_row(c.counted_rank)) for c in row]
-        for row in outcome.certificates
-    ]
-    estimates = None if outcome.estimates is None else outcome.estimates[place]
-    return replace(outcome, thresholds=outcome.thresholds[place], certificates=certificates, estimates=estimates)
+def _samples_here(host: Engine, samples: Samples) -> Samples:
+    """Return the samples of the devices hosted here, in their order, of all in the order of rows, or as they are."""
+    K = host.network.devices
+    if samples.devices == K:
+        rows = host.here
+        return samples if np.array_equal(rows, np.arange(K)) else samples.taken(rows)
+    if samples.devices != len(host.here):
+        raise ValueError(
+            f"the network {host.network.name!r} has {K} devices but scores came for {samples.devices}; pass one array "
+            "per device (empty where a device has none)"
+        )
+    return samples
 
 
 def one_result(
     batch: Batch,
-    samples: Samples,
+    scores: int,
     network: Network,
     method: str,
     alpha: Alpha,
@@ -166,7 +188,7 @@ def one_result(
     score: Score | None,
     seconds: float,
 ) -> Calibration:
-    """Take one (trial, level) out of a batch."""
+    """Take one (trial, level), which rests on so many scores, out of a batch."""
     outcome = batch.outcome
     thresholds = outcome.thresholds[:, trial, level]
     bracket = None
@@ -180,7 +202,7 @@ def one_result(
         alpha=float(exact_alpha(alpha)),
         thresholds=thresholds,
         device_ids=network.ids,
-        scores=int(samples.sizes[:, trial].sum()),
+        scores=scores,
         certificate=outcome.certificates[trial][level],
         cost=batch.cost,
         estimate=None if outcome.estimates is None else float(outcome.estimates[:, trial, level].max()),

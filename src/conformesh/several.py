@@ -17,10 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batch, one_result
+from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batch, one_result, running
 from conformesh.calibration import Calibration, write_whole
 from conformesh.certificate import Cost
-from conformesh.engines.simulator import Observer
+from conformesh.engines import Engine
+from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.names import natural_order
 from conformesh.network import Network
 from conformesh.ranks import Alpha, exact_alpha
@@ -157,6 +158,7 @@ def calibrate_several(
     score: Score | None = None,
     strict: bool = False,
     observer: Observer | None = None,
+    engine: str | Engine = "simulator",
     **options: Any,
 ) -> Calibrations:
     """Agree on a threshold for every level and every group, in one run.
@@ -168,7 +170,7 @@ def calibrate_several(
     groups
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
         prediction). Each group has its own rank, of its own scores; coverage then holds within each group.
-    alphas, network, method, score, strict, observer, **options
+    alphas, network, method, score, strict, observer, engine, **options
         As in `calibrate`.
 
     Examples
@@ -181,29 +183,18 @@ def calibrate_several(
     [368, 327]
     """
     started = time.perf_counter()
-    held = [np.asarray(own) for own in devices]
-    names: tuple[str | None, ...] = (None,)
-    table: list[list[NDArray[Any]]] = [held]
-    if groups is not None:
-        labels = [np.asarray(own).astype(str) for own in groups]
-        for device, (own, label) in enumerate(zip(held, labels, strict=True)):
-            if len(own) != len(label):
-                raise ValueError(
-                    f"device {device} has {len(own)} scores but {len(label)} group labels; one each is needed"
-                )
-        names = natural_order({name for label in labels for name in label.tolist()})
-        if not names:
-            raise ValueError("groups were asked for, but no device has a score")
-        table = [[own[label == name] for own, label in zip(held, labels, strict=True)] for name in names]
-    samples = Samples.of_trials(table, network.ids)
-    batch = calibrate_batch(samples, network, alphas, method, observer=observer, joint=True, **options)
+    with running(engine, network, observer) as host:
+        names, table = _by_group(host, [*devices], None if groups is None else [*groups])
+        samples = Samples.of_trials(table, ids_here(host))
+        batch = calibrate_batch(samples, network, alphas, method, joint=True, engine=host, **options)
+    totals = batch.sizes.sum(axis=0).tolist()
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
     items: dict[tuple[str | None, float], Calibration] = {}
     short = []
     for t, name in enumerate(names):
         for a, alpha in enumerate(alphas):
-            item = one_result(batch, samples, network, method, alpha, t, a, score, time.perf_counter() - started)
+            item = one_result(batch, totals[t], network, method, alpha, t, a, score, time.perf_counter() - started)
             items[name, item.alpha] = item
             if np.isinf(item.threshold) and isinstance(item.certificate.required_rank, int):
                 short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
@@ -215,3 +206,21 @@ def calibrate_several(
             raise TooFewScores(words)
         warnings.warn(words, TooFewScores, stacklevel=2)
     return Calibrations(items, batch.cost)
+
+
+def _by_group(
+    engine: Engine, devices: list[ArrayLike], groups: list[ArrayLike] | None
+) -> tuple[tuple[str | None, ...], list[list[NDArray[Any]]]]:
+    """Return the groups that any device has, and for each of them what every device here holds of it."""
+    held = [np.asarray(own) for own in held_here(engine, devices)]
+    if groups is None:
+        return (None,), [held]
+    labels = [np.asarray(own).astype(str) for own in held_here(engine, groups)]
+    for row, own, label in zip(engine.here, held, labels, strict=True):
+        if len(own) != len(label):
+            raise ValueError(f"device {row} has {len(own)} scores but {len(label)} group labels; one each is needed")
+    mine = {name for label in labels for name in label.tolist()}
+    names = natural_order(set().union(*engine.share(mine)))
+    if not names:
+        raise ValueError("groups were asked for, but no device has a score")
+    return names, [[own[label == name] for own, label in zip(held, labels, strict=True)] for name in names]

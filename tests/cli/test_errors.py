@@ -74,7 +74,7 @@ def test_bad_parquet_and_npz(run, tmp_path):
 
 def test_unreadable_files(run, tmp_path):
     refused(run("calibrate", "nowhere.csv"), "nowhere.csv: cannot read the file")
-    refused(run("calibrate", tmp_path), "cannot read the file")
+    refused(run("calibrate", tmp_path), "a folder of scores holds Parquet files or NPZ files, this one has neither")
     refused(run("predict", "nowhere.json", "nowhere.csv"), "nowhere.json")
 
 
@@ -83,6 +83,7 @@ FLAGS = {
     "alpha zero": ("--alpha 0", "alpha must lie strictly between 0 and 1, got 0"),
     "alpha text": ("--alpha often", "alpha must be a number strictly between 0 and 1, got 'often'"),
     "method": ("--method hdcp", "unknown method 'hdcp', did you mean 'h-dcp'?"),
+    "engine": ("--engine mpu", "unknown engine 'mpu', did you mean 'mpi'?"),
     "topology": ("--topology rign", "unknown topology 'rign'"),
     "topology misspelt": ("--topology torsu", "did you mean 'torus'?"),
     "score": ("--score lca", "unknown score 'lca', did you mean 'lac'?"),
@@ -147,7 +148,7 @@ def test_usage_errors_are_a_line_and_a_hint(run, case):
 
 
 def test_unexpected_failures_exit_1_and_debug_shows_where(run, csv, monkeypatch):
-    monkeypatch.setattr("conformesh.cli.calibrate.read_scores", lambda source, **_: {}[source])
+    monkeypatch.setattr("conformesh.cli.hosting.read_scores", lambda source, **_: {}[source])
     result = run("calibrate", csv(GOOD))
     assert result.exit_code == 1
     assert result.stderr.startswith("error: unexpected KeyError: ")

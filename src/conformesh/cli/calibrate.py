@@ -11,9 +11,9 @@ from conformesh.calibrating import calibrate as agree
 from conformesh.calibration import Calibration
 from conformesh.certificate import KINDS
 from conformesh.cli import console
+from conformesh.cli.hosting import job
 from conformesh.cli.networks import chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
-from conformesh.data.score_files import read_scores
 from conformesh.methods import METHODS, get_method
 from conformesh.ranks import exact_alpha
 from conformesh.scores import SCORES, Score, get_score
@@ -24,7 +24,10 @@ from conformesh.topologies import TOPOLOGIES
 @with_flags
 def calibrate(
     scores: Annotated[
-        str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
+        str,
+        typer.Argument(
+            metavar="SCORES", help="CSV, Parquet or NPZ with device and score, or a folder; - reads CSV from stdin."
+        ),
     ],
     alpha: Annotated[
         str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
@@ -58,6 +61,9 @@ def calibrate(
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of the topology and, where it has one, of the method.")
     ] = "0",
+    engine: Annotated[
+        str, typer.Option(metavar="simulator|mpi", help="One process for all devices, or as many as mpiexec started.")
+    ] = "simulator",
     strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
@@ -68,26 +74,39 @@ def calibrate(
     SCORES has columns `device` and `score`, one row per calibration point. The devices talk over the topology, or over
     the graph whose edges are given. Methods: see `conformesh methods`.
     """
-    levels = [level.strip() for level in alpha.split(",")]
-    for level in levels:
-        exact_alpha(level)
-    if "seed" in get_method(method).option_names():
-        options["seed"] = whole(seed, "seed", 0)
-    chosen = checked_options(method, options)
-    kind = named_score(score, score_option or [])
-    if warm is not None:
-        chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
-    held = read_scores(scores, group=group)
-    network = chosen_network(held, topology, topology_option or [], graph, whole(seed, "seed", 0))
-    with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-        common = {"score": kind, "strict": strict, "observer": lambda *_: progress.step(), **chosen}
-        own = held.for_devices(network.ids)
-        result: Calibration | Calibrations
-        if len(levels) > 1 or group is not None:
-            labels = None if group is None else held.groups_for(network.ids)
-            result = calibrate_several(own, network, levels, method, groups=labels, **common)
-        else:
-            result = agree(own, network, levels[0], method, **common)
+    with job(engine) as hosts:
+        levels = [level.strip() for level in alpha.split(",")]
+        for level in levels:
+            exact_alpha(level)
+        if "seed" in get_method(method).option_names():
+            options["seed"] = whole(seed, "seed", 0)
+        chosen = checked_options(method, options)
+        kind = named_score(score, score_option or [])
+        if warm is not None:
+            chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
+        held, host = hosts.load(
+            scores,
+            group,
+            lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
+        )
+        network = host.network
+        mine = tuple(network.ids[row] for row in host.here)
+        with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
+            host.observer = lambda *_: progress.step()
+            common = {"score": kind, "strict": strict, "engine": host, **chosen}
+            own = held.for_devices(mine)
+            result: Calibration | Calibrations
+            if len(levels) > 1 or group is not None:
+                labels = None if group is None else held.groups_for(mine)
+                result = calibrate_several(own, network, levels, method, groups=labels, **common)
+            else:
+                result = agree(own, network, levels[0], method, **common)
+        if hosts.first:
+            _show(result, method, out, as_json)
+
+
+def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_json: bool) -> None:
+    """Save and print what was found."""
     if out is not None:
         _save(result, out)
     if as_json:

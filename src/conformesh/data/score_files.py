@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.data.tables import Table, read_table, same_length
+from conformesh.data.tables import STDIN, Table, read_table, same_length
 from conformesh.names import natural_order
 
 NEEDED = "columns 'device' and 'score', one row per score"
@@ -47,8 +48,19 @@ class ScoreFile:
 
 
 def read_scores(source: str, stdin: BinaryIO | None = None, group: str | None = None) -> ScoreFile:
-    """Read scores from CSV, Parquet or NPZ; "-" reads CSV from standard input. `group` names a column of groups."""
-    table = read_table(source, NEEDED, stdin)
+    """Read scores from CSV, Parquet or NPZ, or a folder of such; "-" reads CSV from standard input.
+
+    `group` names a column of groups.
+    """
+    if source != STDIN and Path(source).is_dir():
+        from conformesh.data.score_folders import ScoreFolder
+
+        return ScoreFolder.open(source).read(group=group)
+    return scores_in(read_table(source, NEEDED, stdin), group)
+
+
+def scores_in(table: Table, group: str | None = None) -> ScoreFile:
+    """Sort the rows of a table by device."""
     columns = ("device", "score") if group is None else ("device", "score", group)
     for column in columns:
         if np.ndim(table.column(column)) != 1:

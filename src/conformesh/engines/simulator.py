@@ -8,6 +8,7 @@ along in trailing axes; `runs` says how many, so that the ledger shows the cost 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -15,18 +16,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.certificate import Cost
+from conformesh.engines.base import Observer
 from conformesh.engines.ledger import REMEMBERED, Ledger
-from conformesh.engines.ordering import compressed_in
+from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.kernels.graph import heard_from
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours, unsigned
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading, can_spread
 from conformesh.network import Network
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 
 T = TypeVar("T")
 Ints = NDArray[np.int64]
-Observer = Callable[[int, Message, Any], None]
+__all__ = ["Observer", "Simulator"]
 
 
 class Simulator:
@@ -63,6 +65,32 @@ class Simulator:
             Each: self._each,
             Pool: self._pool,
         }
+
+    @classmethod
+    def in_memory_order(cls, network: Network, observer: Observer | None = None) -> Simulator:
+        """Return a simulator that hosts the devices in the order that is walked fastest, if nobody watches."""
+        return cls(network, observer, memory_order(network) if observer is None else None)
+
+    @property
+    def here(self) -> Ints:
+        """Rows of the devices hosted here: all of them, in the order in which they lie in memory."""
+        return np.arange(self.network.devices) if self.order is None else self.order
+
+    @property
+    def blocks(self) -> list[NDArray[np.int64]]:
+        """Rows of the devices in each block: one block holds them all."""
+        return [self.here]
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every block has: there is one."""
+        return [mine]
+
+    def together(self) -> AbstractContextManager[None]:
+        """Guard work that must succeed on every block: nothing to guard."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Give back what the engine holds: nothing."""
 
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Return what the protocol returns, and what one of its `runs` cost."""

@@ -23,6 +23,12 @@ THREADS = threads()
 PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
 
 
+def limit_threads(most: int) -> None:
+    """Use at most so many threads from now on: several processes on one machine share its cores."""
+    global THREADS  # noqa: PLW0603 - one setting for the process, like the variable it starts from
+    THREADS = max(1, min(THREADS, most))
+
+
 @cache
 def _pool() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Generator
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -59,8 +58,8 @@ def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Cali
     cost = Cost(device.round, np.array([float(counts.numbers)]), np.array([float(counts.payload_bits)]))
     alone = Network.from_pairs([config.name], [], name=config.network.name)
     batch = Batch(outcome, cost, {**config.options})
-    found = one_result(batch, Samples.of([[]]), alone, config.method, config.alpha, 0, 0, config.chosen_score, seconds)
-    return replace(found, scores=int(outcome.facts[SCORES]))
+    scores = int(outcome.facts[SCORES])
+    return one_result(batch, scores, alone, config.method, config.alpha, 0, 0, config.chosen_score, seconds)
 
 
 def calibrate_once(

@@ -75,17 +75,14 @@ class Alone:
 
 def local(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Alone) -> Protocol[Outcome]:
     """Calibrate every device alone; a device with few scores ends at +inf."""
-    ranks = np.array(
-        [[[conformal_rank(int(size), a) for a in alphas] for size in device] for device in site.sizes], dtype=np.int64
-    )
-    thresholds = samples.at_rank(ranks[site.here])
+    mine = site.sizes[site.here]
+    ranks = np.array([[[conformal_rank(int(n), a) for a in alphas] for n in device] for device in mine], dtype=np.int64)
+    thresholds = samples.at_rank(ranks)
     counts = _counts_at(samples, thresholds)
     words = "each device covers test points from its own distribution only"
     certificates = [
         [
-            Certificate(
-                "counted", tuple(ranks[site.here, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=words
-            )
+            Certificate("counted", tuple(ranks[:, t, a].tolist()), tuple(counts[:, t, a].tolist()), assumption=words)
             for a in range(len(alphas))
         ]
         for t in range(site.trials)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +14,13 @@ from numpy.typing import NDArray
 from conformesh.certificate import Certificate
 from conformesh.network import Network
 from conformesh.ranks import conformal_rank
+
+
+def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return where the directed edges to some devices stand in the network's CSR order."""
+    counts = network.degree[rows]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(network.indptr[rows], counts) + within)
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +91,7 @@ class Site:
     @property
     def edge_rows(self) -> NDArray[np.int64]:
         """Where the directed edges of the devices here stand in the network's CSR order."""
-        starts, degree = self.network.indptr[self.here], self.network.degree[self.here]
-        shift: NDArray[np.int64] = np.repeat(starts - (np.cumsum(degree) - degree), degree)
-        return np.arange(len(shift)) + shift
+        return edges_of(self.network, self.here)
 
     def ranks(self, alphas: tuple[Fraction, ...], devices: int | None = None) -> NDArray[np.int64]:
         """Return the required rank of every (trial, alpha)."""
@@ -118,3 +125,39 @@ class Outcome:
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     brackets: NDArray[np.float64] | None = None
+
+    @classmethod
+    def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Outcome]) -> Outcome:
+        """Return the outcome of all devices from those of blocks of them, `blocks` naming the rows of each."""
+        first = parts[0]
+        if len(parts) == 1 and np.array_equal(blocks[0], np.arange(len(blocks[0]))):
+            return first
+        estimates = [part.estimates for part in parts if part.estimates is not None]
+        return replace(
+            first,
+            thresholds=in_rows(blocks, [part.thresholds for part in parts]),
+            estimates=in_rows(blocks, estimates) if estimates else None,
+            certificates=[
+                [_joined_certificate(blocks, [part.certificates[t][a] for part in parts]) for a in range(len(row))]
+                for t, row in enumerate(first.certificates)
+            ],
+            notes=tuple(dict.fromkeys(note for part in parts for note in part.notes)),
+        )
+
+
+def in_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) -> NDArray[Any]:
+    """Return one table for all devices from each block's rows of it."""
+    whole = np.empty((sum(map(len, blocks)), *parts[0].shape[1:]), dtype=parts[0].dtype)
+    for rows, part in zip(blocks, parts, strict=True):
+        whole[rows] = part
+    return whole
+
+
+def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
+    """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself."""
+
+    def whole(name: str) -> Any:
+        ranks = [getattr(part, name) for part in parts]
+        return tuple(in_rows(blocks, [*map(np.array, ranks)]).tolist()) if isinstance(ranks[0], tuple) else ranks[0]
+
+    return replace(parts[0], required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))

@@ -1,0 +1,97 @@
+"""Who hosts the devices of a command: this process, or the ranks that mpiexec started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conformesh.cli import console
+from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.data.score_folders import ScoreFolder
+from conformesh.data.tables import STDIN
+from conformesh.engines import ENGINES, Engine, Mpi, Simulator
+from conformesh.engines.mpi_job import needs_mpi, own_channels, stops_the_job
+from conformesh.engines.partition import completed
+from conformesh.names import natural_order, unknown
+from conformesh.network import Network
+
+MakeNetwork = Callable[[ScoreFile], Network]
+
+
+class Alone:
+    """One process hosts every device."""
+
+    first = True  # whether this process speaks for all
+
+    def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+        """Read the scores of the devices here; `network` makes the network, once it is known who is there."""
+        held = read_scores(source, group=group)
+        return held, Simulator(network(held))
+
+
+class Ranks:
+    """Each rank hosts a block of devices and reads its own part of the scores."""
+
+    def __init__(self, mpi: Any) -> None:
+        self.comm = mpi.COMM_WORLD
+        self.first = self.comm.rank == 0
+
+    def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+        """Read the scores of the devices here; of a single file every rank reads the whole and keeps its part."""
+        if source != STDIN and Path(source).is_dir():
+            folder = ScoreFolder.open(source)
+            return (self._by_file if folder.per_rank else self._by_device)(folder, group, network)
+        held = read_scores(source, group=group) if self.first or source != STDIN else None
+        if source == STDIN:  # which only the first rank has
+            held = self.comm.bcast(held)
+        assert held is not None
+        return held, Mpi(network(held), self.comm)
+
+    def _by_device(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+        """Agree on who is there, part the devices, and read one's own."""
+        roster = self.comm.bcast(folder.roster() if self.first else None)
+        found = network(ScoreFile(roster.devices, (), str(folder.path)))
+        engine = Mpi(found, self.comm)
+        return folder.read_for(roster, [found.ids[row] for row in engine.here], group), engine
+
+    def _by_file(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+        """Host the devices of one's own file."""
+        if len(folder.files) != self.comm.size:
+            raise ValueError(
+                f"{folder.path}: has {len(folder.files)} NPZ files for {self.comm.size} ranks; one for each rank is "
+                f"needed: start {len(folder.files)} ranks, or use Parquet files, which any number of ranks can share"
+            )
+        held = folder.read_file(self.comm.rank, group)
+        owner: dict[str, int] = {}
+        for rank, names in enumerate(self.comm.allgather(held.devices)):
+            for name in names:
+                if owner.setdefault(name, rank) != rank:
+                    files = f"{folder.files[owner[name]].name} and {folder.files[rank].name}"
+                    raise ValueError(f"{folder.path}: device {name!r} has scores in {files}; keep them in one")
+        found = network(ScoreFile(natural_order(owner), (), str(folder.path)))
+        hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
+        return held, Mpi(found, self.comm, owners=hosts)
+
+
+@contextmanager
+def job(name: str) -> Iterator[Alone | Ranks]:
+    """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
+    if name not in ENGINES:
+        raise ValueError(unknown("engine", name, ENGINES))
+    if name != "mpi":
+        yield Alone()
+        return
+    mpi = needs_mpi()
+    ranks = Ranks(mpi)
+    if not ranks.first:
+        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+    if ranks.comm.size == 1:
+        console.note("one rank hosts all devices; for more: mpiexec -n 8 conformesh calibrate SCORES --engine mpi ...")
+    with stops_the_job(own_channels(mpi, ranks.comm)):
+        yield ranks

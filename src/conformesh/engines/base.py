@@ -1,0 +1,76 @@
+"""What a calibration asks of an engine: to host a block of devices, drive a protocol, and compare notes at the end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.certificate import Cost
+from conformesh.network import Network
+from conformesh.protocols.messages import Message
+from conformesh.protocols.messages import Protocol as Messages
+
+T = TypeVar("T")
+Observer = Callable[[int, Message, Any], None]
+
+
+class Engine(Protocol):
+    """Drives protocols for a block of the devices of one network.
+
+    Attributes
+    ----------
+    network
+        Who may talk to whom.
+    observer
+        Called after every round with (round, message, answer) of the devices here.
+    blocks
+        Which rows each block hosts; all blocks together are the network.
+    here
+        The rows hosted here: one of the blocks.
+    """
+
+    network: Network
+    observer: Observer | None
+
+    @property
+    def blocks(self) -> Sequence[NDArray[np.int64]]: ...  # noqa: D102 - described above
+
+    @property
+    def here(self) -> NDArray[np.int64]: ...  # noqa: D102
+
+    def run(self, protocol: Messages[T], runs: int = 1) -> tuple[T, Cost]:
+        """Return what the protocol returns for this block, and what one of its `runs` cost every device."""
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every block has, in the order of `blocks`: for results, outside the protocol and its cost."""
+
+    def together(self) -> AbstractContextManager[None]:
+        """Guard work that must succeed on every block: what fails on one of them only ends them all."""
+
+    def close(self) -> None:
+        """Give back what the engine holds."""
+
+
+def held_here(engine: Engine, devices: Iterable[T]) -> Sequence[T]:
+    """Return what the devices hosted here hold, of what all devices or only those here do; of all, by row."""
+    held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
+    K = engine.network.devices
+    if len(held) == K:
+        return held if len(engine.here) == K else [held[row] for row in engine.here]  # type: ignore[no-any-return]
+    if len(held) != len(engine.here):
+        here = "" if len(engine.here) == K else f", or for the {len(engine.here)} of this rank"
+        raise ValueError(
+            f"the network {engine.network.name!r} has {K} devices but scores came for {len(held)}; pass one array per "
+            f"device{here} (empty where a device has none)"
+        )
+    return held  # type: ignore[no-any-return]
+
+
+def ids_here(engine: Engine) -> Sequence[str]:
+    """Return the names of the devices whose scores `held_here` returns, in that order."""
+    ids = engine.network.ids
+    return ids if len(engine.here) == len(ids) else [ids[row] for row in engine.here]

@@ -1,0 +1,267 @@
+"""What the ranks of an MPI job do in the tests: ``mpiexec -n 3 python -m tests.engines.mpi_jobs NAME ...``.
+
+Every job ends with one JSON object on the standard output of rank 0.
+"""
+
+import json
+import sys
+import time
+import warnings
+
+import numpy as np
+from mpi4py import MPI
+
+from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh.cli.hosting import Ranks
+from conformesh.engines import Mpi, Simulator
+from conformesh.engines.exchange import DifferentQuestions
+from conformesh.engines.partition import PARTITIONS
+from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
+from tests.engines.mpi_cases import CASES, NETWORKS, name_of
+
+COMM = MPI.COMM_WORLD
+
+
+def scores_of(network, trials=1):
+    """Unequal scores, other ones in each trial; some devices have none."""
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(0, 12, network.devices)
+    return [[rng.normal(k / 9, size=n) for k, n in enumerate(sizes)] for _ in range(trials)]
+
+
+def different(ours, right):
+    """Name what differs between two batches, to the last bit."""
+    a, b = ours.outcome, right.outcome
+    equal = {
+        "thresholds": np.array_equal(a.thresholds, b.thresholds),
+        "certificates": a.certificates == b.certificates,
+        "estimates": (a.estimates is None) == (b.estimates is None)
+        and (a.estimates is None or np.array_equal(a.estimates, b.estimates)),
+        "brackets": (a.brackets is None) == (b.brackets is None)
+        and (a.brackets is None or np.array_equal(a.brackets, b.brackets)),
+        "notes": a.notes == b.notes,
+        "facts": a.facts == b.facts,
+        "rounds": ours.cost.rounds == right.cost.rounds,
+        "numbers": np.array_equal(ours.cost.numbers, right.cost.numbers),
+        "bits": np.array_equal(ours.cost.bits, right.cost.bits),
+        "sizes": np.array_equal(ours.sizes, right.sizes),
+        "options": ours.options == right.options,
+    }
+    return [name for name, same in equal.items() if not same]
+
+
+def equal_bits():
+    """Every method with every aggregator on every network: two trials, two levels."""
+    found = {}
+    for where, network in NETWORKS.items():
+        engine = Mpi(network)
+        trials = scores_of(network, 2)
+        mine = Samples.of_trials([[trial[row] for row in engine.here] for trial in trials])
+        for method, options in CASES:
+            ours = calibrate_batch(mine, network, (0.3, 0.5), method, engine=engine, **options)
+            name = name_of(where, method, options)
+            if COMM.rank == 0:
+                right = calibrate_batch(Samples.of_trials(trials), network, (0.3, 0.5), method, **options)
+            found[name] = different(ours, right if COMM.rank == 0 else ours)
+        engine.close()
+    return found
+
+
+def equal_messages():
+    """Every question in every type that travels, with weights and with several axes, on every partition."""
+    network = Network.of("geometric", 40, seed=3)
+    asked = [*messages(network, np.random.default_rng(0))]
+    bad = []
+    for by in PARTITIONS:
+        engine = Mpi(network, partition=by)
+        for name, message in asked:
+            (right, _), ours = Simulator(network).run(once(message)), engine.run(once(block_of(message, engine)))[0]
+            if not same_answer(ours, right, engine):
+                bad.append(f"{by}-{name}")
+        engine.close()
+    return {"asked": len(asked), "bad": sorted({name for names in COMM.allgather(bad) for name in names})}
+
+
+def once(message):
+    """Ask one question."""
+    return (yield message)
+
+
+def messages(network, rng):
+    """Name all kinds of messages from all devices."""
+    weights = rng.random(len(network.indices))
+    for dtype in (np.float64, np.float32, np.float16, np.int64, np.int16, np.bool_):
+        for shape in ((), (3,), (2, 1, 5), (0,)):
+            x = (rng.normal(size=(network.devices, *shape)) * 3).astype(dtype)
+            name = f"{np.dtype(dtype).name}-{shape}"
+            yield f"sum-{name}", Sum(x)
+            yield f"weighted-{name}", Sum(x, weights)
+            yield f"max-{name}", Max(x)
+            yield f"min-{name}", Min(x)
+            for share in (0.0, 0.3, 1.0):
+                yield f"each-{name}-{share}", Each(x, rng.random(network.devices) < share)
+    sizes = rng.integers(0, 5, 2 * network.devices)
+    yield "pool", Pool(rng.normal(size=sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def block_of(message, engine):
+    """Return the part of a message that the devices of this rank say."""
+    here = engine.here
+    if isinstance(message, Pool):
+        sizes = np.diff(message.offsets).reshape(-1, 2)[here].ravel()
+        pieces = np.split(message.values, message.offsets[1:-1])
+        mine = np.concatenate([np.concatenate(pieces[2 * k : 2 * k + 2]) for k in here])
+        return Pool(mine, np.concatenate([[0], np.cumsum(sizes)]))
+    if isinstance(message, Each):
+        return Each(message.values[here], message.speakers[here])
+    if isinstance(message, Sum) and message.weights is not None:
+        return Sum(message.values[here], message.weights[np.isin(engine.network.receivers, here)])
+    return type(message)(message.values[here])
+
+
+def same_answer(ours, right, engine):
+    """Compare bytes and types."""
+    if isinstance(right, Pool):
+        return ours.values.tobytes() == right.values.tobytes() and np.array_equal(ours.offsets, right.offsets)
+    if isinstance(right, np.ndarray):
+        expected = right[engine.here]
+        return ours.dtype == right.dtype and ours.shape == expected.shape and ours.tobytes() == expected.tobytes()
+    mine = np.isin(right.receiver, engine.here)
+    return (
+        np.array_equal(ours.receiver, right.receiver[mine])
+        and np.array_equal(ours.sender, right.sender[mine])
+        and ours.values.dtype == right.values.dtype
+        and ours.values.shape == right.values[mine].shape
+        and ours.values.tobytes() == right.values[mine].tobytes()
+    )
+
+
+def whole_results():
+    """`calibrate` and `calibrate_several` by name, from all scores or from this rank's; the result is everybody's."""
+    network = NETWORKS["torus"]
+    (scores,) = scores_of(network)
+    groups = [np.arange(len(own)) % 3 for own in scores]
+    warnings.simplefilter("ignore", TooFewScores)  # of one group
+    right = calibrate(scores, network, 0.3).to_dict()
+    several = calibrate_several(scores, network, (0.3, 0.5), groups=groups).to_dict()
+    rounds = []
+    engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
+    own = [scores[row] for row in engine.here]
+    found = {
+        "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
+        "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
+        "observed": rounds == [*range(1, right["cost"]["rounds"] + 1)],
+        "groups": without_time(calibrate_several(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict())
+        == without_time(several),
+    }
+    everyone = COMM.allgather(found)
+    return {name: all(each[name] for each in everyone) for name in found}
+
+
+def many_engines():
+    """Make more engines than MPI has room for at once: each gives back what it took."""
+    network = NETWORKS["torus"]
+    owners = np.arange(network.devices) % COMM.size
+    for _ in range(3000):
+        Mpi(network, owners=owners).close()
+    return {"made": 3000}
+
+
+def loading(folder):
+    """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
+    found = {}
+    for source in ("scores.csv", "parts", "hive", "arrays"):
+        held, engine = Ranks(MPI).load(f"{folder}/{source}", "site", around)
+        ids = tuple(engine.network.ids[row] for row in engine.here)
+        mine = [sorted(own.tolist()) for own in held.for_devices(ids)]
+        read = engine.network.ids if source == "scores.csv" else ids
+        found[source] = {"scores": dict(zip(ids, mine, strict=True)), "reads": {*held.devices} == {*read}}
+        groups = held.groups_for(ids)
+        found[source]["groups"] = [len(own) for own in groups] == [len(own) for own in mine]
+        engine.close()
+    everyone = COMM.allgather(found)
+    return {
+        source: {
+            "scores": {name: own for each in everyone for name, own in each[source]["scores"].items()},
+            "only own": all(each[source]["reads"] for each in everyone),
+            "groups": all(each[source]["groups"] for each in everyone),
+        }
+        for source in found
+    }
+
+
+def around(known):
+    """Put devices on a cycle."""
+    return Network.cycle(len(known.devices)).relabelled(known.devices)
+
+
+def everything(*parts):
+    """Do in one job what one job can do: starting Python takes longer than most of it."""
+    jobs = {"bits": equal_bits, "messages": equal_messages, "results": whole_results, "error": all_ranks_fail}
+    return {part: jobs[part]() for part in parts}
+
+
+def without_time(result):
+    """Drop what no two runs share."""
+    if isinstance(result, dict):
+        return {key: without_time(value) for key, value in result.items() if key != "seconds"}
+    return [without_time(value) for value in result] if isinstance(result, list) else result
+
+
+def one_rank_fails(where):
+    """Fail on the last rank only: in its scores, in the midst of a protocol, or by asking something else."""
+    network = NETWORKS["torus"]
+    (scores,) = scores_of(network)
+    last = COMM.rank == COMM.size - 1
+    engine = Mpi(network)
+    if where == "scores":
+        own = [np.array([np.nan]) if last else scores[row] for row in engine.here]
+        calibrate(own, network, 0.3, engine=engine)
+    elif where == "protocol":
+        engine.run(_falters(engine, last))
+    return {"survived": True}
+
+
+def different_turns():
+    """Let the last rank ask something else, or end before the others: all of two ranks see it."""
+    found = {}
+    for protocol in (_differs, _ends_early):
+        engine = Mpi(NETWORKS["torus"])
+        try:
+            engine.run(protocol(engine, COMM.rank == COMM.size - 1))
+        except DifferentQuestions as error:
+            found[protocol.__name__] = str(error)
+    return found
+
+
+def _falters(engine, fails):
+    for round_ in range(50):
+        if fails and round_ == 20:
+            raise RuntimeError("the disk is full")
+        yield Sum(np.ones(len(engine.here)))
+
+
+def _differs(engine, differs):
+    yield Sum(np.ones(len(engine.here)))
+    yield Max(np.ones(len(engine.here))) if differs else Sum(np.ones(len(engine.here)))
+
+
+def _ends_early(engine, ends):
+    for _ in range(1 if ends else 3):
+        yield Sum(np.ones((len(engine.here), 4)))
+
+
+def all_ranks_fail():
+    """Every rank meets the same error, which stays an ordinary one."""
+    started = time.monotonic()
+    try:
+        calibrate([[0.1]] * 12, NETWORKS["torus"], 0.3, "e-dcp", engine="mpi", aggregate="flod")
+    except ValueError as error:
+        return {"error": str(error), "seconds": time.monotonic() - started}
+
+
+if __name__ == "__main__":
+    job = {f.__name__: f for f in (everything, one_rank_fails, different_turns, many_engines, loading)}
+    result = job[sys.argv[1]](*sys.argv[2:])
+    if COMM.rank == 0:
+        print(json.dumps(result))
