@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, Samples, calibrate, calibrate_batch, calibrating
+from conformesh import METHODS, Network, Samples, calibrate, calibrate_batch
 from conformesh.engines import ordering, simulator
 from conformesh.engines.ordering import memory_order, near_order
 from conformesh.kernels import threads
@@ -62,7 +62,7 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
     """Devices hosted in another order: every method ends with the same thresholds, certificates and bill, by row."""
     network, samples = shuffled(Network.geometric(60, seed=2)), ragged(60)
     plain = calibrate_batch(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {}))
-    monkeypatch.setattr(calibrating, "memory_order", near_order)
+    monkeypatch.setattr(simulator, "memory_order", near_order)
     assert (near_order(network) != np.arange(60)).any()
     assert_same_batch(calibrate_batch(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {})), plain)
 
@@ -83,7 +83,7 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
 def test_memory_order_changes_no_bit_in_other_settings(method, options, large, monkeypatch):
     network, samples = shuffled(Network.torus(6, 5)), ragged(30)
     plain = calibrate_batch(samples, network, [0.4], method, **options)
-    monkeypatch.setattr(calibrating, "memory_order", near_order)
+    monkeypatch.setattr(simulator, "memory_order", near_order)
     assert_same_batch(calibrate_batch(samples, network, [0.4], method, **options), plain)
 
 

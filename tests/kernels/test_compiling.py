@@ -65,8 +65,9 @@ def test_counts_are_the_same_interpreted(held, data):
     asked = np.sort(np.array([data.draw(st.lists(st.floats(allow_nan=False), min_size=1, max_size=30))]))
     trial = np.zeros(1, np.int64)
     where = samples.values, samples.offsets
-    assert_same(*both(segments.count_at_most, *where, asked, 1))
-    assert_same(*both(segments.count_problems, *where, 1, trial, asked))
+    assert_same(*both(segments._count_at_most, *where, asked, 1, np.zeros((samples.devices, asked.size, 1), np.int64)))
+    counts = np.zeros((samples.devices, asked.size, 1), np.int32)
+    assert_same(*both(segments._count_problems, *where, 1, trial, asked, counts))
     assert_same(*both(segments.scores_inside, *where, 1, trial, asked[:, 0], asked[:, -1]))
     for finite in (False, True):
         assert_same(*both(segments.segment_extremes, *where, finite))

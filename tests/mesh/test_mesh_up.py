@@ -162,7 +162,7 @@ def test_alone_a_device_fails_in_plain_words_or_goes_on(node):
         words = (folders[0], "--once", "--json", "--patience", "0.3")
         result = node(*words)
         assert (result.exit_code, result.stdout) == (1, "")
-        wanted = "error: device-01 has not said hello within 0.3 s; start it again"
+        wanted = "error: device-01 has not said hello within 0.3 s; start again"
         assert result.stderr.splitlines()[-1].startswith(wanted)
         assert "unexpected" not in result.stderr
         result = node(*words, "--on-lost", "continue", "--log", "progress")

@@ -9,7 +9,7 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.engines import frames
-from conformesh.engines.device import Device
+from conformesh.engines.device import EVERYBODY, Device
 from conformesh.engines.loopback import Faults, play
 from conformesh.planning.link import Link
 from conformesh.planning.mesh import phases_on_a_mesh
@@ -158,7 +158,8 @@ class Counting(Device):
         for to, data in out:
             frame = frames.decode(data)
             if frame.kind == frames.DATA:
-                self.__dict__.setdefault("sizes", {})[to, frame.round] = len(data)
+                for j in self.neighbours if to == EVERYBODY else (to,):
+                    self.__dict__.setdefault("sizes", {})[j, frame.round] = len(data)
         return out
 
 

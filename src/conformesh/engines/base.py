@@ -60,7 +60,7 @@ def held_here(engine: Engine, devices: Iterable[T]) -> Sequence[T]:
     held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
     K = engine.network.devices
     if len(held) == K:
-        return held if len(engine.here) == K else [held[row] for row in engine.here]  # type: ignore[no-any-return]
+        return held if len(engine.here) == K else [held[row] for row in engine.here]
     if len(held) != len(engine.here):
         here = "" if len(engine.here) == K else f", or for the {len(engine.here)} of this rank"
         raise ValueError(
