@@ -53,6 +53,6 @@ def _sum(message: Sum, values: list[Array | None]) -> Array:
     dtype = np.int64 if message.values.dtype.kind in "iu" else np.float64
     total: Array = np.zeros(message.values.shape, dtype=dtype)
     for at, x in enumerate(values):
-        term = np.asarray(x).astype(dtype)
-        total = total + (term if message.weights is None else message.weights[at] * term)
+        term = np.asarray(x, dtype=dtype)
+        total += term if message.weights is None else message.weights[at] * term
     return total

@@ -200,7 +200,7 @@ class Device:
         self._heard: dict[int, Array | None] = {}
         self._bodies: dict[int, tuple[int, bytes]] = {}
         self._early: dict[int, Frame] = {}
-        self._head = b""
+        self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
         self._since = self._next = self.now  # since when this device waits for the others
 
     def _digest(self) -> int:
@@ -352,16 +352,17 @@ class Device:
             return
         self.round += 1
         self._message = message
-        value = said(message)
-        flags = SILENT if value is None else 0
-        if value is not None:  # as on the simulator's ledger: a broadcast counts once, repetitions do not
+        value, row, question = said(message), message.values[0], question_of(message)
+        self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
+        self._length = len(self._head) + row.nbytes
+        if value is None:
+            flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
+        else:  # as on the simulator's ledger: a broadcast counts once, repetitions do not
+            flags, body = 0, self._head + value.astype(self._wire, copy=False).tobytes()
             self.counts.numbers += value.size
             self.counts.payload_bits += 8 * value.nbytes
-        body = frames.pack_array(question_of(message), np.empty(0, np.uint8) if value is None else value)
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
         self._mine.pop(self.round - 2, None)
-        row = message.values[0]
-        self._head = frames.array_head(question_of(message), row.dtype, row.shape)
         self._heard, self._bodies = {}, {}
 
     def _speak(self) -> None:
@@ -424,15 +425,10 @@ class Device:
     def _value(self, frame: Frame) -> Array | None:
         """Return the numbers in a frame, which must be of the kind that this device sends in this round."""
         assert self._message is not None
-        mine = self._message.values
-        if (
-            frame.body.startswith(self._head)
-            and len(frame.body) == len(self._head) + mine[0].nbytes
-            and not frame.silent
-        ):
-            values = np.frombuffer(frame.body, mine.dtype.newbyteorder("<"), offset=len(self._head))
-            return values.reshape(mine.shape[1:])
-        question, values = frames.unpack_array(frame.body)  # slower, and knows what is wrong
+        mine, body = self._message.values, frame.body
+        if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
+            return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(mine.shape[1:])
+        question, values = frames.unpack_array(body)  # slower, and knows what is wrong
         expected = question_of(self._message)
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")

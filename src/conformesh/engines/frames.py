@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 MAGIC, VERSION = b"cfmh", 1
 HEADER = struct.Struct("<4sBBHQIII")
 CHECK = struct.Struct("<I")
-SIZE = HEADER.size + CHECK.size
+WHOLE = struct.Struct(HEADER.format + "I")  # both at once
+SIZE = WHOLE.size
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 DIMENSIONS = 8
 
@@ -85,7 +86,7 @@ def decode(data: bytes) -> Frame:
     """Return the frame in some bytes, which must hold exactly one."""
     if len(data) < SIZE:
         raise FrameError(f"a frame has at least {SIZE} bytes, got {len(data)}")
-    magic, version, kind, flags, run, sender, round_, length = HEADER.unpack_from(data)
+    magic, version, kind, flags, run, sender, round_, length, check = WHOLE.unpack_from(data)
     if magic != MAGIC:
         raise FrameError("these bytes are no frame: wrong magic")
     if version != VERSION:
@@ -95,7 +96,6 @@ def decode(data: bytes) -> Frame:
     if length > LARGEST or len(data) != SIZE + length:
         raise FrameError(f"a body of {length} bytes was announced, got {len(data) - SIZE}")
     body = bytes(data[SIZE:])
-    (check,) = CHECK.unpack_from(data, HEADER.size)
     if check != zlib.crc32(body, zlib.crc32(data[: HEADER.size])):
         raise FrameError("the checksum of a frame is wrong")
     return Frame(kind, run, sender, round_, flags, body)
