@@ -12,13 +12,12 @@ from conformesh.calibration import Calibration
 from conformesh.certificate import KINDS
 from conformesh.cli import console
 from conformesh.cli.hosting import job
-from conformesh.cli.networks import chosen_network
+from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
 from conformesh.methods import METHODS, get_method
 from conformesh.ranks import exact_alpha
 from conformesh.scores import SCORES, Score, get_score
 from conformesh.several import Calibrations, calibrate_several
-from conformesh.topologies import TOPOLOGIES
 
 
 @with_flags
@@ -33,16 +32,9 @@ def calibrate(
         str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
     ] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
-    topology: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
-    ] = None,
-    topology_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
-    ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
-    ] = None,
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
     group: Annotated[
         str | None,
         typer.Option(metavar="COLUMN", help="One threshold for each value of this column.", show_default=False),

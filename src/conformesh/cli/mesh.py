@@ -13,7 +13,7 @@ import typer
 
 from conformesh.cli import GROUPS, console
 from conformesh.cli.calibrate import named_score
-from conformesh.cli.networks import chosen_network
+from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
 from conformesh.data.score_files import ScoreFile, read_scores
 from conformesh.mesh.checking import (
@@ -39,7 +39,6 @@ from conformesh.mesh.reach import NOBODY, reach_neighbours
 from conformesh.methods import METHODS, get_method
 from conformesh.network import Network
 from conformesh.scores import SCORES
-from conformesh.topologies import TOPOLOGIES
 
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name.")]
@@ -67,16 +66,9 @@ def init(
             metavar="SCORES", help="A file with device and score, spread over the folders.", show_default=False
         ),
     ] = None,
-    topology: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
-    ] = None,
-    topology_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
-    ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
-    ] = None,
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
     hosts: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="device host[:port] a line; by default all on this machine."),

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import inspect
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Annotated, Any, get_type_hints
+
+import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import key_values
 from conformesh.data.score_files import ScoreFile
 from conformesh.network import Network
 from conformesh.topologies import TOPOLOGIES
+
+Topology = Annotated[
+    str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
+]
+TopologyOption = Annotated[
+    list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated.")
+]
+Graph = Annotated[
+    Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
+]
 
 
 def chosen_network(held: ScoreFile, topology: str | None, pairs: list[str], graph: Path | None, seed: int) -> Network:

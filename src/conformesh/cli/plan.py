@@ -12,6 +12,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from conformesh.cli import console
+from conformesh.cli.networks import Graph, Topology, TopologyOption
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
 from conformesh.methods import METHODS, get_method, make_options
 from conformesh.names import unknown
@@ -33,16 +34,9 @@ def plan(
     devices: Annotated[
         str | None, typer.Option(metavar="<int>", help="How many devices, K; 1e6 is fine.", show_default=False)
     ] = None,
-    topology: Annotated[
-        str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)
-    ] = None,
-    topology_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the topology, as p=0.3; may be repeated."),
-    ] = None,
-    graph: Annotated[
-        Path | None, typer.Option(metavar="EDGES", help="Instead of a topology: a file with two device names a line.")
-    ] = None,
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
     scores_per_device: Annotated[
         str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
     ] = "50",
