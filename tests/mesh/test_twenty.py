@@ -28,7 +28,7 @@ def test_every_method_ends_with_the_simulators_threshold(tmp_path, method, netwo
     folders, expected = make_mesh(tmp_path / "m", network, method, options=OPTIONS.get(method, {}), patience=60.0)
     found = [finish(process) for process in [start(folder) for folder in folders]]
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [result["threshold"] for _, result, _ in found] == expected
+    assert [float(result["threshold"]) for _, result, _ in found] == expected
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -45,7 +45,7 @@ def test_three_killed_at_random_rounds_change_nothing(tmp_path, seed):
         processes[k] = start(folders[k])
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [result["threshold"] for _, result, _ in found] == expected
+    assert [float(result["threshold"]) for _, result, _ in found] == expected
 
 
 def frozen(processes, folders, k, at):
@@ -65,7 +65,7 @@ def test_one_frozen_for_15_seconds_changes_nothing(tmp_path, network):
         processes[7].send_signal(signal.SIGCONT)
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * 20, found
-    assert [result["threshold"] for _, result, _ in found] == expected
+    assert [float(result["threshold"]) for _, result, _ in found] == expected
 
 
 def killed_for_good(folders, k=7, at=20):
@@ -98,5 +98,5 @@ def test_the_others_go_on_without_one_killed_for_good(tmp_path):
     smaller = Network.from_networkx(TORUS.to_networkx().subgraph([TORUS.ids[k] for k in left]))
     right = calibrate_batch(Samples.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)
     assert [code for code, _, _ in found] == [0] * 19, found
-    assert [result["threshold"] for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
+    assert [float(result["threshold"]) for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
     assert {tuple(result["roster"]) for _, result, _ in found} == {tuple(folders[k].name for k in left)}

@@ -12,8 +12,9 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.networks import Graph, Topology, TopologyOption
+from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
+from conformesh.data.score_files import read_scores
 from conformesh.methods import METHODS, get_method, make_options
 from conformesh.names import unknown
 from conformesh.network import Network
@@ -24,6 +25,7 @@ from conformesh.planning.predictions import ways_of
 from conformesh.planning.search import SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.planning.words import in_bytes, in_time
+from conformesh.samples import Samples
 from conformesh.topologies import TOPOLOGIES
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -40,6 +42,14 @@ def plan(
     scores_per_device: Annotated[
         str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
     ] = "50",
+    scores: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SCORES",
+            help="Instead: the scores themselves, with which e-dcp's search is no estimate.",
+            show_default=False,
+        ),
+    ] = None,
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
     link: Annotated[
         str,
@@ -77,7 +87,8 @@ def plan(
     """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
 
     Rounds and bytes are exact where the scores do not matter; e-dcp's search depends on them and is predicted as a mean
-    over draws. A network of more than a million devices is not built: closed forms or laws of growth stand in for it.
+    over draws, unless --scores has them. A network of more than a million devices is not built: closed forms or laws of
+    growth stand in for it.
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
@@ -87,7 +98,10 @@ def plan(
     uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
     chosen = _options(names, options)
     with console.Progress("planning") as progress:
-        terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
+        if scores is None:
+            terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
+        else:
+            terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         progress.step()
         found = predict(
             terrain,
@@ -148,6 +162,17 @@ def _terrain(
     return terrain_of(
         name, _count(devices), held, seed=seed, build=build, **key_values(pairs, "topology option", hints)
     )
+
+
+def _known_terrain(
+    scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
+) -> Terrain:
+    """Return where the devices of a file of scores would calibrate."""
+    if devices is not None:
+        raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
+    held = read_scores(scores)
+    network = chosen_network(held, topology, pairs, graph, seed)
+    return Terrain.with_scores(network, Samples.of(held.for_devices(network.ids), network.ids))
 
 
 def _count(text: str) -> int:

@@ -114,7 +114,7 @@ def _certified(terrain: Terrain, alpha: Fraction, options: QDCP, phases: list[Ph
     if rank > n:
         return Prediction(tuple(phases), "counted", uses=uses, facts=facts)
     phases += total("count the estimate", 1, n)
-    found = mixed_stages(n, rank, 1, shape)
+    found = mixed_stages(terrain, rank, 1, shape)
     half = [hops(terrain, "agree on the ends", 2, 64, 2), hops(terrain, "name the answer", 1, 64)]
     half += [phase.times(float(found.stages.mean())) for phase in total("a stage", 1, n)]
     phases += [phase.times(0.5) for phase in half]

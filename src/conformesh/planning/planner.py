@@ -236,7 +236,8 @@ def plan(
     Parameters
     ----------
     where
-        A network, a `sketch` of one that is too large to build, or a `Terrain`.
+        A network, a `sketch` of one that is too large to build, or a `Terrain`; `Terrain.with_scores` knows the scores,
+        and then E-DCP's rounds and bytes are exact too.
     scores_per_device
         How many scores a device holds; a number, or one per device.
     alpha

@@ -4,13 +4,14 @@ The number of stages depends on the scores, so it is predicted as a mean over dr
 many lie in a bracket, how many of them lie below a threshold inside is binomial. So n may be 10^12, and the thresholds
 that are tried come from the very code of the protocol.
 
-Assumes scores without ties, all from one distribution (`SHAPES`), of which the stages depend little.
+Assumes scores without ties, all from one distribution (`SHAPES`), of which the stages depend little. With the scores at
+hand nothing is assumed: the search is run on them, in one place and without a network, and its stages are exact.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -54,43 +55,83 @@ SHAPES: dict[str, Callable[[], Shape]] = {
 
 @dataclass(frozen=True, eq=False)
 class Stages:
-    """What searches took, one entry per draw: stages, snaps of the ends, and sums of one number after the last stage.
+    """What searches took, one entry per draw.
 
-    `ends` says whether the smallest and the largest score had to be agreed on, which is the same for all.
+    Attributes
+    ----------
+    stages, snaps
+        Sums of counts, and brackets drawn in to the scores that they hold.
+    named, recounts
+        Whether the answer was named after the last stage, and then counted; ties may end a search with a snap.
+    known
+        Whether these are the stages of the scores themselves.
     """
 
     stages: Ints
     snaps: Ints
+    named: Ints
     recounts: Ints
+    known: bool = False
 
     @property
     def certain(self) -> bool:
-        """Whether all draws took the same, because nothing had to be searched."""
-        return bool((self.stages == 0).all() and np.ptp(self.recounts) == 0)
+        """Whether a run will take the same: the scores are known, or nothing has to be searched."""
+        return self.known or bool((self.stages == 0).all() and np.ptp(self.recounts) == 0)
 
 
 @lru_cache(maxsize=256)
 def stages_of(n: int, rank: int, width: int, shape: str = "uniform", draws: int = DRAWS, seed: int = 0) -> Stages:
     """Search for the score of that rank among n, in many draws at once; needs 1 <= rank <= n."""
-    pool = _Pool(n, rank, draws, *SHAPES[shape](), np.random.default_rng(seed))
-    stages, snaps, recounts = (np.zeros(draws, dtype=np.int64) for _ in range(3))
+    return _searched(_Drawn(n, rank, draws, *SHAPES[shape](), np.random.default_rng(seed)), width)
+
+
+def stages_in(scores: Floats, rank: int, width: int) -> Stages:
+    """Search for the score of that rank among these, which are all there are; needs 1 <= rank <= n."""
+    return replace(_searched(_Given(np.sort(scores), rank), width), known=True)
+
+
+def _searched(pool: _Drawn | _Given, width: int) -> Stages:
     brackets = pool.brackets
+    stages, snaps, named, recounts = (np.zeros(len(brackets.rank), dtype=np.int64) for _ in range(4))
     while brackets.open.any():
         stuck, ready = np.flatnonzero(brackets.stuck()), np.flatnonzero(brackets.ready())
         if len(stuck):
             snaps[stuck] += 1
             pool.snap(stuck)
         if len(ready):
+            named[ready] = 1
             recounts[ready] += brackets.at_high[ready] != brackets.rank[ready]
             brackets.open[ready] = False
         which = np.flatnonzero(brackets.open & ~brackets.stuck() & ~brackets.ready())
         if len(which):
             stages[which] += 1
             pool.stage(which, width)
-    return Stages(stages, snaps, recounts)
+    return Stages(stages, snaps, named, recounts)
 
 
-class _Pool:
+class _Given:
+    """All scores of the network, in ascending order."""
+
+    def __init__(self, scores: Floats, rank: int) -> None:
+        self.keys = to_keys(scores)
+        self.brackets = Brackets(np.array([rank]), np.array([len(scores)]), np.zeros(1, dtype=np.int64))
+        self.brackets.begin(scores[[0, -1]][:, None])
+
+    def stage(self, which: Ints, width: int) -> None:
+        """Count at the thresholds that the search would try, and shrink the bracket."""
+        pivots = self.brackets.pivots(which, width)
+        self.brackets.shrink(which, pivots, np.searchsorted(self.keys, pivots, side="right"))
+
+    def snap(self, which: Ints) -> None:
+        """Draw the bracket in to the scores that it holds."""
+        b = self.brackets
+        bottom = self.keys[np.searchsorted(self.keys, b.low[which], side="right")]
+        top = self.keys[np.searchsorted(self.keys, b.high[which], side="right") - 1]
+        b.low[which], b.high[which], b.quiet[which] = bottom - 1, top, 0
+        b.open[which[bottom == top]] = False
+
+
+class _Drawn:
     """All scores of the network, known only at the ends of the brackets; one network per draw.
 
     `at_bottom` and `at_top` say whether a score lies exactly at an end of the bracket; the others are free inside.

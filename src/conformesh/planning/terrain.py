@@ -16,6 +16,7 @@ from conformesh.network import Network
 from conformesh.planning.sketch import Sketch, Tree, sketch
 from conformesh.protocols.aggregate.averaging import LARGEST_DENSE
 from conformesh.protocols.site import Site
+from conformesh.samples import Samples
 from conformesh.topologies import TOPOLOGIES
 
 BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
@@ -51,12 +52,20 @@ class Terrain:
         Scores of every device where they differ, else of each.
     seconds
         What building it took.
+    pooled
+        All scores, where they are at hand: then the stages of a search are no estimate.
     """
 
     map: Network | Sketch
     built: Network | None
     scores: int | NDArray[np.int64]
     seconds: float = 0.0
+    pooled: NDArray[np.float64] | None = None
+
+    @classmethod
+    def with_scores(cls, network: Network, scores: Samples) -> Terrain:
+        """Prepare predictions for scores that are at hand, one trial of them."""
+        return replace(cls.of(network, scores.sizes[:, 0]), pooled=scores.pooled(0))
 
     @classmethod
     def of(
