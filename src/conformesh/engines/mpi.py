@@ -77,6 +77,7 @@ class Mpi:
         self._round = 0
         self._tables: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._weights: tuple[Any, Array, Array] | None = None
+        self._last: Array | None = None  # memory of the last brief answer
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
@@ -152,7 +153,7 @@ class Mpi:
         pending = self.exchange.start(stamp, sent)
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
-        out = np.empty(x.shape, dtype=kind)  # the protocol may keep it: never a buffer of ours
+        out = self._space(x) if message.brief and self.observer is None else np.empty(x.shape, dtype=kind)
         kernel(halo.inner.indptr, halo.inner.indices, *inner, x, out)
         heard = pending.rows()
         if halo.peers:
@@ -218,6 +219,13 @@ class Mpi:
             near = np.empty((len(self.halo.near) + len(self.halo.ghosts), columns), dtype=kind)
             self._tables[key] = (near, np.empty((len(self.halo.border), columns), dtype=kind))
         return self._tables[key]
+
+    def _space(self, x: Array) -> Array:
+        """Return room for the answer to a brief question, the same for every round; it must not hold the question."""
+        last = self._last
+        if last is None or last.shape != x.shape or last.dtype != x.dtype or np.may_share_memory(last, x):
+            self._last = last = np.empty(x.shape, dtype=x.dtype)
+        return last
 
     def _split(self, weights: Array) -> tuple[Array, Array]:
         """Return the weights of the inner rows' edges and of the border's; a protocol uses the same in every round."""
