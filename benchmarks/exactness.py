@@ -2,30 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
-from harness import PEAK, Row, Series, compared, times_of
+from harness import Row, Series, compared, times_of
 
 from conformesh import Network, Samples, calibrate, calibrate_batch, conformal_rank, conformal_threshold
-
-LARGE = (
-    PEAK
-    + """
-import sys, time, numpy as np
-from conformesh import Network, Samples, calibrate_batch
-K = int(sys.argv[1])
-network = Network.of("geometric", K, seed=0)
-scores = np.random.default_rng(0).normal(size=10 * K)
-start = time.perf_counter()
-batch = calibrate_batch(Samples.from_flat(scores, np.full(K, 10)), network, [0.1], "e-dcp")
-seconds = time.perf_counter() - start
-rank = batch.outcome.certificates[0][0].required_rank
-assert batch.outcome.thresholds[0, 0, 0] == np.partition(scores, rank - 1)[rank - 1]
-print(seconds, peak())
-"""
-)
 
 
 def _without_pooling(n: int, repeats: int) -> list[Row]:
@@ -83,22 +63,9 @@ def _in_hand(n: int, repeats: int) -> list[Row]:
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
-    """E-DCP small and large beside the pooled sort it must equal; thresholds from 1e6 scores beside np.partition."""
+    """E-DCP beside the pooled sort it must equal; thresholds from 1e6 scores beside np.partition."""
     rows: list[Row] = []
     for n in (1000, 2000) if quick else (1000, 100_000, 1_000_000, 10_000_000):
         rows += _without_pooling(n, 2 if quick else 5)
     rows += _in_hand(2000 if quick else 1_000_000, 2 if quick else 9)
-    K = 1000 if quick else 100_000
-    out = subprocess.run([sys.executable, "-c", LARGE, str(K)], capture_output=True, text=True, check=True).stdout
-    seconds, gigabytes = map(float, out.split())
-    rows.append(
-        Row(
-            f"E-DCP, K={K:,} geometric, n={10 * K:,}, by tree",
-            ours=seconds,
-            against="equal to the pooled sort",
-            target="under 60 s and 2 GB",
-            met=seconds < 60 and gigabytes < 2,
-            note=f"{gigabytes:.2f} GB at its peak",
-        )
-    )
     return rows, []

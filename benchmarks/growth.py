@@ -8,33 +8,23 @@ stretches the clock of long jobs more than that of short ones, which would look 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 from harness import REPEATS, Row, Series, processor_seconds
+from networks import gossiping, ring_of
 
 from conformesh import Network, Samples, calibrate_batch
 from conformesh.engines import Simulator
-from conformesh.protocols.consensus import gossip
-from conformesh.protocols.site import Site
-from conformesh.weights import Weights
 
 ROUNDS = 4  # of a run whose rounds are measured
 MOST = 1.1  # the fitted exponent of linear growth
-Measure = Callable[[int], Callable[[], object]]
 
 
-def unmeasured(network: Network) -> Weights:
-    """Return maximum-degree weights whose eigenvalues nobody needs here."""
-    a = 1.0 / (int(network.degree.max()) + 1)
-    return Weights("max-degree", a, a * network.degree.astype(float), 1.0, 0.0, "estimated")
-
-
-def gossiping(network: Network, numbers: int, rounds: int) -> Callable[[], object]:
+def gossip_rounds(network: Network, numbers: int, rounds: int = ROUNDS) -> Callable[[], object]:
     """Return a job that runs so many rounds of messages with so many numbers."""
-    site = Site.everywhere(network, np.ones((network.devices, 1), dtype=np.int64))
-    x = np.random.default_rng(0).random((network.devices, numbers))
-    weights = unmeasured(network)
-    return lambda: Simulator(network).run(gossip(x, site, weights, rounds))
+    job = gossiping(Simulator.in_memory_order(network), numbers)
+    return lambda: job(rounds)
 
 
 def devices_exact(devices: int) -> Callable[[], object]:
@@ -53,45 +43,11 @@ def scores_exact(scores: int) -> Callable[[], object]:
     return lambda: calibrate_batch(Samples.from_flat(values, sizes), network, [0.1], "e-dcp")
 
 
-SERIES: tuple[tuple[str, str, tuple[int, ...], Measure, bool], ...] = (  # what, grows with, sizes, job, judged
-    ("E-DCP, 10 scores a device", "devices K", (100, 1000, 10_000, 100_000, 1_000_000), devices_exact, True),
-    ("E-DCP, 20 devices, with sorting", "scores n", (100, 1000, 10_000, 100_000, 1_000_000), scores_exact, True),
-    (
-        "gossip round, torus, 16 numbers",
-        "edges",
-        (300, 3000, 30_000, 300_000, 3_000_000),
-        lambda edges: gossiping(_torus(edges // 2), 16, ROUNDS),
-        True,
-    ),
-    (
-        "gossip round, random graph of degree 6, 16 numbers",
-        "edges",
-        (300, 3000, 30_000, 300_000, 3_000_000),
-        lambda edges: gossiping(Network.of("random-regular", edges // 3, seed=0, degree=6), 16, ROUNDS),
-        False,
-    ),
-    (
-        "gossip round, torus of 1000 devices",
-        "numbers M",
-        (1, 10, 100, 1000, 10_000),
-        lambda numbers: gossiping(Network.torus(40, 25), numbers, ROUNDS),
-        False,
-    ),
-    (
-        "gossip round, 2000 devices, 16 numbers",
-        "degree",
-        (2, 8, 32, 128, 512),
-        lambda degree: gossiping(_ring(2000, degree), 16, ROUNDS),
-        False,
-    ),
-    (
-        "gossip, torus of 20 devices, 16 numbers",
-        "rounds T",
-        (10, 100, 1000, 10_000, 100_000),
-        lambda rounds: gossiping(Network.torus(5, ROUNDS), 16, rounds),
-        False,
-    ),
-)
+def scores_counted(scores: int) -> Callable[[], object]:
+    """Sort the scores of 100 devices, and count 16 thresholds in them: what E-DCP does with n."""
+    values, sizes = np.random.default_rng(0).random(scores), np.full(100, scores // 100)
+    pivots, first = np.linspace(0.1, 0.9, 16)[None, :], np.zeros(1, dtype=np.int64)
+    return lambda: Samples.from_flat(values, sizes).counts_of(first, pivots)
 
 
 def _torus(devices: int) -> Network:
@@ -100,33 +56,89 @@ def _torus(devices: int) -> Network:
     return Network.torus(side, devices // side)
 
 
-def _ring(devices: int, degree: int) -> Network:
-    """Return a circle on which everybody knows the `degree` / 2 devices to either side."""
-    row = np.arange(devices)
-    pairs = np.concatenate([np.column_stack([row, (row + d) % devices]) for d in range(1, degree // 2 + 1)])
-    return Network.from_pairs(devices, pairs, f"ring of degree {degree}")
+@dataclass(frozen=True)
+class Growing:
+    """What is timed, what it grows with, and a job for each size; `per` is how many rounds a job has."""
+
+    what: str
+    grows: str
+    sizes: tuple[int, ...]
+    job: Callable[[int], Callable[[], object]]
+    judged: bool = False
+    per: int = 1
+
+
+MILLION, EDGES = (100, 1000, 10_000, 100_000, 1_000_000), (300, 3000, 30_000, 300_000, 3_000_000)
+SERIES = (
+    Growing("E-DCP, 10 scores a device", "devices K", MILLION, devices_exact, True),
+    Growing("E-DCP, 20 devices, with sorting", "scores n", MILLION, scores_exact, True),
+    Growing("16 counts, 100 devices, with sorting", "scores n", tuple(10 * n for n in MILLION), scores_counted, True),
+    Growing(
+        "gossip round, torus, 16 numbers",
+        "edges",
+        EDGES,
+        lambda edges: gossip_rounds(_torus(edges // 2), 16),
+        True,
+        ROUNDS,
+    ),
+    Growing(
+        "gossip round, random graph of degree 6, 16 numbers",
+        "edges",
+        EDGES,
+        lambda edges: gossip_rounds(Network.of("random-regular", edges // 3, seed=0, degree=6), 16),
+        per=ROUNDS,
+    ),
+    Growing(
+        "gossip round, torus of 1000 devices",
+        "numbers M",
+        (1, 10, 100, 1000, 10_000),
+        lambda numbers: gossip_rounds(Network.torus(40, 25), numbers),
+        per=ROUNDS,
+    ),
+    Growing(
+        "gossip round, 2000 devices, 16 numbers",
+        "degree",
+        (2, 8, 32, 128, 512),
+        lambda degree: gossip_rounds(ring_of(2000, degree), 16),
+        per=ROUNDS,
+    ),
+    Growing(
+        "gossip, torus of 20 devices, 16 numbers",
+        "rounds T",
+        (10, 100, 1000, 10_000, 100_000),
+        lambda rounds: gossip_rounds(Network.torus(5, 4), 16, rounds),
+    ),
+)
+
+
+def measured(one: Growing, quick: bool = False) -> Series:
+    """Return the seconds of every size with their exponents; one network at a time is in memory."""
+    sizes, repeats = (one.sizes[:2], 1) if quick else (one.sizes, REPEATS)
+    return Series.fitted(
+        one.what, one.grows, sizes, [processor_seconds(one.job(size), repeats) / one.per for size in sizes]
+    )
+
+
+def _rows(one: Growing, found: Series) -> list[Row]:
+    """Return the row of all sizes, which may be judged, and the row of their upper half."""
+    half = len(found.x) // 2
+    rows = []
+    for first, exponent, judged in ((0, found.exponent, one.judged), (half, found.upper, False)):
+        rows.append(
+            Row(
+                f"{one.what}: {one.grows} {found.x[first]:,.0f} to {found.x[-1]:,.0f}",
+                ours=found.seconds[-1],
+                other=found.seconds[first],
+                against=f"{one.grows} {found.x[first]:,.0f}",
+                target=f"exponent in {one.grows} at most {MOST}" if judged else "",
+                met=exponent <= MOST if judged else None,
+                note=f"exponent {exponent:.2f}" + (", upper half" if first else ""),
+            )
+        )
+    return rows
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """Time against K, n, edges, M, degree and rounds, over four decades."""
-    rows, series = [], []
-    for what, grows, all_sizes, measure, judged in SERIES:
-        per = ROUNDS if what.startswith("gossip round") else 1
-        sizes = all_sizes[:2] if quick else all_sizes
-        repeats = 1 if quick else REPEATS
-        seconds = [processor_seconds(measure(size), repeats) / per for size in sizes]  # one network at a time
-        found = Series.fitted(what, grows, sizes, seconds)
-        series.append(found)
-        target = f"exponent in {grows} at most {MOST}" if judged else ""
-        rows.append(
-            Row(
-                f"{what}: {grows} {sizes[0]:,} to {sizes[-1]:,}",
-                ours=seconds[-1],
-                other=seconds[0],
-                against=f"{grows} {sizes[0]:,}",
-                target=target,
-                met=found.exponent <= MOST if judged else None,
-                note=f"exponent {found.exponent:.2f}, upper half {found.upper:.2f}",
-            )
-        )
-    return rows, series
+    series = [measured(one, quick) for one in SERIES]
+    return [row for one, found in zip(SERIES, series, strict=True) for row in _rows(one, found)], series

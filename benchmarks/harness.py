@@ -6,9 +6,12 @@ repeat, which a change of the machine's load between repeats does not touch.
 
 from __future__ import annotations
 
+import json
 import os
 import platform
+import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -22,15 +25,8 @@ sys.path.insert(1, str(Path(__file__).parents[1]))  # for tests.reference; other
 Job = Callable[[], object]
 REPEATS = 5
 SPAN, MANY = 0.2, 200  # seconds that a job should last with its loops, and the most loops
+PATIENCE = 900  # seconds after which a process of its own is given up
 LONG = 5.0  # seconds from which a job is not repeated five times
-PEAK = """
-import pathlib, resource
-def peak():
-    status = pathlib.Path("/proc/self/status")  # getrusage hands down the peak of who started us
-    if status.exists():
-        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6
-"""  # for scripts that are measured in a process of their own, in GB
 
 
 @dataclass(frozen=True)
@@ -136,6 +132,24 @@ def compared(
     found = ratio(other, ours)
     met = None if least is None else found >= least
     return Row(what, statistics.median(ours), statistics.median(other), against, found, target, met, note)
+
+
+def in_own_process(script: str, call: Sequence[Any], before: Sequence[str] = ()) -> Any:
+    """Run a script with `call` as its argument, and return what it prints last; `before` is a launcher with options."""
+    words = [*before, sys.executable, script, json.dumps(call)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE, check=False)
+    if done.returncode:
+        last = (done.stderr.strip().splitlines() or ["no word why"])[-1]
+        raise RuntimeError(f"{' '.join([*before, Path(script).name])} {call} ended with {done.returncode}: {last}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def peak_gigabytes() -> float:
+    """Return the most memory that this process has held; `getrusage` would count in that of who started it."""
+    status = Path("/proc/self/status")
+    if status.exists():
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 1e6
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1e9 if sys.platform == "darwin" else 1e6)
 
 
 def machine() -> str:

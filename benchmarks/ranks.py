@@ -1,52 +1,78 @@
-"""Gossip rounds on MPI ranks: the same devices in blocks, one block a rank, threads kept at one each."""
+"""Gossip rounds on MPI ranks, one thread each, beside the simulator with as many threads, in turn within one job.
+
+A run's time is the mean of its rounds after the first, on the slowest rank; the quickest run of several counts, on both
+sides. `mpiexec -n 2 python benchmarks/ranks.py '[100000, 32, 10, 12]'` is one such job: devices, numbers, rounds, runs.
+"""
 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
-import subprocess
+import statistics
 import sys
+import time
 from pathlib import Path
+from typing import Any
 
-from harness import Row, Series
+import numpy as np
+from harness import Row, Series, in_own_process
+from networks import gossiping, network_of
 
-JOB = """
-import statistics, sys, time, numpy as np
-from mpi4py import MPI
-from conformesh import Network
-from conformesh.engines.mpi import Mpi
-from conformesh.protocols.consensus import gossip
-from conformesh.protocols.site import Site
-from conformesh.weights import Weights
-side, numbers, rounds, repeats = map(int, sys.argv[1:])
-network = Network.torus(side, side)
-a = 1.0 / (int(network.degree.max()) + 1)
-weights = Weights("max-degree", a, a * network.degree.astype(float), 1.0, 0.0, "estimated")
-engine = Mpi(network)
-sizes = np.ones((network.devices, 1), dtype=np.int64)
-site = Site(network, engine.here, sizes)
-x = np.random.default_rng(0).random((network.devices, numbers))[engine.here]
-times = []
-for _ in range(repeats + 1):
-    MPI.COMM_WORLD.Barrier()
+from conformesh.engines import Mpi, Simulator
+from conformesh.kernels import threads
+from conformesh.kernels.neighbours import neighbour_sum
+
+LEAST = 0.9  # of the simulator's speed, with as many threads as ranks
+JUDGED = 2  # ranks
+NUMBERS = (32, 100)
+
+
+def job(devices: int, numbers: int, rounds: int, runs: int) -> dict[str, float]:
+    """Return seconds of a round on the ranks of this job, on the simulator, and of a rank's kernel without exchange."""
+    from mpi4py import MPI
+
+    comm = MPI.COMM_WORLD
+    network = network_of("geometric", devices)
+    engine = Mpi(network)
+    on_ranks = gossiping(engine, numbers)
+    on_threads = gossiping(Simulator.in_memory_order(network), numbers) if comm.rank == 0 else None
+    found: dict[str, list[float]] = {"ranks": [], "threads": [], "kernel": []}
+    for _ in range(runs):
+        if on_threads is not None:
+            threads.THREADS = comm.size
+            found["threads"].append(statistics.mean(on_threads(rounds + 1)[1:]))
+        threads.THREADS = 1
+        _meet(comm)
+        mine = statistics.mean(on_ranks(rounds + 1)[1:])
+        found["ranks"].append(comm.allreduce(mine, MPI.MAX))
+        found["kernel"].append(_kernel(engine, numbers))
+    return {name: min(times) for name, times in found.items() if times}
+
+
+def _meet(comm: Any) -> None:
+    """Wait for the other ranks without keeping a core busy."""
+    meeting = comm.Ibarrier()
+    while not meeting.Test():
+        time.sleep(0.001)
+
+
+def _kernel(engine: Any, numbers: int) -> float:
+    """Return the seconds of the sum over the neighbours that are on this rank, too."""
+    x = np.ones((len(engine.here), numbers))
+    out, inner = np.zeros_like(x), engine.halo.inner
     start = time.perf_counter()
-    engine.run(gossip(x, site, weights, rounds))
-    MPI.COMM_WORLD.Barrier()
-    times.append(time.perf_counter() - start)
-if MPI.COMM_WORLD.Get_rank() == 0:
-    print(statistics.median(times[1:]) / rounds)
-"""
+    neighbour_sum(inner.indptr, inner.indices, x, out)
+    return time.perf_counter() - start
 
 
 def absent() -> str | None:
     """Return why ranks cannot be measured here, or None."""
-    if importlib.util.find_spec("conformesh.engines.mpi") is None:
-        return "this version has no engine conformesh.engines.mpi"
     if importlib.util.find_spec("mpi4py") is None:
-        return "mpi4py is not installed: pip install mpi4py mpich"
+        return "mpi4py is not installed: pip install 'conformesh[mpi]'"
     if _mpiexec() is None:
-        return "there is no mpiexec: pip install mpich"
+        return "there is no mpiexec: pip install 'conformesh[mpi]'"
     return None
 
 
@@ -54,24 +80,44 @@ def _mpiexec() -> str | None:
     return shutil.which("mpiexec", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]))
 
 
+def _row(count: int, devices: int, numbers: int, found: dict[str, float]) -> Row:
+    ratio, judged = found["threads"] / found["ranks"], count == JUDGED
+    crowded = "" if count <= (os.cpu_count() or 1) else "; more ranks than cores"
+    return Row(
+        f"gossip round, geometric, K={devices:,}, M={numbers}, {count} MPI rank{'s' * (count > 1)}",
+        ours=found["ranks"],
+        other=found["threads"],
+        against=f"simulator, {count} thread{'s' * (count > 1)}",
+        ratio=ratio,
+        target=f"at least {LEAST} times as fast" if judged else "",
+        met=ratio >= LEAST if judged else None,
+        note=f"a rank's sums alone {found['kernel'] * 1e3:.3g} ms{crowded}",
+    )
+
+
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
-    """Gossip rounds of a torus of a million devices on 1, 2 and 4 MPI ranks."""
+    """Gossip rounds on 1, 2 and 4 MPI ranks, beside the simulator with as many threads."""
     why = absent()
     if why is not None:
         return [Row("gossip round on MPI ranks", note=f"not measured: {why}")], []
-    side, numbers, rounds, repeats = (20, 2, 2, 1) if quick else (1000, 16, 10, 5)
-    counts, seconds = (1, 2) if quick else (1, 2, 4), []
-    for count in counts:
-        command = [_mpiexec() or "", "-n", str(count), sys.executable, "-c", JOB]
-        command += map(str, (side, numbers, rounds, repeats))
-        environment = {**os.environ, "NUMBA_NUM_THREADS": "1"}
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=600, check=False)
-        if done.returncode:
-            lines = done.stderr.strip().splitlines() or ["mpiexec failed"]
-            return [Row("gossip round on MPI ranks", note=f"not measured: {lines[-1][:200]}")], []
-        seconds.append(float(done.stdout.split()[-1]))
-    rows = [
-        Row(f"gossip round, torus of {side * side:,}, {count} MPI ranks", t, seconds[0], "1 rank", seconds[0] / t)
-        for count, t in zip(counts[1:], seconds[1:], strict=True)
-    ]
-    return rows, [Series.fitted(f"gossip round, torus of {side * side:,}", "MPI ranks", counts, seconds)]
+    devices, rounds, runs = (400, 2, 1) if quick else (100_000, 10, 12)
+    counts = (1, 2) if quick else (1, 2, 4)
+    rows, series = [], []
+    for numbers in NUMBERS[:1] if quick else NUMBERS:
+        found = []
+        for count in counts:
+            mpiexec = (_mpiexec() or "", "-n", str(count))
+            try:
+                found.append(in_own_process(__file__, [devices, numbers, rounds, runs], mpiexec))
+            except RuntimeError as error:  # an MPI that does not start here
+                return [*rows, Row(f"gossip round on {count} MPI ranks", note=f"not measured: {str(error)[:200]}")], []
+            rows.append(_row(count, devices, numbers, found[-1]))
+        what = f"gossip round, geometric, K={devices:,}, M={numbers}"
+        series.append(Series.fitted(what, "MPI ranks", counts, [one["ranks"] for one in found]))
+    return rows, series
+
+
+if __name__ == "__main__":
+    answer = job(*json.loads(sys.argv[1]))
+    if "threads" in answer:  # the first rank
+        print(json.dumps(answer))

@@ -37,14 +37,12 @@ def run_one(name: str, quick: bool = False, say: Callable[[str], None] = print) 
     }
 
 
-def kept(results: dict[str, Any]) -> dict[str, Any]:
+def kept(benchmarks: dict[str, Any], peers: dict[str, str]) -> dict[str, Any]:
     """Return results with where they come from, benchmarks in the order of the table."""
-    import peers
-
     from conformesh import __version__
 
-    benches = {name: results[name] for name in BENCHMARKS if name in results}
-    return {"version": __version__, "machine": harness.machine(), "peers": peers.versions(), "benchmarks": benches}
+    ordered = {name: benchmarks[name] for name in BENCHMARKS if name in benchmarks}
+    return {"version": __version__, "machine": harness.machine(), "peers": peers, "benchmarks": ordered}
 
 
 def main(words: list[str] | None = None) -> None:
@@ -57,18 +55,16 @@ def main(words: list[str] | None = None) -> None:
     strange = [name for name in given.names if name not in BENCHMARKS]
     if strange:
         parser.error(f"unknown benchmark {strange[0]!r}; known: {', '.join(BENCHMARKS)}")
-    results = table.read()["benchmarks"] if (HERE / "results.json").exists() else {}
-    if given.draw:
-        stored = table.read()
+    stored = table.read() if (HERE / "results.json").exists() else {"benchmarks": {}, "peers": {}}
+    for name in () if given.draw else given.names or BENCHMARKS:
+        stored["benchmarks"][name] = run_one(name, given.quick, lambda text: print(text, flush=True))
+        if name == "peers":  # those of another run belong to its numbers
+            stored["peers"] = import_module("peers").versions()
+        if not given.quick:  # after each: an interrupted run keeps what it has
+            table.write(stored := kept(stored["benchmarks"], stored["peers"]))
+    if not given.quick:
         table.write(stored)
         plots.draw(stored, HERE)
-        return
-    for name in given.names or BENCHMARKS:
-        results[name] = run_one(name, given.quick, lambda text: print(text, flush=True))
-        if not given.quick:  # after each: an interrupted run keeps what it has
-            table.write(kept(results))
-    if not given.quick:
-        plots.draw(kept(results), HERE)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """Fixtures that iterate over the tables, and the real data where it is there."""
 
 import os
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +32,15 @@ def topology(request):
 def paper_network(request):
     """The five graphs of the paper, on 20 devices."""
     return Network.of(request.param, 20)
+
+
+@pytest.fixture(scope="module")
+def bench():
+    """A function that imports one of the scripts in benchmarks/, which import each other by plain names."""
+    before = [*sys.path]
+    sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+    yield import_module
+    sys.path[:] = before
 
 
 @pytest.fixture

@@ -1,24 +1,15 @@
 """Every benchmark runs at a tiny size, and what README.md shows is what results.json holds."""
 
 import json
-import sys
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 
+from conformesh.engines import Simulator
+
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 IN_PROCESS = ("peers", "growth", "bandwidth", "ranks")  # the others start commands of their own: tried as slow tests
 OTHERS = ("exactness", "methods", "limits")
-
-
-@pytest.fixture(scope="module")
-def bench():
-    """A function that imports one of the scripts in benchmarks/, which import each other by plain names."""
-    before = [*sys.path]
-    sys.path.insert(0, str(FOLDER))
-    yield import_module
-    sys.path[:] = before
 
 
 def check(found):
@@ -43,7 +34,7 @@ def test_it_runs_at_a_tiny_size(bench, name):
 def test_every_benchmark_is_tried_here(bench):
     assert {*IN_PROCESS, *OTHERS} == {*bench("run").BENCHMARKS}
     scripts = {path.stem for path in FOLDER.glob("*.py")}
-    assert scripts == {*bench("run").BENCHMARKS, "harness", "plots", "run", "table"}
+    assert scripts == {*bench("run").BENCHMARKS, "harness", "networks", "plots", "run", "table"}
 
 
 def test_the_readme_shows_what_was_kept(bench):
@@ -54,7 +45,8 @@ def test_the_readme_shows_what_was_kept(bench):
     for name, kept in table.read()["benchmarks"].items():
         check(kept)
         assert (FOLDER / table.PICTURES.get(name, "README.md")).exists()
-    assert [*table.read()["benchmarks"]] == [*bench("run").BENCHMARKS]
+    kept = table.read()["benchmarks"]  # what changed since its last run is left out until the next
+    assert [*kept] == [name for name in bench("run").BENCHMARKS if name in kept]
 
 
 def test_a_changed_number_is_noticed(bench):
@@ -66,8 +58,10 @@ def test_a_changed_number_is_noticed(bench):
 
 
 def test_pictures_are_drawn_from_the_kept_numbers(bench, tmp_path):
-    drawn = bench("plots").draw(bench("table").read(), tmp_path)
-    assert {file.name for file in drawn} == {*bench("table").PICTURES.values()}
+    table = bench("table")
+    drawn = bench("plots").draw(table.read(), tmp_path)
+    kept = table.read()["benchmarks"]
+    assert {file.name for file in drawn} == {file for name, file in table.PICTURES.items() if name in kept}
     assert all(file.stat().st_size > 5_000 for file in drawn)
 
 
@@ -93,6 +87,26 @@ def test_an_absent_engine_is_a_row_with_its_reason(bench, monkeypatch):
     rows, series = ranks.bench(quick=True)
     assert [row.note for row in rows] == ["not measured: there is none"]
     assert not series
+
+
+def test_a_process_that_fails_is_named_with_its_last_word(bench, tmp_path):
+    script = tmp_path / "broken.py"
+    script.write_text("raise SystemExit('out of ink')")
+    with pytest.raises(RuntimeError, match=r"broken.py \[7\] ended with 1: out of ink"):
+        bench("harness").in_own_process(str(script), [7])
+
+
+def test_rounds_are_timed_one_by_one(bench):
+    networks = bench("networks")
+    seconds = networks.gossiping(Simulator(networks.network_of(networks.SPARSE, 100)), 3)(4)
+    assert len(seconds) == 4
+    assert min(seconds) > 0
+
+
+def test_a_benchmark_run_alone_leaves_the_versions_of_the_peers(bench):
+    kept = bench("run").kept({"ranks": {}, "peers": {}}, {"NumPy": "of then"})
+    assert kept["peers"] == {"NumPy": "of then"}
+    assert [*kept["benchmarks"]] == ["peers", "ranks"]
 
 
 def test_a_peer_that_disagrees_is_not_timed(bench):
