@@ -65,16 +65,17 @@ def peers(rows: list[dict[str, Any]], file: Path) -> None:
 def bandwidth(rows: list[dict[str, Any]], file: Path) -> None:
     """Draw the share of the triad's bandwidth that gossip rounds reach."""
     figure, axis = plt.subplots(figsize=(6.4, 1.1 + 0.5 * len(rows)), layout="constrained")
-    names = [row["what"].removeprefix("gossip round, ") for row in rows][::-1]
+    names = [textwrap.fill(row["what"].removeprefix("gossip round, "), 26) for row in rows][::-1]
     shares = [row["ratio"] for row in rows][::-1]
     axis.barh(names, shares, color=OURS, height=0.55)
     axis.axvline(0.6, color="#b5402f", linewidth=1, linestyle="--", label="target 60 %")
     for place, share in enumerate(shares):
-        axis.text(share + 0.01, place, f"{share:.0%}", va="center", fontsize=8)
-    axis.set_xlim(0, max(1.0, *shares) * 1.12)
+        behind = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # readable where the target's line passes
+        axis.text(share + 0.01, place, f"{share:.0%}", va="center", fontsize=8, bbox=behind)
+    axis.set_xlim(0, max(1.0, *shares) * 1.2)
     axis.set_xlabel("share of the triad's bandwidth", fontsize=8.5)
     axis.tick_params(labelsize=8)
-    axis.legend(fontsize=8, loc="lower right", frameon=False)
+    axis.legend(fontsize=8, loc="lower right", bbox_to_anchor=(1, 1), frameon=False)
     _save(figure, file)
 
 
