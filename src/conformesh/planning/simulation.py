@@ -29,9 +29,10 @@ NS = 1e-9
 PER_DEVICE, PER_EDGE = 120.0, 8.0  # of a network: names and offsets; both directions of an edge
 BUILD_DEVICE, BUILD_EDGE = 75.0, 100.0  # while it is being built
 PER_SCORE, GIVEN = 8.0, 16.0  # a score, sorted; and while the scores as given are still there
-SPEAKING = 100.0  # a device's part in the routes of a spanning tree; and twice a byte for each level
+SPEAKING = 100.0  # a device's part in the levels of a spanning tree
+EIGENVALUES = 70e6  # the libraries that find them
 COPIES = {
-    "tree": 3.8,
+    "tree": 1.2,
     "flood": 4.2,
     "wfcp": 3.0,
     "fcp": 1.0,
@@ -41,18 +42,19 @@ COPIES = {
 USUAL_COPIES = 6.1
 
 # nanoseconds
-PER_ROUND = 30_000.0
-PER_EDGE_NUMBER, PER_DEVICE_NUMBER = 0.75, 4.0
-CHEBYSHEV_NUMBER = 12.0  # a device and number, with two rounds remembered
-PER_HEARD, PER_SPOKEN, PER_SILENT = 90.0, 350.0, 2.5  # of a spanning tree, by edge, by device, and by device and round
+PER_ROUND = 15_000.0
+PER_EDGE_NUMBER, PER_DEVICE_NUMBER = 0.35, 1.5
+FLOODED = 1.2  # an edge and number of a flood, whose tables are as wide as the network
+CHEBYSHEV_NUMBER = 5.0  # a device and number, with two rounds remembered
+PER_SPOKEN, PER_SUMMED = 20.0, 1.0  # a device's word in a spanning tree, and a number in it
 PER_SORTED, PER_COUNT = 40.0, 40.0  # a score; a device and threshold
-PER_ADMM = 250.0  # a device's own step of Q-DCP
+PER_ADMM = 100.0  # a device's own step of Q-DCP
 ALONE = 15_000.0  # a device that calibrates alone
 POOLED = 80.0  # a score at a server
 CHOSEN = 5e8  # the two ranks of FedCP-QQ
 BUILD_EDGE_NS, BUILD_DEVICE_NS = 300.0, 1000.0
-WALK, WALKS = 30.0, 13  # an edge of a walk that bounds the diameter, and how many walks
-LANCZOS, DENSE = 55_000.0, 1.2  # eigenvalues: a device; a device cubed
+WALK, WALKS = 5.0, 13  # an edge of a walk that bounds the diameter, and how many walks
+LANCZOS, DENSE = 35_000.0, 1.2  # eigenvalues: a device; a device cubed
 
 
 @dataclass(frozen=True)
@@ -92,9 +94,11 @@ def _bytes(way: Way, found: Prediction, terrain: Terrain) -> float:
     row = max((phase.numbers for phase in found.phases), default=0.0)
     running = K * row * 8 * COPIES.get(kind, USUAL_COPIES)
     if kind == "tree":
-        running += K * (SPEAKING + 2 * terrain.tree.depth)
+        running += K * SPEAKING
     if _is_dense(found, terrain):
         running = max(running, 4 * 8.0 * K * K)
+    if "spectrum" in found.uses:
+        running += EIGENVALUES
     building = K * BUILD_DEVICE + edges * BUILD_EDGE
     return max(building, network + terrain.n * GIVEN, network + terrain.n * PER_SCORE + running)
 
@@ -129,10 +133,9 @@ def _phase(phase: Phase, kind: str, K: int, edges: int) -> float:
     """Return nanoseconds."""
     if phase.server:
         return K * phase.numbers * PER_DEVICE_NUMBER
-    if phase.copies is not None:  # a spanning tree: who speaks is heard by all its neighbours
-        spoken = phase.said[0] * K * (PER_SPOKEN + phase.numbers * PER_COUNT)
-        heard = phase.said[0] * 2 * edges * (PER_HEARD + phase.numbers * PER_EDGE_NUMBER)
-        return phase.rounds * (PER_ROUND + K * PER_SILENT) + spoken + heard
+    if phase.copies is not None:  # a spanning tree: a round touches only those who speak
+        return phase.rounds * PER_ROUND + phase.said[0] * K * (PER_SPOKEN + phase.numbers * PER_SUMMED)
+    along = FLOODED if kind == "flood" else PER_EDGE_NUMBER
     own = phase.numbers * (CHEBYSHEV_NUMBER if kind == "chebyshev" else PER_DEVICE_NUMBER)
     own += PER_ADMM if phase.what == "ADMM" else 0.0
-    return phase.rounds * (PER_ROUND + 2 * edges * phase.numbers * PER_EDGE_NUMBER + K * own)
+    return phase.rounds * (PER_ROUND + 2 * edges * phase.numbers * along + K * own)
