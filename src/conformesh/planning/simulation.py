@@ -97,7 +97,7 @@ def _bytes(way: Way, found: Prediction, terrain: Terrain) -> float:
         running += K * SPEAKING
     if _is_dense(found, terrain):
         running = max(running, 4 * 8.0 * K * K)
-    if "spectrum" in found.uses:
+    if "spectrum" in found.uses and not terrain.knows_spectrum:
         running += EIGENVALUES
     building = K * BUILD_DEVICE + edges * BUILD_EDGE
     return max(building, network + terrain.n * GIVEN, network + terrain.n * PER_SCORE + running)
