@@ -1,5 +1,6 @@
 """Real meshes on this machine for the tests: folders with scores, processes, conditions with deadlines."""
 
+import itertools
 import json
 import os
 import socket
@@ -16,14 +17,27 @@ from conformesh.mesh.config import read_device
 from conformesh.samples import Samples
 
 
+def _ports_of_this_worker():
+    """Yield ports that no other worker of the tests uses, below those that systems give out, over and over."""
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    first = 20_000 + 1500 * (worker % 8)
+    yield from itertools.cycle(range(first, first + 1500))
+
+
+PORTS = _ports_of_this_worker()
+
+
 def free_ports(count):
-    """Return the first of so many consecutive ports that are free now, below those that systems give out."""
-    for base in range(20_000 + os.getpid() % 5000, 32_000 - count, count):
+    """Return the first of so many consecutive ports that are free now; the next call looks further on."""
+    for _ in range(100):
+        ports = list(itertools.islice(PORTS, count))
         sockets = []
         try:
-            for port in range(base, base + count):
+            if ports[-1] - ports[0] != count - 1:
+                continue  # around the end
+            for port in ports:
                 sockets.append(socket.create_server(("127.0.0.1", port)))
-            return base
+            return ports[0]
         except OSError:
             continue
         finally:
