@@ -1,6 +1,5 @@
 """Small meshes on disk for the tests of configuration and identity."""
 
-import os
 import socket
 import ssl
 import threading
@@ -22,19 +21,6 @@ def config(**changes):
         "endpoints": {name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(NAMES)},
     }
     return DeviceConfig(**{**facts, **changes})
-
-
-def free_ports(count):
-    """The first of so many ports below 32768 that are free now; processes begin to look in different places."""
-    for first in range(20000 + os.getpid() * 16 % 11000, 32700, count):
-        try:
-            for port in range(first, first + count):
-                with socket.socket() as probe:
-                    probe.bind(("127.0.0.1", port))
-            return first
-        except OSError:
-            continue
-    raise RuntimeError("no free ports")
 
 
 @contextmanager

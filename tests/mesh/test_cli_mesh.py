@@ -11,7 +11,8 @@ from conformesh.cli import GROUPS, app
 from conformesh.mesh.config import read_device
 from conformesh.mesh.folders import init_mesh, scatter_scores
 from conformesh.mesh.reach import reach_neighbours
-from tests.mesh.meshes import free_ports, tls_server
+from tests.mesh.meshes import tls_server
+from tests.mesh.real import free_ports
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.certificates import make_authority, read_certificate, sign_device
