@@ -9,7 +9,7 @@ from harness import Row, Series, compared, times_of
 from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
 
 from conformesh import Network, Samples, calibrate, calibrate_batch
-from conformesh.weights import WEIGHTS
+from conformesh.graph.weights import WEIGHTS
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:

@@ -13,11 +13,11 @@ from scipy.spatial import KDTree
 
 from conformesh import Network
 from conformesh.engines.base import Engine
+from conformesh.graph.weights import Weights
 from conformesh.kernels.graph import components
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
-from conformesh.weights import Weights
 
 SHUFFLED, SPARSE = "torus with shuffled names", "geometric of degree 6"
 

@@ -27,9 +27,9 @@ from references import entries, page_of
 
 from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
 from conformesh.data.partition import PARTITIONS, partition
+from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
-from conformesh.weights import WEIGHTS
 
 DOCS = Path(__file__).parent
 ROOT = DOCS.parent

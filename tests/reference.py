@@ -74,7 +74,7 @@ def admm_in_matrices(scores, network, gamma, kappa, mu, s0, c, rounds, start=0.0
 
 def q_dcp_by_fsolve(scores, network, gamma, kappa, mu, s0, rounds):
     """Algorithm 1's loop with SciPy's root finder for every device in every round: the plain way to write it."""
-    from conformesh.bounds.quantile import admm_rate
+    from conformesh.protocols.bounds.quantile import admm_rate
 
     smoothness = max(map(len, scores)) * kappa / 4 + mu
     c = admm_rate(network.spectrum, smoothness, mu).c

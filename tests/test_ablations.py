@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from conformesh import Network, Samples, calibrate_batch, conformal_rank
-from conformesh.bounds import histogram
 from conformesh.engines import Simulator
+from conformesh.graph.weights import WEIGHTS
+from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.weights import WEIGHTS
 from tests.statistics import assert_coverage
 
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from conformesh import Calibration, Network, TooFewScores, calibrate, scores
-from conformesh.evaluation import wilson
+from conformesh.result.evaluation import wilson
 
 
 @pytest.fixture

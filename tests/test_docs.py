@@ -20,9 +20,9 @@ import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.data.partition import PARTITIONS
+from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES, get_score
-from conformesh.weights import WEIGHTS
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

@@ -5,9 +5,9 @@ import pytest
 
 from conformesh import METHODS, Network, Samples, calibrate_batch
 from conformesh.methods import make_options
+from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.site import Site
-from conformesh.ranks import exact_alpha
 from tests.lockstep import run_in_blocks
 
 OPTIONS = {

@@ -1,59 +1,126 @@
-"""Imports point one way, and importing the library stays light."""
+"""Imports point one way through every room, old names still lead to the new places, and importing stays light."""
 
 import ast
+import importlib
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
+import conformesh
+from conformesh._moved import MOVED
+
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
-BELOW = {  # a room may import itself and what stands here
-    "kernels": set(),
-    "scores": {"kernels"},
-    "bounds": {"kernels", "protocols.wire"},
-    "protocols": {"kernels", "bounds"},
-    "engines": {"kernels", "protocols", "bounds"},
+FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other
+    {"_version", "names", "streams", "kernels", "promises"},
+    {"io"},
+    {"samples", "scores", "graph"},
+    {"data", "result"},
+    {"protocols"},
+    {"methods", "peer"},
+    {"engines"},
+    {"calibrating"},
+    {"comparing", "mesh", "planning", "sweeping", "training"},
+    {"plots"},
+    {"experiments"},
+    {"cli"},
+    {"__main__"},
+)
+UPWARD = {  # what may look up, when first called, and why
+    ("result/calibration.py", "calibrating"): "`Calibration.update` calibrates again",
+    ("result/calibration.py", "methods"): "`Calibration.update` keeps the options of its method",
 }
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+
+def room_of(path):
+    place = path.relative_to(SOURCE)
+    return place.parts[0] if len(place.parts) > 1 else place.stem
 
 
 def imported(path):
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("conformesh"):
-            yield node.module.removeprefix("conformesh").lstrip(".")
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "conformesh":
+            inside = node.module.removeprefix("conformesh").lstrip(".")
+            yield from [inside] if inside else (alias.name for alias in node.names)
         elif isinstance(node, ast.Import):
-            yield from (a.name.removeprefix("conformesh.") for a in node.names if a.name.startswith("conformesh"))
+            yield from (a.name.removeprefix("conformesh.") for a in node.names if a.name.startswith("conformesh."))
 
 
-@pytest.mark.parametrize("room", BELOW)
+def looks_up(path):
+    """Rooms that a file imports though they are not below its own."""
+    mine = room_of(path)
+    for module in imported(path):
+        other = module.split(".")[0]
+        if other != mine and FLOOR[other] >= FLOOR[mine] and (str(path.relative_to(SOURCE)), other) not in UPWARD:
+            yield module
+
+
+def test_every_room_has_a_floor():
+    rooms = {room_of(path) for path in SOURCE.rglob("*.py")} - {"__init__", "_moved"}
+    assert rooms == set(FLOOR)
+
+
+@pytest.mark.parametrize("room", sorted(FLOOR))
 def test_imports_point_one_way(room):
-    rooms = {
-        "kernels",
-        "scores",
-        "bounds",
-        "protocols",
-        "engines",
-        "methods",
-        "calibrating",
-        "calibration",
-        "data",
-        "cli",
+    paths = [path for path in SOURCE.rglob("*.py") if room_of(path) == room]
+    assert paths
+    for path in paths:
+        assert not [*looks_up(path)], f"{path.relative_to(SOURCE)} looks up"
+
+
+def test_an_import_that_looks_up_is_found(tmp_path, monkeypatch):
+    """The check itself: in a subfolder, inside a function, of a module below a package."""
+    monkeypatch.setattr(f"{__name__}.SOURCE", tmp_path)
+    planted = tmp_path / "protocols" / "aggregate" / "tree.py"
+    planted.parent.mkdir(parents=True)
+    planted.write_text("def total():\n    from conformesh.engines.mpi import Mpi\n")
+    assert [*looks_up(planted)] == ["engines.mpi"]
+
+
+@pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "promises"])
+def test_what_is_pure_does_no_io(room):
+    """No sockets, files, clocks or randomness of their own: an engine has these, and a stream comes with its seed."""
+    banned = {"socket", "time", "random", "threading", "asyncio", "subprocess", "os", "pathlib", "numpy.random"}
+    allowed = {  # a journal on disk, the cores of the machine, and waiting for a compiler
+        "peer/journal.py": {"os", "pathlib"},
+        "kernels/threads.py": {"os"},
+        "kernels/compiling.py": {"os", "threading", "time"},
     }
-    for path in (SOURCE / room).rglob("*.py"):
-        for module in imported(path):
-            top = module.split(".")[0]
-            if top in rooms and top != room:
-                assert top in BELOW[room] or module in BELOW[room], f"{path.name} imports {module}"
+    for path in (path for path in SOURCE.rglob("*.py") if room_of(path) == room):
+        used = {name for name in names_used(path) for name in (name, name.split(".")[0])}
+        assert used & banned <= allowed.get(path.relative_to(SOURCE).as_posix(), set()), path
 
 
-def test_protocols_do_no_io():
-    """No sockets, files, clocks or randomness of their own in a protocol."""
-    banned = {"socket", "time", "random", "threading", "asyncio", "os", "pathlib", "subprocess"}
-    for path in (SOURCE / "protocols").glob("*.py"):
-        tree = ast.parse(path.read_text())
-        names = {a.name.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.Import) for a in n.names}
-        names |= {n.module.split(".")[0] for n in ast.walk(tree) if isinstance(n, ast.ImportFrom) and n.module}
-        assert not names & banned, f"{path.name} imports {names & banned}"
+def names_used(path):
+    """Modules that a file imports, and NumPy's randomness where it calls that."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("np.random.", "numpy.random.")):
+            yield "numpy.random"
+
+
+@pytest.mark.parametrize("old", sorted(MOVED))
+def test_old_names_lead_to_the_new_places(old):
+    sys.modules.pop(f"conformesh.{old}", None)
+    with pytest.warns(DeprecationWarning, match=MOVED[old].replace(".", r"\.")):
+        module = importlib.import_module(f"conformesh.{old}")
+    assert module is importlib.import_module(f"conformesh.{MOVED[old]}")
+    assert module.__name__ == module.__spec__.name == f"conformesh.{MOVED[old]}"
+    assert importlib.import_module(f"conformesh.{MOVED[old]}").__spec__.name == f"conformesh.{MOVED[old]}"
+
+
+def test_every_public_name_is_found_without_a_warning():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in conformesh.__all__:
+            assert getattr(conformesh, name) is not None
+    assert {*conformesh.__all__} <= {*dir(conformesh)}
 
 
 def test_importing_the_library_loads_nothing_heavy():

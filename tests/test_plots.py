@@ -7,7 +7,7 @@ import pytest
 from matplotlib.image import imread
 
 from conformesh import TOPOLOGIES, Network
-from conformesh.plots import Agreement, Measured, _positions, _segments, draw_agreement, draw_methods
+from conformesh.plots.pictures import Agreement, Measured, _positions, _segments, draw_agreement, draw_methods
 
 
 def agreement(network: Network, threshold: float = 0.5) -> Agreement:

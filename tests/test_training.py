@@ -18,7 +18,7 @@ from conformesh.cli.train import train  # noqa: E402
 from conformesh.data.datasets import DATASETS  # noqa: E402
 from conformesh.data.downloads import Source  # noqa: E402
 from conformesh.data.images import ImageData  # noqa: E402
-from conformesh.data.output_files import read_outputs  # noqa: E402
+from conformesh.io.output_files import read_outputs  # noqa: E402
 from conformesh.training import train as training  # noqa: E402
 from conformesh.training.augment import Batches  # noqa: E402
 from conformesh.training.recipe import Recipe  # noqa: E402

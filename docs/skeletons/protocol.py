@@ -13,13 +13,13 @@ from fractions import Fraction
 
 import numpy as np
 
-from conformesh.certificate import Certificate, too_few
 from conformesh.methods import Method
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 
 

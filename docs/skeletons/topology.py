@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.network import Network
-from conformesh.topologies import Topology
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import Topology
 
 
 def wheel(devices: int, spokes: int = 1) -> Network:

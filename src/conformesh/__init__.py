@@ -7,21 +7,28 @@ hold the truth with probability at least 1 - alpha. Start with `calibrate`, `Net
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from conformesh._moved import keep_old_names
 from conformesh._version import __version__
 
 if TYPE_CHECKING:
     from conformesh import scores
-    from conformesh.calibrating import Batch, CalibrationNote, TooFewScores, calibrate, calibrate_batch
-    from conformesh.calibration import Calibration
-    from conformesh.certificate import Certificate, Cost
-    from conformesh.evaluation import Evaluation
+    from conformesh.calibrating import (
+        Batch,
+        CalibrationNote,
+        TooFewScores,
+        calibrate,
+        calibrate_batch,
+        calibrate_several,
+    )
+    from conformesh.graph.network import Network
+    from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.methods import METHODS
-    from conformesh.network import Network
-    from conformesh.ranks import conformal_rank, conformal_threshold
+    from conformesh.promises import conformal_rank, conformal_threshold
+    from conformesh.result.calibration import Calibration, Calibrations
+    from conformesh.result.certificate import Certificate, Cost
+    from conformesh.result.evaluation import Evaluation
     from conformesh.samples import Samples
-    from conformesh.several import Calibrations, calibrate_several
     from conformesh.sweeping.running import sweep
-    from conformesh.topologies import TOPOLOGIES
 
 __all__ = [
     "METHODS",
@@ -49,24 +56,27 @@ __all__ = [
 # Names load when first used, so that `conformesh --help` need not wait for compilers and eigenvalues.
 _HOMES = {
     "METHODS": "methods",
-    "TOPOLOGIES": "topologies",
+    "TOPOLOGIES": "graph.topologies",
     "Batch": "calibrating",
-    "Calibration": "calibration",
+    "Calibration": "result.calibration",
     "CalibrationNote": "calibrating",
-    "Calibrations": "several",
-    "Certificate": "certificate",
-    "Cost": "certificate",
-    "Evaluation": "evaluation",
-    "Network": "network",
+    "Calibrations": "result.calibration",
+    "Certificate": "result.certificate",
+    "Cost": "result.certificate",
+    "Evaluation": "result.evaluation",
+    "Network": "graph.network",
     "Samples": "samples",
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
     "calibrate_batch": "calibrating",
-    "calibrate_several": "several",
-    "conformal_rank": "ranks",
-    "conformal_threshold": "ranks",
+    "calibrate_several": "calibrating",
+    "conformal_rank": "promises",
+    "conformal_threshold": "promises",
     "sweep": "sweeping.running",
 }
+
+
+keep_old_names()
 
 
 def __getattr__(name: str) -> Any:

@@ -13,14 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibration import Calibration
-from conformesh.certificate import Cost
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.graph.network import Network
 from conformesh.methods import get_method, make_options
-from conformesh.network import Network
+from conformesh.names import natural_order
+from conformesh.promises import Alpha, exact_alpha
 from conformesh.protocols.site import Outcome, Site, in_rows
-from conformesh.ranks import Alpha, exact_alpha
+from conformesh.result.calibration import Calibration, Calibrations
+from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
 from conformesh.scores import Score
 
@@ -99,6 +100,84 @@ def calibrate(
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
     return one_result(batch, n, network, method, alpha, 0, 0, score, time.perf_counter() - started)
+
+
+def calibrate_several(
+    devices: Iterable[ArrayLike],
+    network: Network,
+    alphas: Sequence[Alpha] = (0.1,),
+    method: str = "e-dcp",
+    *,
+    groups: Iterable[ArrayLike] | None = None,
+    score: Score | None = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    **options: Any,
+) -> Calibrations:
+    """Agree on a threshold for every level and every group, in one run.
+
+    Parameters
+    ----------
+    devices
+        One array of scores per device.
+    groups
+        One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
+        prediction). Each group has its own rank, of its own scores; coverage then holds within each group.
+    alphas, network, method, score, strict, observer, engine, **options
+        As in `calibrate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, calibrate_several
+    >>> rng = np.random.default_rng(0)
+    >>> several = calibrate_several([rng.random(50) for _ in range(8)], Network.cycle(8), alphas=(0.1, 0.2))
+    >>> [several.get(a).certificate.required_rank for a in several.alphas]
+    [368, 327]
+    """
+    started = time.perf_counter()
+    with running(engine, network, observer) as host:
+        names, table = _by_group(host, [*devices], None if groups is None else [*groups])
+        samples = Samples.of_trials(table, ids_here(host))
+        batch = calibrate_batch(samples, network, alphas, method, joint=True, engine=host, **options)
+    totals = batch.sizes.sum(axis=0).tolist()
+    for note in batch.outcome.notes:
+        warnings.warn(note, CalibrationNote, stacklevel=2)
+    items: dict[tuple[str | None, float], Calibration] = {}
+    short = []
+    for t, name in enumerate(names):
+        for a, alpha in enumerate(alphas):
+            item = one_result(batch, totals[t], network, method, alpha, t, a, score, time.perf_counter() - started)
+            items[name, item.alpha] = item
+            if np.isinf(item.threshold) and isinstance(item.certificate.required_rank, int):
+                short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
+    if short:
+        words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
+            ", ..." if short[5:] else ""
+        )
+        if strict:
+            raise TooFewScores(words)
+        warnings.warn(words, TooFewScores, stacklevel=2)
+    return Calibrations(items, batch.cost)
+
+
+def _by_group(
+    engine: Engine, devices: list[ArrayLike], groups: list[ArrayLike] | None
+) -> tuple[tuple[str | None, ...], list[list[NDArray[Any]]]]:
+    """Return the groups that any device has, and for each of them what every device here holds of it."""
+    held = [np.asarray(own) for own in held_here(engine, devices)]
+    if groups is None:
+        return (None,), [held]
+    labels = [np.asarray(own).astype(str) for own in held_here(engine, groups)]
+    for row, own, label in zip(engine.here, held, labels, strict=True):
+        if len(own) != len(label):
+            raise ValueError(f"device {row} has {len(own)} scores but {len(label)} group labels; one each is needed")
+    mine = {name for label in labels for name in label.tolist()}
+    names = natural_order(set().union(*engine.share(mine)))
+    if not names:
+        raise ValueError("groups were asked for, but no device has a score")
+    return names, [[own[label == name] for own, label in zip(held, labels, strict=True)] for name in names]
 
 
 @dataclass(frozen=True, eq=False)

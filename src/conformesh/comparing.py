@@ -17,14 +17,14 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.calibrating import Batch, calibrate_batch, counted_ranks
-from conformesh.certificate import Kind
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.methods import METHODS, get_method
-from conformesh.network import Network
+from conformesh.promises import Alpha, conformal_rank, exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.ranks import Alpha, conformal_rank, exact_alpha
+from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score
-from conformesh.topologies import TOPOLOGIES
 
 BY_SUMS = ("e-dcp",)  # methods that only add up: compared once for each aggregator
 REACH = ("neighbours", "nothing", "server")  # first what needs no server

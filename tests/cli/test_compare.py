@@ -15,7 +15,7 @@ from conformesh.cli import app, console
 from conformesh.cli.compare import answer, in_ranks
 from conformesh.comparing import compare, networks_of, ways_of
 from conformesh.names import natural_order
-from conformesh.plots import draw_comparison
+from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import LAC
 

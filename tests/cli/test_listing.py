@@ -7,8 +7,8 @@ import json
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES
+from conformesh.graph.weights import WEIGHTS
 from conformesh.scores import SCORES
-from conformesh.weights import WEIGHTS
 
 TABLES = {"methods": METHODS, "topologies": TOPOLOGIES, "scores": SCORES, "weights": WEIGHTS}
 

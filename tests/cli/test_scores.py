@@ -12,10 +12,10 @@ import pytest
 
 from conformesh import Calibration
 from conformesh.cli import GROUPS
-from conformesh.data.model_outputs import read_model_outputs
 from conformesh.data.partition import PARTITIONS, partition
-from conformesh.data.score_files import read_scores
 from conformesh.data.synthetic import synthetic_outputs
+from conformesh.io.model_outputs import read_model_outputs
+from conformesh.io.score_files import read_scores
 from conformesh.scores import get_score
 
 SOFTMAX = "note: o.npz holds logits, score 'lac' reads probabilities: taking their softmax\n"

@@ -7,9 +7,9 @@ import time
 import numpy as np
 import pytest
 
-from conformesh.data.model_outputs import ModelOutputs
 from conformesh.data.partition import partition
 from conformesh.data.synthetic import DIFFICULTIES, difficulty_of, synthetic_outputs
+from conformesh.io.model_outputs import ModelOutputs
 from conformesh.scores import LAC, Logit
 
 # Measured on the held-out outputs of a small residual network, as (target, tolerance). The first: CIFAR-100, 10,000

@@ -14,8 +14,8 @@ from mpi4py import MPI
 from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
 from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
-from conformesh.engines.exchange import DifferentQuestions
-from conformesh.engines.partition import PARTITIONS
+from conformesh.engines.mpi.exchange import DifferentQuestions
+from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
 from tests.engines.mpi_cases import CASES, NETWORKS, name_of
 

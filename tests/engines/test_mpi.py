@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from conformesh.cli import app
-from conformesh.engines import mpi_job
+from conformesh.engines.mpi import job as mpi_job
 from tests.engines.mpi import job, start
 from tests.engines.mpi_cases import NAMES, PARTS
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.engines.halo import Halo
-from conformesh.engines.partition import PARTITIONS, completed, partition
+from conformesh.engines.mpi.halo import Halo
+from conformesh.engines.mpi.partition import PARTITIONS, completed, partition
 from conformesh.kernels.neighbours import max_over_neighbours, sum_over_neighbours
 
 NETWORKS = [Network.of(name, 30, seed=2) for name in ("chain", "star", "torus", "complete", "geometric", "tree")]

@@ -21,9 +21,9 @@ from conformesh.experiments.core.conventions import (
     h_dcp_printed,
     q_dcp_released,
 )
+from conformesh.graph.weights import constant_weights
+from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Site
-from conformesh.ranks import exact_alpha
-from conformesh.weights import constant_weights
 from tests.reference import consensus_loop, loss_gradient, pooled_minimiser, weight_matrix
 from tests.strategies import exact_rank
 

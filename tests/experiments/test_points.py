@@ -21,7 +21,7 @@ from conformesh.experiments.core.points import (
     network_of,
 )
 from conformesh.experiments.core.settings import Setting
-from conformesh.weights import constant_weights
+from conformesh.graph.weights import constant_weights
 
 SETTING = Setting("cifar100", "logits", 20, "equal", draws=2, seed=3)
 POINT = Point("h-dcp-alpha", "as-written", SETTING, "torus", "h-dcp-printed", {"rounds": 20, "bins": 50})
@@ -87,8 +87,9 @@ def test_changed_code_changes_the_key(monkeypatch):
 
 
 HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and what reads files, whose content has a digest
-    *("__init__.py", "_version.py", "names.py", "calibration.py", "edge_files.py", "evaluation.py"),
-    *("data/__init__.py", "data/labels.py", "data/output_files.py", "data/tables.py"),
+    *("__init__.py", "_moved.py", "_version.py", "names.py"),
+    *("result/__init__.py", "result/calibration.py", "result/evaluation.py"),
+    *("data/__init__.py", "io/__init__.py", "io/files.py", "io/labels.py", "io/output_files.py", "io/tables.py"),
     *("scores/__init__.py", "scores/base.py", "scores/classification.py", "scores/regression.py"),
     *("experiments/__init__.py", "experiments/core/__init__.py"),
     *("sweeping/__init__.py", "sweeping/provenance.py"),
@@ -99,7 +100,7 @@ HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and what 
 def loaded_modules():
     """The files that a process loads to compute points, relative to the package."""
     script = (
-        "import sys, conformesh.experiments.core.points, conformesh.topologies\n"
+        "import sys, conformesh.experiments.core.points, conformesh.graph.topologies\n"
         "print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('conformesh')), sep='\\n')\n"
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE.parent)}
@@ -128,7 +129,7 @@ def test_a_changed_file_changes_the_digest_if_it_decides(tmp_path, monkeypatch):
     digest = code_digest.__wrapped__
     before = digest()
     assert before == code_digest()  # wherever it is installed
-    for path, matters in (("ranks.py", True), ("protocols/q_dcp.py", True), ("experiments/core/figures.py", False)):
+    for path, matters in (("promises.py", True), ("protocols/q_dcp.py", True), ("experiments/core/figures.py", False)):
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes() + b"# changed\n")
         assert (digest() != before) == matters, path
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes())

@@ -6,8 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh.data.model_outputs import ModelOutputs
 from conformesh.experiments.core.settings import DATA, Draws, Setting, Source, draws_of, sources_from
+from conformesh.io.model_outputs import ModelOutputs
 from tests.strategies import exact_rank
 
 KINDS = ("logits", "confidences")

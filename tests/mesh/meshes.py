@@ -5,7 +5,7 @@ import ssl
 import threading
 from contextlib import contextmanager
 
-from conformesh.mesh.config import DeviceConfig
+from conformesh.mesh.config.device_toml import DeviceConfig
 
 NAMES = ("device-00", "device-01", "device-02")
 

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from conformesh import Calibration, Certificate, Cost
-from conformesh.mesh.service import Service
-from conformesh.mesh.state import NodeState
+from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.state import NodeState
 from conformesh.scores import LAC
 
 JSON = {"Content-Type": "application/json"}

@@ -11,9 +11,9 @@ import time
 import numpy as np
 
 from conformesh.calibrating import calibrate_batch
-from conformesh.engines.journal import whole_records
-from conformesh.engines.memory import ENDED
-from conformesh.mesh.config import read_device
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.peer.journal import whole_records
+from conformesh.peer.memory import ENDED
 from conformesh.samples import Samples
 
 
@@ -84,7 +84,7 @@ def drawn_scores(devices, seed=11, low=3, high=30):
 
 def make_mesh(root, network, method="e-dcp", scores=None, **more):
     """Make a mesh with scores; return its folders and the simulator's thresholds."""
-    from conformesh.mesh.folders import init_mesh
+    from conformesh.mesh.config.folders import init_mesh
 
     held = scores or drawn_scores(network.devices)
     folders = init_mesh(root, network, base_port=free_ports(network.devices), method=method, **more)

@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.engines import frames
-from conformesh.engines.device import Device
-from conformesh.engines.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
-from conformesh.engines.journal import MemoryJournal
-from conformesh.engines.loopback import Faults, play
-from conformesh.engines.words import Hello, News, pack_rows
-from conformesh.mesh import certificates
-from conformesh.mesh.config import read_device
-from conformesh.mesh.folders import revoke_device
-from conformesh.mesh.own_scores import read_own_scores
-from conformesh.mesh.running import make_device
+from conformesh.mesh.config import certificates
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.folders import revoke_device
+from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.node.running import make_device
+from conformesh.peer import frames
+from conformesh.peer.device import Device
+from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
+from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.loopback import Faults, play
+from conformesh.peer.words import Hello, News, pack_rows
 from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated, start
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.mesh.certificates import make_authority, sign_device  # noqa: E402
+from conformesh.mesh.config.certificates import make_authority, sign_device  # noqa: E402
 
 FILES = ("ca.pem", "device.pem", "device.key")
 

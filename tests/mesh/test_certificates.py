@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from conformesh.mesh import certificates
-from conformesh.mesh.certificates import check_pair, make_authority, read_certificate, sign_device
+from conformesh.mesh.config import certificates
+from conformesh.mesh.config.certificates import check_pair, make_authority, read_certificate, sign_device
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from cryptography import x509

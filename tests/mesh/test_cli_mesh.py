@@ -8,14 +8,14 @@ from typer.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import GROUPS, app
-from conformesh.mesh.config import read_device
-from conformesh.mesh.folders import init_mesh, scatter_scores
-from conformesh.mesh.reach import reach_neighbours
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.folders import init_mesh, scatter_scores
+from conformesh.mesh.config.reach import reach_neighbours
 from tests.mesh.meshes import tls_server
 from tests.mesh.real import free_ports
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.certificates import make_authority, read_certificate, sign_device
+from conformesh.mesh.config.certificates import make_authority, read_certificate, sign_device
 
 
 def run(*words):

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from conformesh.mesh.state import NodeState
-from conformesh.node import Client, NodeError
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.state import NodeState
 from conformesh.scores import APS, CQR, LAC, RAPS, AbsoluteResidual, Logit, Margin, NormalisedResidual
 
 from .nodes import calibration, serving, state
@@ -187,6 +187,6 @@ def test_somebody_else_there_is_said_in_words(answer, words):
 
 
 def test_importing_the_client_is_light():
-    code = "import sys, conformesh.node; print(' '.join(sys.modules))"
+    code = "import sys, conformesh.mesh.http.client; print(' '.join(sys.modules))"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
-    assert not {"numpy", "scipy", "numba", "http.client", "ssl", "conformesh.calibration"} & {*loaded}
+    assert not {"numpy", "scipy", "numba", "http.client", "ssl", "conformesh.result.calibration"} & {*loaded}

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import METHODS, Network
-from conformesh.mesh.config import Neighbour, device_text, read_device, write_device
-from conformesh.mesh.folders import init_mesh
-from conformesh.mesh.own_scores import read_own_scores, scatter_scores
+from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, write_device
+from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
 from tests.mesh.meshes import NAMES, config
 from tests.strategies import networks
 
@@ -196,7 +196,7 @@ def test_a_folder_without_a_file_and_a_file_that_is_no_text(tmp_path):
 def test_a_failed_write_leaves_the_old_file(tmp_path, monkeypatch):
     write_device(tmp_path, config())
     monkeypatch.setattr(os, "fsync", lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")))
-    with pytest.raises(ValueError, match="cannot write the file: No space left"):
+    with pytest.raises(OSError, match="cannot write the file: No space left"):
         write_device(tmp_path, config(alpha="0.2"))
     assert read_device(tmp_path).alpha == "0.1"
     assert [path.name for path in tmp_path.iterdir()] == ["device.toml"]

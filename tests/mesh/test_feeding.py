@@ -5,9 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from conformesh import Network
-from conformesh.engines.device import Counts
-from conformesh.mesh.feeding import EVERY, LATELY, Feed
-from conformesh.mesh.state import NodeState
+from conformesh.mesh.node.feeding import EVERY, LATELY, Feed
+from conformesh.mesh.node.state import NodeState
+from conformesh.peer.device import Counts
 
 NAMES = ("device-00", "device-01", "device-02")
 

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformesh import Network
-from conformesh.mesh.config import device_text, read_device, write_device
-from conformesh.mesh.folders import (
+from conformesh.mesh.config.device_toml import device_text, read_device, write_device
+from conformesh.mesh.config.folders import (
     add_device,
     check_folder,
     compare_agreements,
@@ -19,7 +19,7 @@ from conformesh.mesh.folders import (
 )
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.certificates import check_pair, read_certificate
+from conformesh.mesh.config.certificates import check_pair, read_certificate
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "scores.csv"]
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.mesh import logs
+from conformesh.mesh.node import logs
 
 INSIDE = "MC4CAQAwBQYDK2VwBCIEIHR0dHR0dHR0dHR0dHR0dHR0dHR0dHR0dHR0dHR0dHR0"
 PEM = f"-----BEGIN PRIVATE KEY-----\n{INSIDE}\n-----END PRIVATE KEY-----\n"

@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 from conformesh import Network
 from conformesh.cli import app, mesh_up
 from conformesh.cli.node import with_changes
-from conformesh.mesh.config import read_device
-from conformesh.mesh.folders import init_mesh
-from conformesh.mesh.launching import Watched, _read_log
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.node.launching import Watched, _read_log
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 

@@ -13,7 +13,7 @@ from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.mesh.folders import init_mesh
+from conformesh.mesh.config.folders import init_mesh
 
 
 @pytest.fixture

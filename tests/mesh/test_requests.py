@@ -5,7 +5,7 @@ import threading
 
 import pytest
 
-from conformesh.mesh.handler import LARGEST_BODY
+from conformesh.mesh.http.handler import LARGEST_BODY
 
 from .nodes import JSON, ask, asked, calibration, serving, state, talk
 
@@ -195,7 +195,7 @@ def test_thirty_two_threads_at_once(where):
 
 
 def test_the_place_too_many_is_told_to_come_back(monkeypatch):
-    monkeypatch.setattr("conformesh.mesh.service.WAIT_FOR_A_PLACE", 0.01)
+    monkeypatch.setattr("conformesh.mesh.http.server.WAIT_FOR_A_PLACE", 0.01)
     inside, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -209,5 +209,5 @@ def test_the_place_too_many_is_told_to_come_back(monkeypatch):
         assert b"answering 1 programs already" in talk(service, b"")
         leave.set()
         first.join()
-        monkeypatch.setattr("conformesh.mesh.service.WAIT_FOR_A_PLACE", 10.0)
+        monkeypatch.setattr("conformesh.mesh.http.server.WAIT_FOR_A_PLACE", 10.0)
         assert asked(service, "GET", "/threshold")[0] == 200

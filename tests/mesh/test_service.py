@@ -10,11 +10,11 @@ import threading
 
 import pytest
 
-from conformesh.mesh.address import SOCKET_NAME, find
-from conformesh.mesh.service import Service
-from conformesh.mesh.state import NodeState
-from conformesh.mesh.store import ResultStore
-from conformesh.node import Client, NodeError
+from conformesh.mesh.http.address import SOCKET_NAME, find
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.store import ResultStore
 
 from .nodes import ask, asked, calibration, serving, short_folder, state
 

@@ -6,10 +6,10 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from conformesh import Network
-from conformesh.mesh.config import read_device
-from conformesh.mesh.serving import Node
-from conformesh.mesh.store import ResultStore
-from conformesh.node import Client, NodeError
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.store import ResultStore
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh, simulated, wait_for, write_scores
 

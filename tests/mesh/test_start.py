@@ -9,20 +9,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import Network
-from conformesh.mesh import own_scores
-from conformesh.mesh.own_scores import read_own_scores
+from conformesh.mesh.config import own_scores
+from conformesh.mesh.config.own_scores import read_own_scores
 from tests.mesh.meshes import config
 from tests.mesh.real import drawn_scores, make_mesh
 
 HEAVY = {"numba", "scipy", "polars", "pandas", "matplotlib", "networkx", "sklearn", "rich"}
 ALONE = """
 import sys, time
-from conformesh.engines.journal import MemoryJournal
-from conformesh.mesh.config import read_device
-from conformesh.mesh.own_scores import read_own_scores
-from conformesh.mesh.running import calibration_of, make_device
+from conformesh.peer.journal import MemoryJournal
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.node.running import calibration_of, make_device
 import conformesh.cli.node
-import conformesh.mesh.serving
+import conformesh.mesh.node.serving
 config = [read_device(folder) for folder in sys.argv[1:]]
 devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in config]
 now = 0.0

@@ -6,8 +6,8 @@ import threading
 
 import pytest
 
-from conformesh.mesh.certified import Certified
-from conformesh.mesh.state import MOST_REASONS, OTHER, NodeState, Phase
+from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.state import MOST_REASONS, OTHER, NodeState, Phase
 
 from .nodes import Clock, calibration, state
 

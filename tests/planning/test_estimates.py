@@ -11,7 +11,7 @@ from conformesh.planning.predictions import Way, predict
 from conformesh.planning.search import SHAPES, stages_of
 from conformesh.planning.sketch import CLOSED, GROWTH, Sketch, Tree, sketch
 from conformesh.planning.terrain import Terrain
-from conformesh.ranks import conformal_rank, exact_alpha
+from conformesh.promises import conformal_rank, exact_alpha
 
 DRAW = {
     "uniform": lambda rng, many: rng.random(many),

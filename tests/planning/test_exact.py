@@ -13,8 +13,8 @@ from conformesh.methods import METHODS
 from conformesh.planning.phases import Sent
 from conformesh.planning.predictions import PREDICTIONS, VARIANTS, Way, predict, ways_of
 from conformesh.planning.terrain import Terrain
+from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.ranks import exact_alpha
 
 
 def run(way, network, samples, alpha, options):

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Network
-from conformesh.engines import frames
-from conformesh.engines.device import EVERYBODY, Device
-from conformesh.engines.loopback import Faults, play
+from conformesh.peer import frames
+from conformesh.peer.device import EVERYBODY, Device
+from conformesh.peer.loopback import Faults, play
 from conformesh.planning.link import Link
 from conformesh.planning.mesh import phases_on_a_mesh
 from conformesh.planning.phases import BODY, SILENT, TRANSPORT, Phase, bytes_on_the_wire, mesh_seconds_on, seconds_on
@@ -19,8 +19,8 @@ from conformesh.planning.predictions import Way, predict
 from conformesh.planning.simulation import Speed
 from conformesh.planning.sketch import sketch
 from conformesh.planning.terrain import Terrain, terrain_of
-from conformesh.ranks import exact_alpha
-from tests.engines.devices import starter
+from conformesh.promises import exact_alpha
+from tests.peer.devices import starter
 
 LINK = Link.parse("100ms,1Mbit")
 SAME = Speed()

@@ -11,7 +11,7 @@ import pytest
 from conformesh.planning.predictions import Way, predict
 from conformesh.planning.simulation import BASE, Speed, simulated
 from conformesh.planning.terrain import terrain_of
-from conformesh.ranks import exact_alpha
+from conformesh.promises import exact_alpha
 
 MEASURE = """
 import json, resource, sys, time, warnings

@@ -5,10 +5,10 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
+from conformesh.graph.weights import constant_weights
 from conformesh.protocols.aggregate import AGGREGATORS, EXACT, CannotAggregate, InexactCount, get_aggregator, ranked
 from conformesh.protocols.aggregate.averaging import chebyshev, chebyshev_rounds, finite_time_plan, leja
 from conformesh.protocols.site import Site
-from conformesh.weights import constant_weights
 from tests.strategies import networks
 
 

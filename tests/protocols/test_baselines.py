@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, Samples, TooFewScores, calibrate
-from conformesh.bounds.quantile_of_quantiles import best_ranks, expected_coverage
 from conformesh.calibrating import counted_ranks
+from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
 from tests.reference import expected_coverage_exactly, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
 

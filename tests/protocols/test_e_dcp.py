@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch
-from conformesh.keys import from_keys, to_keys
+from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount
 from conformesh.scores import Logit
 from tests.reference import pooled_threshold

@@ -7,7 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
-from conformesh.bounds.histogram import (
+from conformesh.calibrating import counted_ranks
+from conformesh.graph.weights import WEIGHTS
+from conformesh.protocols.bounds.histogram import (
     Mixing,
     arithmetic_epsilon,
     cumulative_epsilon,
@@ -15,10 +17,8 @@ from conformesh.bounds.histogram import (
     rounding_gain,
     row_epsilon,
 )
-from conformesh.calibrating import counted_ranks
 from conformesh.protocols.consensus import rate_at
 from conformesh.protocols.wire import Wire
-from conformesh.weights import WEIGHTS
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, exact_rank, networks
 

@@ -7,14 +7,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch
-from conformesh.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.engines import Simulator
+from conformesh.graph.spectrum import Spectrum
 from conformesh.protocols.anchor import local_quantiles
+from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.scores import Logit
-from conformesh.spectrum import Spectrum
 from tests.reference import admm_in_matrices, incidence, pooled_minimiser, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
 

@@ -8,16 +8,16 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from conformesh.calibrating import calibrate as agree
-from conformesh.calibration import Calibration
-from conformesh.certificate import KINDS
+from conformesh.calibrating import calibrate_several
 from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
 from conformesh.methods import METHODS, get_method
-from conformesh.ranks import exact_alpha
+from conformesh.promises import exact_alpha
+from conformesh.result.calibration import Calibration, Calibrations
+from conformesh.result.certificate import KINDS
 from conformesh.scores import SCORES, Score, get_score
-from conformesh.several import Calibrations, calibrate_several
 
 
 @with_flags

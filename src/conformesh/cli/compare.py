@@ -17,14 +17,14 @@ from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.comparing import By, Comparison, Group, Run, Way, networks_of, ways_of
 from conformesh.comparing import compare as measure
-from conformesh.data.output_files import read_outputs
-from conformesh.data.score_files import ScoreFile, read_scores
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.io.output_files import read_outputs
+from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.methods import METHODS
-from conformesh.network import Network
-from conformesh.plots import draw_comparison
-from conformesh.ranks import exact_alpha
+from conformesh.plots.pictures import draw_comparison
+from conformesh.promises import exact_alpha
 from conformesh.scores import LAC, SCORES
-from conformesh.topologies import TOPOLOGIES
 
 PICTURES = (".png", ".pdf", ".svg")
 PICTURE = Path("conformesh-compare.png")

@@ -48,7 +48,7 @@ def _in_words(error: Exception) -> str:
         return f"{error.filename}: {error.strerror}; check the path and its permissions"
     if isinstance(error, BAD_INPUT):
         return _one_line(str(error)) or type(error).__name__
-    engine = sys.modules.get("conformesh.engines.device")  # loaded, if it is what has raised
+    engine = sys.modules.get("conformesh.peer.device")  # loaded, if it is what has raised
     if engine is not None and isinstance(error, engine.PeerError):  # a neighbour is missing or disagrees: no bug
         return _one_line(str(error))
     return f"unexpected {type(error).__name__}: {_one_line(str(error))}; --debug shows the traceback"

@@ -13,16 +13,16 @@ import typer
 from numpy.typing import NDArray
 
 from conformesh.calibrating import Batch, calibrate_batch
-from conformesh.certificate import Cost
 from conformesh.cli import console
 from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
-from conformesh.evaluation import wilson
+from conformesh.graph.network import Network
 from conformesh.methods import METHODS
-from conformesh.network import Network
-from conformesh.plots import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.promises import conformal_rank, exact_alpha
 from conformesh.protocols.messages import Message, Sum
-from conformesh.ranks import conformal_rank, exact_alpha
+from conformesh.result.certificate import Cost
+from conformesh.result.evaluation import wilson
 from conformesh.samples import Samples
 from conformesh.scores import LAC
 

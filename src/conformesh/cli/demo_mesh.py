@@ -19,13 +19,13 @@ from numpy.typing import NDArray
 
 from conformesh.calibrating import calibrate
 from conformesh.cli.mesh_up import follow, print_result
-from conformesh.data.writing import write_scores
-from conformesh.mesh.config import read_device
-from conformesh.mesh.endpoints import HIGHEST_PORT, LOCAL
-from conformesh.mesh.folders import init_mesh
-from conformesh.mesh.launching import Watched, launch
-from conformesh.network import Network
-from conformesh.ranks import exact_alpha
+from conformesh.graph.network import Network
+from conformesh.io.writing import write_scores
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
+from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.node.launching import Watched, launch
+from conformesh.promises import exact_alpha
 
 METHOD = "e-dcp"
 LOWEST_PORT = 20000

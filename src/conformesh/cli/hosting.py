@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.data.score_files import ScoreFile, read_scores
-from conformesh.data.score_folders import ScoreFolder
-from conformesh.data.tables import STDIN
 from conformesh.engines import ENGINES, Engine, Mpi, Simulator
-from conformesh.engines.mpi_job import needs_mpi, own_channels, stops_the_job
-from conformesh.engines.partition import completed
+from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
+from conformesh.engines.mpi.partition import completed
+from conformesh.graph.network import Network
+from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.io.score_folders import ScoreFolder
+from conformesh.io.tables import STDIN
 from conformesh.names import natural_order, unknown
-from conformesh.network import Network
 
 MakeNetwork = Callable[[ScoreFile], Network]
 

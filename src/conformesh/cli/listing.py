@@ -36,7 +36,7 @@ def methods(as_json: AsJson = False) -> None:
 
 def topologies(as_json: AsJson = False) -> None:
     """List the topologies; their options go to calibrate as --topology-option key=value."""
-    from conformesh.topologies import TOPOLOGIES
+    from conformesh.graph.topologies import TOPOLOGIES
 
     rows = [
         {
@@ -67,7 +67,7 @@ def scores(ctx: typer.Context, as_json: AsJson = False) -> None:
 
 def weights(as_json: AsJson = False) -> None:
     """List the consensus weights that h-dcp can use."""
-    from conformesh.weights import WEIGHTS
+    from conformesh.graph.weights import WEIGHTS
 
     rows = [{"weights": name, "summary": _summary(build)} for name, build in WEIGHTS.items()]
     _show(rows, ("weights", "summary"), as_json)

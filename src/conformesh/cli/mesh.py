@@ -15,8 +15,9 @@ from conformesh.cli import GROUPS, console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
-from conformesh.data.score_files import ScoreFile, read_scores
-from conformesh.mesh.checking import (
+from conformesh.graph.network import Network
+from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.mesh.config.checking import (
     FLOODS,
     Problem,
     compare_agreements,
@@ -25,19 +26,18 @@ from conformesh.mesh.checking import (
     examine_folder,
     few,
 )
-from conformesh.mesh.config import FILE, read_device
-from conformesh.mesh.device import ON_LOST
-from conformesh.mesh.folders import (
+from conformesh.mesh.config.device_config import ON_LOST
+from conformesh.mesh.config.device_toml import FILE, read_device
+from conformesh.mesh.config.folders import (
     add_device,
     init_mesh,
     renew_device,
     revoke_device,
     scatter_scores,
 )
-from conformesh.mesh.own_scores import EMPTY
-from conformesh.mesh.reach import NOBODY, reach_neighbours
+from conformesh.mesh.config.own_scores import EMPTY
+from conformesh.mesh.config.reach import NOBODY, reach_neighbours
 from conformesh.methods import METHODS, get_method
-from conformesh.network import Network
 from conformesh.scores import SCORES
 
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 
 import typer
 
-from conformesh.calibration import Calibration
 from conformesh.cli import console
 from conformesh.cli.node import OnLost, Patience, with_changes
-from conformesh.mesh.config import read_device
-from conformesh.mesh.folders import device_folders, scatter_scores
-from conformesh.mesh.launching import Watched, launch, wait
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.folders import device_folders, scatter_scores
+from conformesh.mesh.node.launching import Watched, launch, wait
+from conformesh.result.calibration import Calibration
 
 AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
 COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")

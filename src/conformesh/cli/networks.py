@@ -10,9 +10,9 @@ import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import key_values
-from conformesh.data.score_files import ScoreFile
-from conformesh.network import Network
-from conformesh.topologies import TOPOLOGIES
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.io.score_files import ScoreFile
 
 Topology = Annotated[
     str | None, typer.Option(help=f"One of {', '.join(TOPOLOGIES)}; by default a torus.", show_default=False)

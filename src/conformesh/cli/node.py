@@ -14,10 +14,10 @@ import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import as_type
-from conformesh.mesh.config import read_device
-from conformesh.mesh.device import ON_LOST, DeviceConfig
-from conformesh.mesh.logs import set_up
-from conformesh.mesh.serving import Node
+from conformesh.mesh.config.device_config import ON_LOST, DeviceConfig
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.node.logs import set_up
+from conformesh.mesh.node.serving import Node
 
 
 class LogForm(StrEnum):

@@ -14,10 +14,11 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
-from conformesh.data.score_files import read_scores
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.io.score_files import read_scores
 from conformesh.methods import METHODS, get_method, make_options
 from conformesh.names import unknown
-from conformesh.network import Network
 from conformesh.planning.link import Link
 from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
@@ -26,7 +27,6 @@ from conformesh.planning.search import SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.planning.words import in_bytes, in_time
 from conformesh.samples import Samples
-from conformesh.topologies import TOPOLOGIES
 
 PICTURES = (".png", ".pdf", ".svg")
 
@@ -114,7 +114,7 @@ def plan(
             shape=shape,
         )
         if plot is not None:
-            from conformesh.plot_plan import draw_plan
+            from conformesh.plots.plan import draw_plan
 
             plot.parent.mkdir(parents=True, exist_ok=True)
             draw_plan(plot, found, None if graph is not None else topology or "torus", chosen)

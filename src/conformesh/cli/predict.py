@@ -14,14 +14,12 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from conformesh.calibration import Calibration
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
-from conformesh.data.output_files import read_outputs
-from conformesh.ranks import exact_alpha
+from conformesh.io.output_files import read_outputs
+from conformesh.promises import exact_alpha
+from conformesh.result.calibration import SEVERAL, Calibration, Calibrations
 from conformesh.scores import LAC, SCORES, Score
-from conformesh.several import FORMAT as SEVERAL
-from conformesh.several import Calibrations
 
 STDIN = "-"
 

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import as_type, whole
-from conformesh.data.labels import CANDIDATES
-from conformesh.data.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
-from conformesh.data.writing import check_ending, write_model_outputs, write_scores
+from conformesh.io.labels import CANDIDATES
+from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.io.writing import check_ending, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
 from conformesh.scores import SCORES, ClassificationScore
 

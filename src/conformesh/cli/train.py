@@ -15,7 +15,7 @@ from conformesh.cli.options import as_type, whole
 from conformesh.data.datasets import DATASETS, HELD, load_images
 from conformesh.data.downloads import CHUNK
 from conformesh.data.images import ImageData
-from conformesh.data.writing import check_ending, write_columns
+from conformesh.io.writing import check_ending, write_columns
 from conformesh.training.recipe import SCHEDULES, Recipe
 from conformesh.training.torch_extra import DEVICES, needs_torch, pick_device
 from conformesh.training.train import Epoch, Observer, Trained, train_model

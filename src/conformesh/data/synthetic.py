@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.data.model_outputs import ModelOutputs
+from conformesh.io.model_outputs import ModelOutputs
 from conformesh.streams import stream
 
 Floats = NDArray[np.float64]

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 
 from conformesh.engines.base import Engine, Observer
-from conformesh.engines.mpi import Mpi
+from conformesh.engines.mpi.engine import Mpi
 from conformesh.engines.simulator import Simulator
+from conformesh.graph.network import Network
 from conformesh.names import unknown
-from conformesh.network import Network
 
 ENGINES: dict[str, Callable[..., Engine]] = {"simulator": Simulator.in_memory_order, "mpi": Mpi}
 

@@ -9,10 +9,10 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Cost
-from conformesh.network import Network
+from conformesh.graph.network import Network
 from conformesh.protocols.messages import Message
 from conformesh.protocols.messages import Protocol as Messages
+from conformesh.result.certificate import Cost
 
 T = TypeVar("T")
 Observer = Callable[[int, Message, Any], None]

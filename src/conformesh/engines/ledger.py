@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Cost
 from conformesh.protocols.messages import Each, Max, Message, Min, Sum
+from conformesh.result.certificate import Cost
 
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
 

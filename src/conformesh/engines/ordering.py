@@ -18,8 +18,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.network import Network
 from conformesh.kernels.graph import breadth_first, mean_span, reordered
-from conformesh.network import Network
 
 SMALL = 65_536  # devices; so many numbers fit into a core's cache
 NEAR = 1 / 32  # of the devices: neighbours this near are near enough

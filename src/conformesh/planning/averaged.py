@@ -11,14 +11,16 @@ from typing import cast
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Cost, Kind
 from conformesh.engines.simulator import Simulator
-from conformesh.network import Network
+from conformesh.graph.network import Network
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.weights import WEIGHTS, Weights, constant_weights
 from conformesh.planning.e_dcp import mixed_stages
 from conformesh.planning.phases import Phase
 from conformesh.planning.prediction import Prediction, hops
 from conformesh.planning.sums import EVERYTHING, USES, setting_up, sum_by
 from conformesh.planning.terrain import Terrain
+from conformesh.promises import conformal_rank
 from conformesh.protocols.anchor import ANCHORS, averaging_rounds
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.baselines import Averaged
@@ -28,9 +30,7 @@ from conformesh.protocols.q_dcp import QDCP, rounds_of_a_run
 from conformesh.protocols.site import Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
-from conformesh.ranks import conformal_rank
-from conformesh.spectrum import Spectrum
-from conformesh.weights import WEIGHTS, Weights, constant_weights
+from conformesh.result.certificate import Cost, Kind
 
 ESTIMATED_UP_TO = 3000  # devices: estimating the spectrum does not depend on scores, so it is run; beyond, that is long
 AVERAGING = frozenset({"hops", "spectrum"})

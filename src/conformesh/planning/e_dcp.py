@@ -14,8 +14,8 @@ from conformesh.planning.prediction import Prediction, hops
 from conformesh.planning.search import SHAPES, Stages, stages_in, stages_of
 from conformesh.planning.sums import EVERYTHING, USES, Sum, setting_up, sum_by
 from conformesh.planning.terrain import Terrain
+from conformesh.promises import conformal_rank
 from conformesh.protocols.e_dcp import EDCP, PATIENCE, best_width, ways_to_add
-from conformesh.ranks import conformal_rank
 
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from conformesh.engines.frames import LARGEST
+from conformesh.peer.frames import LARGEST
 from conformesh.planning.phases import Phase
 from conformesh.planning.prediction import hops
 from conformesh.planning.terrain import Terrain

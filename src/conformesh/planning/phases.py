@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from conformesh.engines.frames import SIZE
+from conformesh.peer.frames import SIZE
 from conformesh.planning.link import Link
 
 Certainty = Literal["exact", "estimate", "at most"]

@@ -7,10 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from conformesh.certificate import Kind
+from conformesh.graph.network import Network
 from conformesh.methods import METHODS
 from conformesh.names import unknown
-from conformesh.network import Network
 from conformesh.planning.link import Link
 from conformesh.planning.mesh import fits_a_mesh, phases_on_a_mesh
 from conformesh.planning.phases import Certainty, Phase, Sent, bytes_on_the_wire, mesh_seconds_on, seconds_on
@@ -21,7 +20,8 @@ from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.sketch import Sketch
 from conformesh.planning.terrain import Terrain
 from conformesh.planning.words import in_bytes, in_time
-from conformesh.ranks import Alpha, conformal_rank, exact_alpha
+from conformesh.promises import Alpha, conformal_rank, exact_alpha
+from conformesh.result.certificate import Kind
 
 Sort = Literal["time", "bytes", "rounds"]
 SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from conformesh.certificate import Kind
 from conformesh.planning.phases import Certainty, Phase
 from conformesh.planning.terrain import Terrain
+from conformesh.result.certificate import Kind
 
 
 @dataclass(frozen=True)

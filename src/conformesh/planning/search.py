@@ -17,7 +17,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.keys import from_keys, to_keys
+from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.e_dcp import Brackets
 
 Floats = NDArray[np.float64]

@@ -7,10 +7,10 @@ from fractions import Fraction
 from conformesh.planning.phases import Phase
 from conformesh.planning.prediction import Prediction, hops
 from conformesh.planning.terrain import Terrain
+from conformesh.promises import conformal_rank
 from conformesh.protocols.baselines import Alone, Pooled
 from conformesh.protocols.fedcp_qq import FedCPQQ
 from conformesh.protocols.wfcp import WFCP
-from conformesh.ranks import conformal_rank
 
 NOTHING = frozenset[str]()
 

@@ -13,8 +13,8 @@ from functools import lru_cache
 
 import numpy as np
 
+from conformesh.graph.network import EXACT_DIAMETER_UP_TO
 from conformesh.kernels.neighbours import sum_over_neighbours
-from conformesh.network import EXACT_DIAMETER_UP_TO
 from conformesh.planning.phases import Phase
 from conformesh.planning.prediction import Prediction
 from conformesh.planning.predictions import Way

@@ -15,11 +15,11 @@ from typing import Any
 
 import numpy as np
 
+from conformesh.graph.network import Network
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.topologies import TOPOLOGIES, cycle_ends, outwards, path_ends, product_ends, sides
 from conformesh.kernels.graph import breadth_first, spanning_tree
 from conformesh.names import unknown
-from conformesh.network import Network
-from conformesh.spectrum import Spectrum
-from conformesh.topologies import TOPOLOGIES, cycle_ends, outwards, path_ends, product_ends, sides
 
 PROXY = 10_000  # devices; built and measured in about a second
 

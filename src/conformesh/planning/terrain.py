@@ -12,12 +12,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.network import Network
+from conformesh.graph.network import Network
+from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.planning.sketch import Sketch, Tree, sketch
 from conformesh.protocols.aggregate.averaging import LARGEST_DENSE
 from conformesh.protocols.site import Site
 from conformesh.samples import Samples
-from conformesh.topologies import TOPOLOGIES
 
 BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
 BUILD_EDGES = 30_000_000

@@ -12,13 +12,13 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.samples import Samples
-from conformesh.spectrum import Spectrum
-from conformesh.weights import constant_rate, constant_weights
 
 Floats = NDArray[np.float64]
 ANCHORS = ("average", "average-rank", "min")

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.bounds.histogram import (
+from conformesh.graph.weights import Weights
+from conformesh.protocols.aggregate.averaging import (
+    LARGEST_DENSE,
+    chebyshev,
+    chebyshev_rounds,
+    finite_time,
+    finite_time_plan,
+)
+from conformesh.protocols.bounds.histogram import (
     UNIT,
     Mixing,
     arithmetic_epsilon,
@@ -23,18 +31,10 @@ from conformesh.bounds.histogram import (
     radius,
     row_epsilon,
 )
-from conformesh.protocols.aggregate.averaging import (
-    LARGEST_DENSE,
-    chebyshev,
-    chebyshev_rounds,
-    finite_time,
-    finite_time_plan,
-)
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.weights import Weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

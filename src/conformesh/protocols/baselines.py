@@ -15,14 +15,14 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Certificate, too_few
+from conformesh.promises import conformal_rank
 from conformesh.protocols.anchor import anchor
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
-from conformesh.ranks import conformal_rank
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 
 

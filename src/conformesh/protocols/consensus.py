@@ -17,11 +17,11 @@ import math
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.weights import Weights
 from conformesh.kernels.drift import drift
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.weights import Weights
 
 Floats = NDArray[np.float64]
 EXACT = Wire(64)

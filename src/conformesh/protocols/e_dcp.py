@@ -28,8 +28,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Certificate, too_few
-from conformesh.keys import from_keys, to_keys
+from conformesh.kernels.keys import from_keys, to_keys
+from conformesh.promises import conformal_rank
 from conformesh.protocols.aggregate import (
     PREFERENCES,
     InexactCount,
@@ -44,7 +44,7 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
-from conformesh.ranks import conformal_rank
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]

@@ -14,12 +14,12 @@ from functools import cache
 
 import numpy as np
 
-from conformesh.bounds.quantile_of_quantiles import best_ranks
-from conformesh.certificate import Certificate, too_few
+from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 
 

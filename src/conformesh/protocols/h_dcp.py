@@ -22,7 +22,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Certificate, too_few
+from conformesh.graph.weights import Weights
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
@@ -30,8 +30,8 @@ from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quan
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import mixing_weights
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
-from conformesh.weights import Weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

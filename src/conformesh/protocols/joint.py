@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.network import Network
+from conformesh.graph.network import Network
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.site import Outcome, Site

@@ -24,11 +24,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.bounds import quantile as bounds
-from conformesh.certificate import Certificate, Kind, too_few
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.weights import constant_weights
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.protocols.aggregate import Total, get_aggregator
 from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles
+from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
 from conformesh.protocols.messages import Pool, Protocol, Sum
@@ -36,9 +37,8 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate, Kind, too_few
 from conformesh.samples import Samples
-from conformesh.spectrum import Spectrum
-from conformesh.weights import constant_weights
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

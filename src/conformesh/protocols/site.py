@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Certificate
-from conformesh.network import Network
-from conformesh.ranks import conformal_rank
+from conformesh.graph.network import Network
+from conformesh.promises import conformal_rank
+from conformesh.result.certificate import Certificate
 
 
 def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -22,12 +22,12 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.weights import WEIGHTS, Weights, constant_weights, weights_from_matrix
 from conformesh.names import unknown
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
-from conformesh.spectrum import Spectrum
 from conformesh.streams import stream
-from conformesh.weights import WEIGHTS, Weights, constant_weights, weights_from_matrix
 
 Floats = NDArray[np.float64]
 MAX_ROUNDS = 200_000

@@ -19,12 +19,12 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.certificate import Certificate, too_few
+from conformesh.promises import conformal_rank
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser
 from conformesh.protocols.site import Outcome, Site
-from conformesh.ranks import conformal_rank
+from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 from conformesh.streams import stream
 

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.data.partition import PARTITIONS
+from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.methods import get_method, make_options
 from conformesh.names import unknown
-from conformesh.ranks import exact_alpha
+from conformesh.promises import exact_alpha
 from conformesh.scores import ClassificationScore, get_score
 from conformesh.sweeping.schema import (
     FLAG,
@@ -29,7 +30,6 @@ from conformesh.sweeping.schema import (
     whole,
     wholes,
 )
-from conformesh.topologies import TOPOLOGIES
 
 Options = tuple[tuple[str, Any], ...]  # names and values, sorted: what can be a key of a cache
 RECORDS = {

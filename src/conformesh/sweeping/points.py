@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.calibrating import calibrate_batch, counted_ranks
+from conformesh.graph.network import Network
 from conformesh.methods import METHODS
-from conformesh.network import Network
 from conformesh.samples import Samples
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code

@@ -13,17 +13,14 @@ import conformesh
 
 NUMBERS = (  # the files of the package on which every calibration depends
     "kernels/**/*.py",
-    "bounds/**/*.py",
+    "graph/**/*.py",
     "protocols/**/*.py",
     "engines/**/*.py",
-    "data/model_outputs.py",
+    "io/model_outputs.py",
     "data/partition.py",
     "data/synthetic.py",
-    *(
-        f"{name}.py"
-        for name in ("calibrating", "certificate", "keys", "methods", "network", "ranks", "samples", "spectrum")
-    ),
-    *(f"{name}.py" for name in ("streams", "topologies", "weights")),
+    "result/certificate.py",
+    *(f"{name}.py" for name in ("calibrating", "methods", "promises", "samples", "streams")),
 )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformesh._version import __version__
+from conformesh.io.files import write_file
 from conformesh.sweeping.cached import Job, OnPoint, run_jobs
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import backend as ready
@@ -136,4 +137,4 @@ def _write_provenance(folder: Path, config: Config, points: int, computed: int, 
         "files": {Path(file).name: digest_of_file(file) for file in files if file is not None},
         "config": asdict(config),
     }
-    (folder / "provenance.json").write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "provenance.json", json.dumps(said, indent=2) + "\n")

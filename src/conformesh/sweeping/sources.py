@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.data.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.data.partition import partition, split_rows
-from conformesh.data.score_files import read_scores
 from conformesh.data.synthetic import synthetic_outputs
+from conformesh.graph.network import Network
+from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.io.score_files import read_scores
 from conformesh.names import natural_order
-from conformesh.network import Network
 from conformesh.samples import Samples
 from conformesh.scores import Score, get_score
 from conformesh.streams import stream

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformesh.io.files import write_file
 from conformesh.training.torch_extra import needs_torch
 
 KIND = "conformesh checkpoint 1"
@@ -37,12 +37,9 @@ class Checkpoint:
 
     def save(self, path: Path) -> None:
         """Write the file so that an interruption leaves the earlier one."""
-        part = path.with_name(f".{path.name}.{os.getpid()}.part")
-        try:
-            needs_torch().save({"kind": KIND, **vars(self)}, part)
-            part.replace(path)
-        finally:
-            part.unlink(missing_ok=True)
+        buffer = io.BytesIO()
+        needs_torch().save({"kind": KIND, **vars(self)}, buffer)
+        write_file(path, buffer.getbuffer())
 
     @classmethod
     def load(cls, path: Path, device: str, settings: dict[str, Any]) -> Checkpoint:

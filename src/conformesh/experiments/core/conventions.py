@@ -29,16 +29,16 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from conformesh.bounds.histogram import paper_epsilon
-from conformesh.bounds.quantile import bias_epsilon
+from conformesh.graph.weights import constant_weights
 from conformesh.protocols.anchor import local_quantiles
+from conformesh.protocols.bounds.histogram import paper_epsilon
+from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.samples import Samples
-from conformesh.weights import constant_weights
 
 Floats = NDArray[np.float64]
 TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts

@@ -17,7 +17,7 @@ from conformesh.experiments.core.points import VARIANTS
 from conformesh.experiments.core.published import Published, published
 from conformesh.experiments.core.results import Curves
 from conformesh.experiments.core.styles import REFERENCES, look_of
-from conformesh.plots import FAINT, INK, STYLE
+from conformesh.plots.pictures import FAINT, INK, STYLE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

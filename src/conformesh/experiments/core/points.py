@@ -15,11 +15,11 @@ from conformesh.calibrating import calibrate_batch
 from conformesh.engines.simulator import Simulator
 from conformesh.experiments.core.conventions import POOLED, TALKING, Conditions
 from conformesh.experiments.core.settings import Draws, Setting, Source, draws_of
-from conformesh.network import Network
+from conformesh.graph.network import Network
+from conformesh.graph.weights import constant_weights
+from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Site
-from conformesh.ranks import exact_alpha
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
-from conformesh.weights import constant_weights
 
 Floats = NDArray[np.float64]
 Variant = Literal["as-written", "as-released"]

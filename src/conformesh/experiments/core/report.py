@@ -11,6 +11,7 @@ from pathlib import Path
 from conformesh.experiments.core.experiment import Experiment
 from conformesh.experiments.core.results import Curves
 from conformesh.experiments.core.verdicts import Verdict
+from conformesh.io.files import write_file
 
 CSS = """
 :root { color-scheme: light dark; }
@@ -66,7 +67,7 @@ def write_report(path: Path, sections: Sequence[Section], provenance: Provenance
         *(_section(section) for section in sections),
         "</body></html>",
     ]
-    path.write_text("\n".join(parts), encoding="utf-8")
+    write_file(path, "\n".join(parts))
 
 
 def _about(provenance: Provenance) -> str:

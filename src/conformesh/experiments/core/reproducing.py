@@ -20,6 +20,7 @@ from conformesh.experiments.core.results import Curves, curves_of, summarise
 from conformesh.experiments.core.runner import Request, run
 from conformesh.experiments.core.settings import Source
 from conformesh.experiments.core.verdicts import Verdict, judge
+from conformesh.io.files import write_file
 from conformesh.sweeping.provenance import machine
 
 if TYPE_CHECKING:
@@ -88,7 +89,7 @@ def reproduce(
         computed=seen[1] - seen[0],
         points=seen[1],
     )
-    (folder / "provenance.json").write_text(json.dumps(asdict(provenance), indent=2) + "\n", encoding="utf-8")
+    write_file(folder / "provenance.json", json.dumps(asdict(provenance), indent=2) + "\n")
     found = Reproduction(sections, provenance, folder)
     write_report(found.report, sections, provenance)
     return found

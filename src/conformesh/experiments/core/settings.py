@@ -16,10 +16,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.data.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.data.partition import partition
 from conformesh.data.synthetic import synthetic_outputs
-from conformesh.ranks import conformal_rank
+from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.promises import conformal_rank
 from conformesh.samples import Samples
 from conformesh.streams import stream
 

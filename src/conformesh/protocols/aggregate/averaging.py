@@ -21,12 +21,12 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.network import Network
+from conformesh.graph.network import Network
+from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.protocols.aggregate.base import CannotAggregate, InexactCount, Ints, Price, Total
 from conformesh.protocols.consensus import gossip, rounds_to_shrink
 from conformesh.protocols.messages import Protocol, Sum
 from conformesh.protocols.site import Site
-from conformesh.weights import constant_rate, constant_weights
 
 Floats = NDArray[np.float64]
 UNIT = 2.0**-53

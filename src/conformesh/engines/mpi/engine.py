@@ -1,0 +1,269 @@
+"""The MPI engine: a block of devices per rank, the simulator's protocols and the simulator's bits.
+
+A rank holds its devices' scores and the map. It answers a protocol's questions from its own rows and from the rows of
+its neighbours on other ranks, which `Exchange` brings; nothing else travels while a protocol runs. Results are gathered
+after the last round, and that is not on the ledger.
+
+    mpiexec -n 8 conformesh calibrate scores/ --engine mpi
+
+A rank that fails alone prints why and stops the job with exit code 1, so that nobody waits for it. What fails on every
+rank alike (an option that does not exist) is an ordinary error on each.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.engines.base import Observer
+from conformesh.engines.ledger import REMEMBERED, Ledger
+from conformesh.engines.mpi.exchange import Exchange, stamp_of
+from conformesh.engines.mpi.halo import Halo
+from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
+from conformesh.engines.mpi.partition import partition
+from conformesh.graph.network import Network
+from conformesh.kernels.neighbours import neighbour_max, neighbour_min, neighbour_sum, weighted_neighbour_sum
+from conformesh.kernels.threads import limit_threads
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.protocols.site import in_rows
+from conformesh.result.certificate import Cost
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+T = TypeVar("T")
+FORGOTTEN = 64  # shapes whose tables are kept
+
+
+class Mpi:
+    """Drive a protocol for the devices hosted by this rank; every rank of `comm` must do the same.
+
+    Parameters
+    ----------
+    network
+        Who may talk to whom, the same on every rank.
+    comm
+        An mpi4py communicator; by default all ranks of the job.
+    owners
+        The rank of every device, (devices,); by default chosen by `partition`, see `PARTITIONS`.
+    observer
+        Called after every round with (round, message, answer) of this rank's block.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        comm: Any = None,
+        *,
+        owners: Ints | None = None,
+        partition: str = "auto",
+        observer: Observer | None = None,
+    ) -> None:
+        self.mpi = needs_mpi()
+        self.network, self.observer = network, observer
+        self.channels = own_channels(self.mpi, self.mpi.COMM_WORLD if comm is None else comm)
+        self.comm = self.channels.data
+        self.rank, self.ranks = self.comm.rank, self.comm.size
+        limit_threads(max((os.cpu_count() or 1) // self.channels.on_host, 1))  # ranks of one machine share its cores
+        self.owners = self._hosted(owners, partition)
+        self.blocks: list[Ints] = [np.flatnonzero(self.owners == rank) for rank in range(self.ranks)]
+        self.halo = Halo.of(network, self.owners, self.rank)
+        self.exchange = Exchange(self.mpi, self.comm, self.halo)
+        self._round = 0
+        self._tables: dict[tuple[str, int], tuple[Array, Array]] = {}
+        self._weights: tuple[Any, Array, Array] | None = None
+        self._last: Array | None = None  # memory of the last brief answer
+        self._routes: dict[bytes, tuple[Ints, Ints]] = {}
+        self._answers: dict[type, Callable[[Any, int], Any]] = {
+            Sum: self._sum,
+            Max: self._extreme,
+            Min: self._extreme,
+            Each: self._each,
+            Pool: self._pool,
+        }
+
+    @property
+    def here(self) -> Ints:
+        """Rows of the devices hosted by this rank, ascending."""
+        return self.halo.here
+
+    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
+        """Return what the protocol returns for the devices here, and what one of its `runs` cost every device."""
+        with self.together():
+            ledger = Ledger(len(self.here), runs)
+            answer: Any = None
+            while True:
+                try:
+                    message = protocol.send(answer)
+                except StopIteration as end:
+                    self.exchange.agree(self._stamp("the end"))
+                    mine = ledger.cost()
+                    parts = self.share((mine.numbers, mine.bits))
+                    numbers, bits = (in_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
+                    return end.value, Cost(mine.rounds, numbers, bits)
+                answer = self._answers[type(message)](message, self._stamp(type(message).__name__, message.values))
+                ledger.enter(message)
+                if self.observer is not None:
+                    self.observer(ledger.rounds, message, answer)
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every rank has, in the order of ranks: for results, outside the protocol and its cost."""
+        everyone: list[T] = self.comm.allgather(mine)
+        return everyone
+
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Guard work that must succeed on every rank: what fails on one of them only ends the job."""
+        with stops_the_job(self.channels):
+            yield
+
+    def close(self) -> None:
+        """Give the communicator of the exchanges back; every rank must, and none may use the engine after that."""
+        self.exchange.close()
+
+    # --- answers ------------------------------------------------------------------------------------------------------
+
+    def _sum(self, message: Sum, stamp: int) -> Array:
+        if message.weights is None:
+            return self._combined(message, stamp, neighbour_sum, (), ())
+        inner, outer = self._split(message.weights)
+        return self._combined(message, stamp, weighted_neighbour_sum, (inner,), (outer,), real=True)
+
+    def _extreme(self, message: Max | Min, stamp: int) -> Array:
+        kernel = neighbour_max if isinstance(message, Max) else neighbour_min
+        found = self._combined(message, stamp, kernel, (), ())
+        return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
+
+    def _combined(
+        self,
+        message: Sum | Max | Min,
+        stamp: int,
+        kernel: Callable[..., None],
+        inner: tuple[Array, ...],
+        outer: tuple[Array, ...],
+        real: bool = False,
+    ) -> Array:
+        """Send, combine what is here while the rest travels, then the rows at the border of the block."""
+        halo, sent = self.halo, _table(message.values)
+        pending = self.exchange.start(stamp, sent)
+        kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
+        x = np.ascontiguousarray(sent, dtype=kind)
+        out = self._space(x) if message.brief and self.observer is None else np.empty(x.shape, dtype=kind)
+        kernel(halo.inner.indptr, halo.inner.indices, *inner, x, out)
+        heard = pending.rows()
+        if halo.peers:
+            near, border = self._room(kind, x.shape[1])
+            np.take(x, halo.near, axis=0, out=near[: len(halo.near)], mode="clip")
+            ghosts = near[len(halo.near) :]
+            for rows, start, stop in zip(heard, halo.cuts[:-1], halo.cuts[1:], strict=True):
+                ghosts[start:stop] = rows
+            kernel(halo.outer.indptr, halo.outer.indices, *outer, near, border)
+            out[halo.border] = border
+        return out.reshape(message.values.shape)
+
+    def _each(self, message: Each, stamp: int) -> Heard:
+        """Deliver each speaker's row along its edges: work, memory and messages follow the speakers."""
+        table = _table(message.values)
+        ghosts, said = self.exchange.speak(stamp, table, message.speakers)
+        mine = np.flatnonzero(message.speakers)
+        speakers = np.concatenate([mine, ghosts])
+        key = speakers.tobytes() if len(speakers) <= REMEMBERED // 8 else None
+        route = self._routes.get(key) if key is not None else None
+        if route is None:
+            route = self.halo.route(speakers)
+            if key is not None and len(self._routes) < REMEMBERED:
+                self._routes[key] = route
+        receiver, which = route
+        values = np.concatenate([table[mine], said])[which]
+        shape = (len(which), *message.values.shape[1:])
+        return Heard(self.here[receiver], self.halo.columns[speakers[which]], values.reshape(shape))
+
+    def _pool(self, message: Pool, stamp: int) -> Pool:
+        """Give every rank everybody's values, in the order of the devices: each rank plays the server for its block."""
+        self.exchange.agree(stamp)
+        pieces = (len(message.offsets) - 1) // len(self.here)  # a device's values may be cut into trials
+        lengths = np.ascontiguousarray(np.diff(message.offsets), dtype=np.int64)
+        by_rank = self._gathered(lengths, [len(block) * pieces for block in self.blocks]).reshape(-1, pieces)
+        cuts = np.cumsum([len(block) for block in self.blocks])[:-1]
+        totals = [int(part.sum()) for part in np.split(by_rank, cuts)]
+        values = self._gathered(np.ascontiguousarray(message.values), totals)
+        begins = (np.cumsum(by_rank) - by_rank.ravel()).reshape(by_rank.shape)
+        sizes = in_rows(self.blocks, np.split(by_rank, cuts)).ravel()  # from here on in the order of the devices
+        starts = in_rows(self.blocks, np.split(begins, cuts)).ravel()
+        offsets = np.concatenate([[0], np.cumsum(sizes)])
+        within = np.arange(len(values)) - np.repeat(offsets[:-1], sizes)
+        return Pool(values[np.repeat(starts, sizes) + within], offsets, message.oracle)
+
+    def _gathered(self, mine: Array, counts: list[int]) -> Array:
+        """Return a flat array of every rank's values, by rank."""
+        found = np.empty(sum(counts), dtype=mine.dtype)
+        size = mine.dtype.itemsize
+        starts = (np.cumsum(counts) - counts) * size
+        spec = [found.view(np.uint8), [count * size for count in counts], starts.tolist(), self.mpi.BYTE]
+        self.comm.Allgatherv([mine.view(np.uint8), self.mpi.BYTE], spec)
+        return found
+
+    # --- what is kept between rounds ----------------------------------------------------------------------------------
+
+    def _room(self, kind: np.dtype[Any], columns: int) -> tuple[Array, Array]:
+        """Return the table of what the border hears, and one for what it answers; the same for every round."""
+        key = (kind.str, columns)
+        if key not in self._tables:
+            if len(self._tables) >= FORGOTTEN:
+                self._tables.pop(next(iter(self._tables)))
+            near = np.empty((len(self.halo.near) + len(self.halo.ghosts), columns), dtype=kind)
+            self._tables[key] = (near, np.empty((len(self.halo.border), columns), dtype=kind))
+        return self._tables[key]
+
+    def _space(self, x: Array) -> Array:
+        """Return room for the answer to a brief question, the same for every round; it must not hold the question."""
+        last = self._last
+        if last is None or last.shape != x.shape or last.dtype != x.dtype or np.may_share_memory(last, x):
+            self._last = last = np.empty(x.shape, dtype=x.dtype)
+        return last
+
+    def _split(self, weights: Array) -> tuple[Array, Array]:
+        """Return the weights of the inner rows' edges and of the border's; a protocol uses the same in every round."""
+        if self._weights is None or self._weights[0] is not weights:
+            whole = np.ascontiguousarray(weights, dtype=np.float64)
+            edges = len(self.halo.inner.edges) + len(self.halo.outer.edges)
+            if whole.shape != (edges,):
+                raise ValueError(f"weights must be one per directed edge, shape {(edges,)}, got {whole.shape}")
+            self._weights = (weights, whole[self.halo.inner.edges], whole[self.halo.outer.edges])
+        return self._weights[1], self._weights[2]
+
+    def _stamp(self, question: str, values: Array | None = None) -> int:
+        self._round += 1
+        shape = () if values is None or question == "Pool" else values.shape[1:]
+        return stamp_of(self._round, (question, "" if values is None else values.dtype.str, shape))
+
+    def _hosted(self, owners: Ints | None, by: str) -> Ints:
+        """Return who hosts whom, the same on every rank: decided on the first."""
+        chosen: Ints | Exception | None = None
+        if self.rank == 0:
+            try:
+                chosen = partition(self.network, self.ranks, by) if owners is None else np.asarray(owners)
+            except Exception as error:  # everybody must hear of it
+                chosen = error
+        chosen = self.comm.bcast(chosen)
+        if isinstance(chosen, Exception):
+            raise chosen
+        found = np.asarray(chosen, dtype=np.int64)
+        if found.shape != (self.network.devices,) or set(found.tolist()) != set(range(self.ranks)):
+            raise ValueError(
+                f"owners must name a rank from 0 to {self.ranks - 1} for each of the {self.network.devices} devices, "
+                "and every rank must host one"
+            )
+        return found
+
+
+def _table(values: Array) -> Array:
+    """View messages as a C-ordered table (devices here, columns), in the type that travels."""
+    if values.dtype.kind not in "fiub":
+        raise TypeError(f"messages must be floats, integers or booleans, got dtype {values.dtype}")
+    return np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:]))

@@ -1,0 +1,188 @@
+"""Exchanges between ranks: the rows that other ranks need, along the edges of the rank graph and nowhere else.
+
+Every message begins with a stamp of the round and the question. Ranks decide for themselves what to ask next; should
+two ever decide differently, the stamps differ and the job ends with an error, not with a wrong number.
+"""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.engines.mpi.halo import Halo
+
+Array = NDArray[Any]
+Ints = NDArray[np.int64]
+STAMP = 8  # bytes; a segment is a multiple of that, so every number is aligned
+KEPT = 16  # shapes whose buffers are kept
+
+
+class DifferentQuestions(RuntimeError):  # noqa: N818 - reads as a sentence where it is raised
+    """Two ranks are not in the same round of the same protocol."""
+
+
+@dataclass(frozen=True, eq=False)
+class _Buffers:
+    """Room for one shape of message: a stamp and a table of rows for every peer, each way."""
+
+    out: list[Any]  # as MPI wants it: bytes, counts, displacements, type
+    into: list[Any]
+    stamps_out: list[Array]
+    stamps_in: list[Array]
+    rows_out: list[Array]
+    rows_in: list[Array]
+
+
+class Exchange:
+    """Moves rows between one rank and its peers.
+
+    Parameters
+    ----------
+    mpi, comm
+        The module ``mpi4py.MPI``, and the communicator of all ranks.
+    halo
+        What this rank sends and hears.
+    """
+
+    def __init__(self, mpi: Any, comm: Any, halo: Halo) -> None:
+        self.mpi, self.halo, self.rank = mpi, halo, comm.rank
+        self.graph = comm.Create_dist_graph_adjacent(halo.peers, halo.peers, reorder=False)
+        self._sent = [len(rows) for rows in halo.sends]
+        self._heard = np.diff(halo.cuts).tolist()
+        self._buffers: dict[tuple[str, int], _Buffers] = {}
+        one = [1] * len(halo.peers)
+        self._counts = self._both(np.dtype(np.int64), 1, one, one)
+
+    def start(self, stamp: int, table: Array) -> Pending:
+        """Send the rows of a C-ordered table (devices here, columns) to the ranks that need them."""
+        buffers = self._room(table.dtype, table.shape[1])
+        for stamps, rows, sends in zip(buffers.stamps_out, buffers.rows_out, self.halo.sends, strict=True):
+            stamps[0] = stamp
+            np.take(table, sends, axis=0, out=rows, mode="clip")  # clip: raise would take a detour over a copy
+        return Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into))
+
+    def agree(self, stamp: int) -> None:
+        """Make sure that the peers are where this rank is, without sending anything else."""
+        self.start(stamp, np.empty((len(self.halo.here), 0), dtype=np.uint8)).rows()
+
+    def speak(self, stamp: int, table: Array, speakers: NDArray[np.bool_]) -> tuple[Ints, Array]:
+        """Send the speakers' rows only; return the columns of the ghosts that spoke, and what they said.
+
+        The first message says how many rows follow, the second which and what: both grow with the speakers.
+        """
+        chosen = [np.flatnonzero(speakers[sends]) for sends in self.halo.sends]
+        buffers = self._counts
+        for stamps, rows, which in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
+            stamps[0] = stamp
+            rows[0, 0] = len(which)
+        heard = Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
+        told = [int(rows[0, 0]) for rows in heard]
+
+        width = table.shape[1] * table.dtype.itemsize
+        out = [
+            piece
+            for sends, which in zip(self.halo.sends, chosen, strict=True)
+            for piece in (_bytes(which.astype(np.int64)), _bytes(table[sends[which]]), _padding(len(which) * width))
+        ]
+        sizes = [_segment(len(which), width) for which in chosen]
+        arriving = [_segment(count, width) for count in told]
+        into = np.empty(sum(arriving), dtype=np.uint8)
+        sent = np.concatenate([*out, np.empty(0, dtype=np.uint8)])
+        self._wait(self.graph.Ineighbor_alltoallv(self._spec(sent, sizes), self._spec(into, arriving)))
+
+        columns, said = [np.empty(0, dtype=np.int64)], [np.empty((0, table.shape[1]), dtype=table.dtype)]
+        for peer, (start, count) in enumerate(zip(_starts(arriving), told, strict=True)):
+            middle = start + 8 * count
+            columns.append(len(self.halo.here) + self.halo.cuts[peer] + into[start:middle].view(np.int64))
+            values = into[middle : middle + count * width].view(table.dtype)
+            said.append(values.reshape(count, table.shape[1]))
+        return np.concatenate(columns), np.concatenate(said)
+
+    def close(self) -> None:
+        """Give the communicator back; all ranks must."""
+        self.graph.Free()
+
+    def _room(self, dtype: np.dtype[Any], columns: int) -> _Buffers:
+        """Return the buffers for rows of this shape; they are made once and used again."""
+        key = (dtype.str, columns)
+        if key not in self._buffers:
+            if len(self._buffers) >= KEPT:
+                self._buffers.pop(next(iter(self._buffers)))
+            self._buffers[key] = self._both(dtype, columns, self._sent, self._heard)
+        return self._buffers[key]
+
+    def _both(self, dtype: np.dtype[Any], columns: int, sent: list[int], heard: list[int]) -> _Buffers:
+        out, stamps_out, rows_out = self._made(dtype, columns, sent)
+        into, stamps_in, rows_in = self._made(dtype, columns, heard)
+        return _Buffers(out, into, stamps_out, stamps_in, rows_out, rows_in)
+
+    def _made(self, dtype: np.dtype[Any], columns: int, rows: list[int]) -> tuple[list[Any], list[Array], list[Array]]:
+        width = columns * dtype.itemsize
+        sizes = [STAMP + _padded(count * width) for count in rows]
+        room = np.zeros(sum(sizes), dtype=np.uint8)
+        stamps, tables = [], []
+        for start, count in zip(_starts(sizes), rows, strict=True):
+            begin = start + STAMP
+            stamps.append(room[start:begin].view(np.int64))
+            tables.append(room[begin : begin + count * width].view(dtype).reshape(count, columns))
+        return self._spec(room, sizes), stamps, tables
+
+    def _spec(self, data: Array, sizes: list[int]) -> list[Any]:
+        return [data, sizes, _starts(sizes), self.mpi.BYTE]
+
+    def _wait(self, request: Any) -> None:
+        try:
+            request.Wait()
+        except self.mpi.Exception as problem:  # a longer message than this rank expects: another question
+            raise DifferentQuestions(f"rank {self.rank} could not hear its neighbours: {problem}") from None
+
+
+@dataclass(frozen=True, eq=False)
+class Pending:
+    """Rows on their way."""
+
+    exchange: Exchange
+    stamp: int
+    buffers: _Buffers
+    request: Any
+
+    def rows(self) -> list[Array]:
+        """Wait, and return what each peer sent; it is overwritten by the next exchange of this shape."""
+        self.exchange._wait(self.request)
+        for peer, found in zip(self.exchange.halo.peers, self.buffers.stamps_in, strict=True):
+            if found[0] != self.stamp:
+                raise DifferentQuestions(
+                    f"rank {self.exchange.rank} and rank {peer} ask different questions in round "
+                    f"{self.stamp & 0x7FFFFFFF}: the protocol took different turns on them, and there is no result"
+                )
+        return self.buffers.rows_in
+
+
+def stamp_of(round_: int, question: tuple[Any, ...]) -> int:
+    """Return one number for a round and a question: what is asked, in which type and shape."""
+    return zlib.crc32(repr(question).encode()) << 31 | (round_ & 0x7FFFFFFF)
+
+
+def _bytes(values: Array) -> NDArray[np.uint8]:
+    return np.ascontiguousarray(values).reshape(-1).view(np.uint8)
+
+
+def _padded(size: int) -> int:
+    return -(-size // STAMP) * STAMP
+
+
+def _padding(size: int) -> NDArray[np.uint8]:
+    return np.zeros(_padded(size) - size, dtype=np.uint8)
+
+
+def _segment(count: int, width: int) -> int:
+    """Return the bytes of so many rows with their places in front."""
+    return 8 * count + _padded(count * width)
+
+
+def _starts(sizes: list[int]) -> list[int]:
+    return [0, *np.cumsum(sizes[:-1], dtype=np.int64).tolist()] if sizes else []

@@ -1,0 +1,91 @@
+"""PARTITIONS: which rank hosts which device, so that few edges cross and every rank has about as much to do.
+
+The answer decides only how fast a round is, never its bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.names import unknown
+
+Owners = NDArray[np.int64]
+
+
+def partition(network: Network, ranks: int, by: str = "auto") -> Owners:
+    """Return the rank of every device, (devices,); every rank has at least one.
+
+    `by` is a name of `PARTITIONS`, or "auto": METIS where it is installed, else RCM.
+    """
+    if ranks > network.devices:
+        raise ValueError(
+            f"{ranks} ranks are too many for the {network.devices} devices of {network.name}: "
+            f"each needs at least one; start at most {network.devices}"
+        )
+    if by not in ("auto", *PARTITIONS):
+        raise ValueError(unknown("partition", by, ("auto", *PARTITIONS)))
+    if ranks == 1:
+        return np.zeros(network.devices, dtype=np.int64)
+    if by == "auto":
+        by = "rcm" if _pymetis() is None else "metis"
+    owners = PARTITIONS[by](network, ranks)
+    if len(np.unique(owners)) < ranks:  # METIS may leave a part empty where there are few devices
+        owners = by_rcm(network, ranks)
+    return owners
+
+
+def by_metis(network: Network, ranks: int) -> Owners:
+    """Cut few edges, by METIS: parts of about equally many devices and edges together."""
+    pymetis = _pymetis()
+    if pymetis is None:
+        raise ValueError("partition 'metis' needs pymetis: pip install 'conformesh[metis]'; or use 'rcm'")
+    graph = pymetis.CSRAdjacency(network.indptr, network.indices)
+    options = pymetis.Options(seed=0)
+    _, parts = pymetis.part_graph(ranks, graph, vweights=_work(network), options=options)
+    return np.asarray(parts, dtype=np.int64)
+
+
+def by_rcm(network: Network, ranks: int) -> Owners:
+    """Number the devices so that neighbours are near (reverse Cuthill-McKee), and cut the row into equal parts."""
+    from scipy.sparse.csgraph import reverse_cuthill_mckee
+
+    order = reverse_cuthill_mckee(network.adjacency().astype(np.int8), symmetric_mode=True)
+    done = np.cumsum(_work(network)[order])
+    cuts = np.searchsorted(done, done[-1] * np.arange(1, ranks) / ranks)
+    for at in range(ranks - 1):  # a hub must not swallow the part of its neighbour
+        low = (cuts[at - 1] if at else 0) + 1
+        cuts[at] = min(max(cuts[at], low), network.devices - (ranks - 1 - at))
+    owners = np.empty(network.devices, dtype=np.int64)
+    owners[order] = np.searchsorted(cuts, np.arange(network.devices), side="right")
+    return owners
+
+
+PARTITIONS: dict[str, Callable[[Network, int], Owners]] = {"metis": by_metis, "rcm": by_rcm}
+
+
+def completed(owners: Owners, network: Network) -> Owners:
+    """Give devices that nobody hosts (rank -1: no file has their scores) to the ranks that host the fewest."""
+    owners = owners.copy()
+    for device in np.flatnonzero(owners < 0):
+        near = owners[network.neighbours(int(device))]
+        near = near[near >= 0]
+        owners[device] = near.min() if len(near) else np.bincount(owners[owners >= 0]).argmin()
+    return owners
+
+
+def _work(network: Network) -> NDArray[np.int64]:
+    """Return what a device costs in a round: its own row, and one addition for each neighbour."""
+    return np.asarray(network.degree + 1)
+
+
+def _pymetis() -> Any:
+    try:
+        import pymetis
+    except ImportError:
+        return None
+    return pymetis

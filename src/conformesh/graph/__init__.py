@@ -1,0 +1,1 @@
+"""Who talks to whom: networks, the shapes they come in, weights for averaging, and spectra."""

@@ -1,0 +1,427 @@
+"""A network: who talks to whom.
+
+A `Network` is a connected, undirected graph without self-loops, kept as compressed sparse rows with neighbours in
+ascending row. It never holds a devices x devices matrix, so a million devices fit. What follows from the graph alone,
+its diameter and the extremes of its spectrum, is computed when first asked for and then kept.
+
+    Network.torus(5, 4)                      any line of `topologies.TOPOLOGIES` is a constructor
+    Network.of("torus", 20, seed=0)          the same by name
+    Network.from_edges("graph.txt")          two device names a line
+    Network.from_networkx(graph)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.graph.edge_files import read_edges
+from conformesh.io.files import write_file
+from conformesh.names import device_name, device_names, listed, natural_order
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
+
+    from conformesh.graph.spectrum import Spectrum
+
+EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
+
+
+class DisconnectedError(ValueError):
+    """The graph falls into parts that no message can cross."""
+
+
+class Known(NamedTuple):
+    """What a topology has in closed form; None is computed when asked for.
+
+    `eigenvalues` are the smallest non-zero and the largest of the Laplacian, rounded outwards.
+    """
+
+    diameter: int | None = None
+    eigenvalues: tuple[float, float] | None = None
+
+
+NOTHING_KNOWN = Known()
+
+
+class _ByTopology(type):
+    """Makes every line of `TOPOLOGIES` a constructor of `Network`: ``Network.random_regular(20)``."""
+
+    def __getattr__(cls, name: str) -> Callable[..., Network]:
+        if name.startswith("_") or name in cls.__annotations__:  # questions asked while the class is being made
+            raise AttributeError(name)
+        from conformesh.graph.topologies import TOPOLOGIES
+
+        found = TOPOLOGIES.get(name.replace("_", "-"))
+        if found is None:
+            raise AttributeError(f"Network has no attribute {name!r}; topologies: {', '.join(TOPOLOGIES)}")
+        return found.build
+
+    def __dir__(cls) -> list[str]:
+        from conformesh.graph.topologies import TOPOLOGIES
+
+        return [*super().__dir__(), *(name.replace("-", "_") for name in TOPOLOGIES)]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Network(metaclass=_ByTopology):
+    """A connected graph of devices. Build one with a topology or a ``from_...`` constructor, which check their input.
+
+    Attributes
+    ----------
+    ids
+        Device names in row order.
+    indptr, indices
+        The neighbours of row k are ``indices[indptr[k]:indptr[k + 1]]``, ascending; every edge is there in both
+        directions and no device is its own neighbour. Shapes (devices + 1,) and (2 * edges,).
+    name
+        What tables and plots call the network: "torus 5x4", "graph.txt".
+    coordinates
+        Where to draw the devices, shape (devices, 2), or None to have `positions` lay them out.
+    known
+        What the topology has in closed form.
+
+    >>> Network.torus(5, 4)
+    Network(torus 5x4: 20 devices, 40 edges)
+    """
+
+    ids: tuple[str, ...]
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    name: str = "graph"
+    coordinates: NDArray[np.float64] | None = None
+    known: Known = NOTHING_KNOWN
+
+    def __post_init__(self) -> None:
+        for array in (self.indptr, self.indices, self.coordinates):
+            if array is not None:
+                array.setflags(write=False)
+        _require_connected(self)
+
+    def __repr__(self) -> str:
+        return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"
+
+    @property
+    def devices(self) -> int:
+        """How many devices there are, K."""
+        return len(self.ids)
+
+    @property
+    def edges(self) -> int:
+        """How many undirected edges there are, E."""
+        return len(self.indices) // 2
+
+    @cached_property
+    def degree(self) -> NDArray[np.int64]:
+        """Neighbours of each device, shape (devices,)."""
+        degree = np.diff(self.indptr)
+        degree.setflags(write=False)
+        return degree
+
+    @property
+    def largest_degree(self) -> int:
+        """The most neighbours that a device has."""
+        return int(self.degree.max())
+
+    @cached_property
+    def root_depth(self) -> int:
+        """How many hops the farthest device is away from the first, the root of every spanning tree."""
+        from conformesh.kernels.graph import breadth_first
+
+        levels, queue = np.empty(self.devices, np.int64), np.empty(self.devices, np.int64)
+        breadth_first(self.indptr, self.indices, 0, levels, queue)
+        return int(levels.max())
+
+    @cached_property
+    def receivers(self) -> NDArray[np.int64]:
+        """The row of each directed edge, beside `indices`: edge p carries messages ``indices[p] -> receivers[p]``."""
+        receivers = np.repeat(np.arange(self.devices), self.degree)
+        receivers.setflags(write=False)
+        return receivers
+
+    def neighbours(self, row: int) -> NDArray[np.int32]:
+        """Return the rows of the neighbours of `row`, ascending."""
+        return self.indices[self.indptr[row] : self.indptr[row + 1]]
+
+    def row(self, device: Hashable) -> int:
+        """Return the row of the device of that name."""
+        try:
+            return self._row_of[device_name(device)]
+        except KeyError:
+            raise ValueError(f"no device {device_name(device)!r} in {self.name}; it has {listed(self.ids)}") from None
+
+    @cached_property
+    def _row_of(self) -> dict[str, int]:
+        return {name: row for row, name in enumerate(self.ids)}
+
+    @property
+    def diameter(self) -> int:
+        """The most hops between two devices: exact up to 3000 devices, above that never too small.
+
+        `diameter_is_exact` says which. A bound is twice the smallest eccentricity met in a few walks, at most twice the
+        diameter; on trees and where a topology has a closed form the value is exact at any size.
+        """
+        return self._diameter[0]
+
+    @property
+    def diameter_is_exact(self) -> bool:
+        """Whether `diameter` is the diameter itself, and not an upper bound."""
+        return self._diameter[1]
+
+    @cached_property
+    def _diameter(self) -> tuple[int, bool]:
+        if self.known.diameter is not None:
+            return self.known.diameter, True
+        if self.devices <= EXACT_DIAMETER_UP_TO:
+            from conformesh.kernels.graph import eccentricities
+
+            return int(eccentricities(self.indptr, self.indices).max()), True
+        return _diameter_by_sweeps(self)
+
+    @cached_property
+    def spectrum(self) -> Spectrum:
+        """The extreme eigenvalues of the Laplacian and the signless Laplacian."""
+        from conformesh.graph.spectrum import spectrum_of
+
+        return spectrum_of(self)
+
+    def adjacency(self) -> csr_array[np.float64]:
+        """Return the adjacency matrix A, sparse, ones at the edges."""
+        from scipy.sparse import csr_array
+
+        ones = np.ones(len(self.indices))
+        return csr_array((ones, self.indices, self.indptr), shape=(self.devices, self.devices))
+
+    def laplacian(self) -> csr_array[np.float64]:
+        """Return the Laplacian D - A, sparse."""
+        from scipy.sparse import csr_array, diags_array
+
+        return csr_array(diags_array(self.degree.astype(np.float64)) - self.adjacency())
+
+    def positions(self, seed: int = 0) -> NDArray[np.float64]:
+        """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.
+
+        Beyond 1000 devices springs are slow, and two slowly mixing directions of the random walk take their place.
+        """
+        if self.coordinates is not None:
+            return self.coordinates
+        if self.devices > 1000:
+            return _smooth_layout(self, seed)
+        import networkx as nx
+
+        return np.array([*nx.spring_layout(self.to_networkx(), seed=seed).values()]).reshape(self.devices, 2)
+
+    def relabelled(self, ids: Sequence[Hashable]) -> Network:
+        """Return the same graph, rows in the same order, under other device names."""
+        names = device_names(ids)
+        if len(names) != self.devices:
+            raise ValueError(f"relabelling {self.name} needs {self.devices} names, got {len(names)}")
+        return replace(self, ids=names)
+
+    def to_networkx(self) -> Any:
+        """Return an undirected NetworkX graph over the device names, with ``pos`` where coordinates are known."""
+        import networkx as nx
+
+        graph = nx.Graph(name=self.name)
+        graph.add_nodes_from(self.ids)
+        if self.coordinates is not None:
+            nx.set_node_attributes(graph, dict(zip(self.ids, self.coordinates.tolist(), strict=True)), "pos")
+        graph.add_edges_from((self.ids[a], self.ids[b]) for a, b in self._pairs().tolist())
+        return graph
+
+    def to_edges(self, path: str | Path) -> None:
+        """Write the text that `from_edges` reads: two device names a line."""
+        for name in self.ids:
+            if re.search(r"[\s,#]", name):
+                raise ValueError(f"an edge list cannot hold the device name {name!r}: it contains a space, ',' or '#'")
+        lines = [f"# {self.name}: {self.devices} devices, {self.edges} edges"]
+        lines += [f"{self.ids[a]} {self.ids[b]}" for a, b in self._pairs().tolist()]
+        write_file(path, "\n".join(lines) + "\n")
+
+    def _pairs(self) -> NDArray[np.int64]:
+        """Every undirected edge once, lower row first, shape (edges, 2)."""
+        pairs = np.column_stack([self.receivers, self.indices])
+        return pairs[pairs[:, 0] < pairs[:, 1]]
+
+    @classmethod
+    def of(cls, topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
+        """Build a topology by name: ``Network.of("torus", 20, rows=10)``; one without chance ignores `seed`."""
+        from conformesh.graph.topologies import build
+
+        return build(topology, devices, seed=seed, **options)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        devices: int | Sequence[Hashable],
+        pairs: ArrayLike | Iterable[tuple[Hashable, Hashable]],
+        name: str = "graph",
+        *,
+        coordinates: NDArray[np.float64] | None = None,
+        known: Known = NOTHING_KNOWN,
+    ) -> Network:
+        """Build a network from its edges.
+
+        Parameters
+        ----------
+        devices
+            A number of devices, which are then called "0", "1", ..., or their names, whose order is the row order.
+        pairs
+            Edges as pairs of device names (rows, when `devices` is a number); repeated and reversed ones count once.
+        name, coordinates, known
+            As the attributes of `Network`.
+
+        >>> Network.from_pairs(["a", "b", "c"], [("a", "b"), ("b", "c")]).degree
+        array([1, 2, 1])
+        """
+        if isinstance(devices, int | np.integer):
+            if devices < 1:
+                raise ValueError(f"a network needs at least 1 device, got {devices}")
+            ids = tuple(map(str, range(devices)))
+            rows = np.asarray(pairs if isinstance(pairs, np.ndarray) else [*pairs]).reshape(-1, 2)  # type: ignore[misc]
+            if len(rows) and not np.issubdtype(rows.dtype, np.integer):
+                raise TypeError(f"edges of {devices} numbered devices must be pairs of integers, got {rows.dtype}")
+            outside = np.flatnonzero(((rows < 0) | (rows >= devices)).any(axis=1))
+            if len(outside):
+                raise ValueError(f"edge {tuple(rows[outside[0]].tolist())} names a device outside 0..{devices - 1}")
+        else:
+            ids = device_names(devices)
+            rows = _rows_of(ids, pairs)  # type: ignore[arg-type]
+        loops = np.flatnonzero(rows[:, 0] == rows[:, 1])
+        if len(loops):
+            raise ValueError(f"device {ids[int(rows[loops[0], 0])]!r} has an edge to itself; leave self-loops out")
+        indptr, indices = _compressed_rows(len(ids), rows.astype(np.int64))
+        where = None if coordinates is None else np.array(coordinates, dtype=np.float64).reshape(len(ids), 2)
+        return cls(ids, indptr, indices, name, where, known)
+
+    @classmethod
+    def from_networkx(
+        cls, graph: Any, name: str | None = None, *, self_loops: Literal["error", "drop"] = "error"
+    ) -> Network:
+        """Build a network from an undirected NetworkX graph; rows in natural order of the node names.
+
+        Parallel edges count once and edge weights are ignored. Node attributes ``pos`` become the coordinates.
+        """
+        if graph.is_directed():
+            raise ValueError("a network is undirected and the graph is directed: pass graph.to_undirected()")
+        looped = [device_name(a) for a, b in graph.edges() if a == b]
+        if looped and self_loops != "drop":
+            raise ValueError(
+                f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out"
+            )
+        node_of = {device_name(node): node for node in graph}
+        if len(node_of) < len(graph):
+            raise ValueError("two nodes of the graph have the same name once written as text; rename them")
+        ids = natural_order(node_of)
+        places = [graph.nodes[node_of[i]].get("pos") for i in ids]
+        coordinates = None
+        if ids and all(place is not None and len(place) == 2 for place in places):
+            coordinates = np.array([tuple(place) for place in places], dtype=np.float64)
+        pairs = [(a, b) for a, b in graph.edges() if a != b]
+        return cls.from_pairs(ids, pairs, name or graph.name or "graph", coordinates=coordinates)
+
+    @classmethod
+    def from_edges(cls, path: str | Path, devices: Sequence[Hashable] | None = None) -> Network:
+        """Read a network from text: two device names a line, separated by spaces or a comma; ``#`` starts a comment.
+
+        With `devices` the network has exactly these, in this order; without, those in the file in natural order.
+        """
+        required = None if devices is None else device_names(devices)
+        lines = read_edges(Path(path), required)
+        mentioned = {name for edge in lines for name in edge}
+        if required is None and not lines:
+            raise ValueError(f"{path}: no edges found; a line names two devices, as in: device-1 device-2")
+        ids = natural_order(mentioned) if required is None else required
+        alone = [name for name in ids if name not in mentioned]
+        if alone and len(ids) > 1:
+            raise ValueError(f"{path}: no edge for {listed(alone)}; every device needs a neighbour")
+        return cls.from_pairs(ids, lines, Path(path).name)
+
+
+def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -> NDArray[np.int64]:
+    row_of = {name: row for row, name in enumerate(ids)}
+    try:
+        rows = [(row_of[device_name(a)], row_of[device_name(b)]) for a, b in pairs]
+    except KeyError as missing:
+        raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {listed(ids)}") from None
+    return np.array(rows, dtype=np.int64).reshape(-1, 2)
+
+
+def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """Both directions of every edge, sorted by row then neighbour, each once."""
+    keys = np.sort(np.concatenate([rows[:, 0] * K + rows[:, 1], rows[:, 1] * K + rows[:, 0]]))
+    first = np.ones(len(keys), dtype=bool)
+    np.not_equal(keys[1:], keys[:-1], out=first[1:])
+    receiver, sender = np.divmod(keys[first], max(K, 1))
+    indptr = np.zeros(K + 1, dtype=np.int64)
+    np.cumsum(np.bincount(receiver, minlength=K), out=indptr[1:])
+    return indptr, sender.astype(np.int32)
+
+
+def _require_connected(network: Network) -> None:
+    from conformesh.kernels.graph import components
+
+    labels = components(network.indptr, network.indices)
+    count = int(labels.max()) + 1
+    if count > 1:
+        shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
+        rest = [f"{count - 3} more"] if count > 3 else []
+        *first, last = shown + rest
+        raise DisconnectedError(
+            f"the network is not connected: {count} components: {', '.join(first)} and {last}; add an edge between them"
+        )
+
+
+def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:
+    """Bound the diameter from both sides: walk to a far end, from there to the other, then from the middle between.
+
+    The distance between two far ends is a lower bound, and exact on a tree; twice the eccentricity of any device is an
+    upper bound, and that of a device in the middle a good one.
+    """
+    from conformesh.kernels.graph import breadth_first
+
+    K = network.devices
+    queue = np.empty(K, np.int64)
+
+    def walk(source: int) -> tuple[NDArray[np.int64], int]:
+        levels = np.empty(K, np.int64)
+        return levels, int(queue[breadth_first(network.indptr, network.indices, source, levels, queue) - 1])
+
+    lower, upper = 0, K - 1
+    middle = int(network.degree.argmax())
+    seen: set[int] = set()
+    for _ in range(4):
+        if middle in seen:  # the walks would repeat themselves
+            break
+        seen.add(middle)
+        levels, one_end = walk(middle)
+        upper = min(upper, 2 * int(levels[one_end]))
+        from_one, other_end = walk(one_end)
+        from_other, _ = walk(other_end)
+        span = int(from_one[other_end])
+        lower = max(lower, span)
+        middle = int(((from_one + from_other == span) & (from_one == span // 2)).argmax())
+    levels, end = walk(middle)
+    upper = min(upper, 2 * int(levels[end]))
+    if network.edges == K - 1:
+        return lower, True
+    return upper, lower == upper
+
+
+def _smooth_layout(network: Network, seed: int) -> NDArray[np.float64]:
+    """Coordinates that change little along edges: a random start, averaged over neighbours and kept orthogonal."""
+    from conformesh.kernels.neighbours import sum_over_neighbours
+
+    x = np.random.default_rng(seed).standard_normal((network.devices, 2))
+    degree = network.degree[:, None]
+    for _ in range(300):
+        x = (x + sum_over_neighbours(network.indptr, network.indices, x) / degree) / 2
+        x, _ = np.linalg.qr(x - np.average(x, axis=0, weights=network.degree))
+    return np.asarray(x / np.abs(x).max(), dtype=np.float64)

@@ -1,0 +1,152 @@
+"""Scores in many files, so that a rank of an MPI job reads only its own.
+
+    scores/device=sensor-1/part.parquet     one folder per device; the file has the column `score`
+    scores/part-000.parquet                 any Parquet files with the columns `device` and `score`
+    scores/rank-0.npz, scores/rank-1.npz    one NPZ for each rank, with the arrays `device` and `score`
+
+Who is there is known from folder names, or from the column `device` alone; no score is read for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+import numpy as np
+
+from conformesh.io.score_files import NEEDED, ScoreFile, read_scores, scores_in
+from conformesh.io.tables import Table
+from conformesh.names import natural_order
+
+if TYPE_CHECKING:
+    import polars as pl
+
+HIVE = "device="
+
+
+@dataclass(frozen=True, eq=False)
+class ScoreFolder:
+    """A folder of Parquet files, or one of NPZ files.
+
+    Attributes
+    ----------
+    path
+        The folder.
+    files
+        The files in it, in natural order of their names.
+    per_rank
+        Whether these are NPZ files, of which each rank reads one whole.
+    """
+
+    path: Path
+    files: tuple[Path, ...]
+    per_rank: bool
+
+    @classmethod
+    def open(cls, path: str | Path) -> ScoreFolder:
+        """Look what is in a folder, without reading it."""
+        folder = Path(path)
+        found = {ending: [*folder.rglob(f"*{ending}")] for ending in (".parquet", ".pq", ".npz")}
+        parquet, arrays = found[".parquet"] + found[".pq"], found[".npz"]
+        if bool(parquet) == bool(arrays):
+            got = "both" if parquet else "neither"
+            raise ValueError(f"{folder}: a folder of scores holds Parquet files or NPZ files, this one has {got}")
+        by_name = {str(file.relative_to(folder)): file for file in parquet or arrays}
+        return cls(folder, tuple(by_name[name] for name in natural_order(by_name)), not parquet)
+
+    @property
+    def hive(self) -> bool:
+        """Whether folder names say whose scores are in a file."""
+        return all(_device_of(file) is not None for file in self.files)
+
+    def roster(self) -> Roster:
+        """Return whose scores there are, without reading a score."""
+        if self.per_rank:
+            raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
+        if self.hive:
+            return Roster(natural_order({str(_device_of(file)) for file in self.files}), None)
+        distinct = self._scan().select("device").unique(maintain_order=True).collect()["device"]
+        names, index = Table({"device": distinct}, str(self.path)).names("device")
+        return Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
+
+    def read(self, devices: Collection[str] | None = None, group: str | None = None) -> ScoreFile:
+        """Read the scores of some devices, by default of all."""
+        if self.per_rank:
+            return joined([self.read_file(at, group) for at in range(len(self.files))], str(self.path))
+        return self.read_for(self.roster(), devices, group)
+
+    def read_for(self, roster: Roster, devices: Collection[str] | None = None, group: str | None = None) -> ScoreFile:
+        """Read the scores of some devices of a roster: only their files, or only their rows."""
+        import polars as pl
+
+        wanted = {*(roster.devices if devices is None else devices)}
+        columns = ["score"] if group is None else ["score", group]
+        try:
+            if roster.raw is None:
+                mine = [(file, name) for file in self.files if (name := _device_of(file)) in wanted]
+                frames = [
+                    pl.read_parquet(file, columns=columns, hive_partitioning=False).with_columns(device=pl.lit(name))
+                    for file, name in mine
+                ]
+                frame = pl.concat(frames) if frames else None
+            else:
+                values, names = roster.raw
+                keep = values.filter(pl.Series([name in wanted for name in names], dtype=pl.Boolean))
+                frame = self._scan().select("device", *columns).filter(pl.col("device").is_in(keep.implode())).collect()
+        except (pl.exceptions.PolarsError, OSError) as problem:
+            raise ValueError(f"{self.path}: cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
+        if frame is None or not len(frame):
+            return ScoreFile((), (), str(self.path), None if group is None else ())
+        return scores_in(Table({column.name: column for column in frame.get_columns()}, str(self.path)), group)
+
+    def read_file(self, at: int, group: str | None = None) -> ScoreFile:
+        """Read one of the files whole."""
+        return read_scores(str(self.files[at]), group=group)
+
+    def _scan(self) -> pl.LazyFrame:
+        import polars as pl
+
+        frame = pl.scan_parquet([*self.files], hive_partitioning=False)
+        try:
+            found = frame.collect_schema().names()
+        except (pl.exceptions.PolarsError, OSError) as problem:
+            raise ValueError(f"{self.path}: cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
+        if "device" not in found or "score" not in found:
+            raise ValueError(f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {found}")
+        return frame
+
+
+@dataclass(frozen=True, eq=False)
+class Roster:
+    """Whose scores a folder holds: names in natural order, and how the files spell them, where they do."""
+
+    devices: tuple[str, ...]
+    raw: tuple[Any, list[str]] | None
+
+
+def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
+    """Return several files as one; a device in two of them is an error."""
+    seen: dict[str, str] = {}
+    for part in parts:
+        for device in part.devices:
+            if device in seen:
+                raise ValueError(f"device {device!r} has scores in {seen[device]} and in {part.name}; keep them in one")
+            seen[device] = part.name
+    order = natural_order(seen)
+    held = {device: own for part in parts for device, own in zip(part.devices, part.scores, strict=True)}
+    whole = ScoreFile(order, tuple(held[device] for device in order), name)
+    if any(part.groups is None for part in parts):
+        return whole
+    groups = {device: own for part in parts for device, own in zip(part.devices, part.groups or (), strict=True)}
+    return replace(whole, groups=tuple(groups[device] for device in order))
+
+
+def _device_of(file: Path) -> str | None:
+    """Return the device that a file's folder names, as in ``device=sensor-1``."""
+    for part in reversed(file.parts[:-1]):
+        if part.startswith(HIVE):
+            return unquote(part.removeprefix(HIVE)).strip()
+    return None

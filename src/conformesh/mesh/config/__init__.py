@@ -1,0 +1,10 @@
+"""What a mesh is made of before it runs: folders, certificates, scores, and checks of all three.
+
+`device_config`  what a device knows
+`device_toml`    the same in a readable file
+`certificates`   an authority, the certificates it signs, and what is wrong with one
+`folders`        make a mesh, add, revoke and renew a device
+`own_scores`     a device's own scores, and how one file is spread over the folders
+`checking`       what one folder looks like before it starts, and whether several agree
+`reach`          whether a neighbour answers, and as whom
+"""

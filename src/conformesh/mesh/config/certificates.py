@@ -1,0 +1,246 @@
+"""Certificates: an authority signs one for each device of its mesh, and a device shows it to its neighbours.
+
+Keys are on the curve P-256 and never leave the file they were written to: no error, text or object here holds one. The
+authority remembers what it signed in ``issued/``, so that a name is given once.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from conformesh.io.files import PRIVATE, make_folder, readable_by_others, write_file
+from conformesh.mesh.config.device_config import check_device_name
+from conformesh.mesh.config.endpoints import is_address
+
+CA, CA_KEY, CERT, KEY, ISSUED = "ca.pem", "ca.key", "device.pem", "device.key", "issued"
+BACKDATED = timedelta(days=1)  # for devices whose clock is late
+
+
+@dataclass(frozen=True)
+class Identity:
+    """What a certificate says: whose it is, for which hosts, from when to when, and who signed it."""
+
+    name: str
+    serial: str
+    not_before: datetime
+    not_after: datetime
+    issuer: str
+    hosts: tuple[str, ...]
+
+
+def needs_cryptography() -> Any:
+    """Return the module cryptography.x509, or say how to install it."""
+    try:
+        from cryptography import x509
+    except ImportError as problem:
+        raise ImportError(f"certificates need cryptography ({problem}): pip install 'conformesh[mesh]'") from problem
+    return x509
+
+
+def make_authority(folder: Path, mesh: str, days: int = 3650) -> Identity:
+    """Make the authority of a mesh: ``ca.pem`` for every device, and ``ca.key``, which stays in this folder."""
+    x509 = needs_cryptography()
+    for name in (CA, CA_KEY):
+        if (folder / name).exists():
+            raise ValueError(f"{folder / name} is there already: an authority is made once, in a new folder")
+    make_folder(folder, 0o700)
+    key = _new_key()
+    builder = _builder(x509, f"conformesh mesh {mesh}", key.public_key(), days, None)
+    builder = builder.issuer_name(_common_name(x509, f"conformesh mesh {mesh}"))
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(x509, authority=True), critical=True)
+    certificate = builder.sign(key, _sha256())
+    write_file(folder / CA_KEY, _key_pem(key), PRIVATE)
+    write_file(folder / CA, _pem(certificate))
+    return _identity(x509, certificate)
+
+
+def sign_device(
+    authority: Path, folder: Path, name: str, hosts: Sequence[str], days: int = 365, *, renew: bool = False
+) -> Identity:
+    """Make a key for a device and sign its certificate: ``ca.pem``, ``device.pem`` and ``device.key`` in its folder.
+
+    Parameters
+    ----------
+    authority, folder
+        Where `make_authority` made the authority, and where the device's files go.
+    name, hosts
+        Whom the certificate names, and the host names and addresses at which it may be met.
+    days
+        How long it is valid, but never longer than the authority.
+    renew
+        Whether a name that has a certificate may get another.
+    """
+    x509 = needs_cryptography()
+    check_device_name(name)
+    if not hosts:
+        raise ValueError(f"a certificate for {name!r} needs the host its neighbours reach it at, got none")
+    record = authority / ISSUED / f"{name}.pem"
+    if record.exists() and not renew:
+        serial = read_certificate(record).serial
+        raise ValueError(f"device name {name!r} has a certificate already (serial {serial}); names are given once")
+    ca = _load(x509, authority / CA)
+    ca_key = _load_key(authority / CA_KEY)
+    if not ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
+        raise ValueError(f"{authority / CA}: the certificate in there is no authority's; copy the right folder")
+    if _public(ca_key) != _public(ca):
+        raise ValueError(f"{authority}: {CA_KEY} does not belong to {CA}; copy both from the same authority")
+    if ca.not_valid_after_utc <= datetime.now(UTC):
+        raise ValueError(
+            f"{authority / CA}: the authority expired on {ca.not_valid_after_utc:%Y-%m-%d}; make a new mesh"
+        )
+    key = _new_key()
+    builder = _builder(x509, name, key.public_key(), days, ca.not_valid_after_utc).issuer_name(ca.subject)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(x509, authority=False), critical=True)
+    oid = x509.ExtendedKeyUsageOID
+    builder = builder.add_extension(x509.ExtendedKeyUsage([oid.CLIENT_AUTH, oid.SERVER_AUTH]), critical=False)
+    known = [
+        x509.IPAddress(ipaddress.ip_address(host)) if is_address(host) else x509.DNSName(host)
+        for host in dict.fromkeys(hosts)
+    ]
+    builder = builder.add_extension(x509.SubjectAlternativeName(known), critical=False)
+    from_ca = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
+    certificate = builder.add_extension(from_ca, critical=False).sign(ca_key, _sha256())
+    make_folder(folder)
+    make_folder(record.parent)
+    write_file(folder / KEY, _key_pem(key), PRIVATE)
+    write_file(folder / CERT, _pem(certificate))
+    write_file(folder / CA, _pem(ca))
+    write_file(record, _pem(certificate))
+    return _identity(x509, certificate)
+
+
+def read_certificate(path: Path) -> Identity:
+    """Read what a certificate says."""
+    x509 = needs_cryptography()
+    return _identity(x509, _load(x509, path))
+
+
+def check_pair(cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None) -> list[str]:
+    """Return what is wrong with a device's certificate, key and authority, in words; nothing if all is well."""
+    x509 = needs_cryptography()
+    now = now or datetime.now(UTC)
+    missing = [path for path in (cert, key, ca) if not path.is_file()]
+    if missing:
+        return [f"{path.name} is missing; copy it from the folder that the authority made" for path in missing]
+    found = [f"{key.name} can be read by others; run: chmod 600 {key}"] if readable_by_others(key) else []
+    try:
+        own, root, private = _load(x509, cert), _load(x509, ca), _load_key(key)
+    except ValueError as problem:
+        return [*found, str(problem)]
+    found += [words for one, path in ((own, cert), (root, ca)) if (words := _out_of_date(one, path, now))]
+    try:
+        own.verify_directly_issued_by(root)
+    except Exception:  # whatever is wrong with the signature, the key or the name
+        found.append(f"{cert.name} was signed by another authority than {ca.name}; both come from one mesh")
+    if _public(private) != _public(own):
+        found.append(f"{key.name} does not match {cert.name}; copy both from the same folder")
+    identity = _identity(x509, own)
+    if name is not None and identity.name != name:
+        found.append(f"{cert.name} names {identity.name!r}, but this device is {name!r}; copy the right folder")
+    return found
+
+
+def _out_of_date(certificate: Any, path: Path, now: datetime) -> str:
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < first:
+        return f"{path.name} is not valid before {first:%Y-%m-%d %H:%M} UTC, now is {now:%Y-%m-%d %H:%M}; set the clock"
+    return f"{path.name} expired on {last:%Y-%m-%d %H:%M} UTC; have it signed again" if now > last else ""
+
+
+def _builder(x509: Any, name: str, public: Any, days: int, at_most: datetime | None) -> Any:
+    if days < 1:
+        raise ValueError(f"a certificate must be valid for at least 1 day, got {days}")
+    now = datetime.now(UTC).replace(microsecond=0)
+    last = now + timedelta(days=days)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(_common_name(x509, name))
+        .public_key(public)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - BACKDATED)
+        .not_valid_after(last if at_most is None else min(last, at_most))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+    )
+
+
+def _usage(x509: Any, authority: bool) -> Any:
+    never = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    uses = dict.fromkeys((*never, "decipher_only"), False)
+    return x509.KeyUsage(digital_signature=not authority, key_cert_sign=authority, crl_sign=authority, **uses)
+
+
+def _common_name(x509: Any, name: str) -> Any:
+    return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
+
+
+def _identity(x509: Any, certificate: Any) -> Identity:
+    def of(subject: Any) -> str:
+        return ", ".join(str(part.value) for part in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME))
+
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+        hosts = tuple(str(host.value) for host in names)
+    except x509.ExtensionNotFound:
+        hosts = ()
+    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    return Identity(
+        of(certificate.subject), f"{certificate.serial_number:x}", first, last, of(certificate.issuer), hosts
+    )
+
+
+def _load(x509: Any, path: Path) -> Any:
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except OSError as problem:
+        raise ValueError(f"{path}: cannot read the certificate: {problem.strerror}") from problem
+    except ValueError:
+        raise ValueError(f"{path}: needed a certificate in PEM form, got something else") from None
+
+
+def _load_key(path: Path) -> Any:
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        return load_pem_private_key(path.read_bytes(), password=None)
+    except OSError as problem:
+        raise ValueError(f"{path}: cannot read the private key: {problem.strerror}") from problem
+    except Exception:  # says nothing about what was read
+        raise ValueError(f"{path}: needed a private key in PEM form without password, got something else") from None
+
+
+def _new_key() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    return ec.generate_private_key(ec.SECP256R1())
+
+
+def _sha256() -> Any:
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    return SHA256()
+
+
+def _pem(certificate: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return bytes(certificate.public_bytes(Encoding.PEM))
+
+
+def _key_pem(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    return bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+
+
+def _public(holder: Any) -> bytes:
+    """The public key of a private key or a certificate, as bytes that can be compared."""
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+
+    return bytes(holder.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo))

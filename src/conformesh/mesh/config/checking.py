@@ -1,0 +1,169 @@
+"""What one device's folder looks like before it starts, and whether several folders agree. Nothing is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Literal
+
+from conformesh.io.files import readable_by_others
+from conformesh.mesh.config.certificates import CA_KEY, check_pair, read_certificate
+from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
+from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
+from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.methods import get_method
+
+FLOODS = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
+SOON = timedelta(days=30)
+
+Level = Literal["fine", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Something that was looked at on a device: what, how it is, and in words what to do."""
+
+    device: str
+    what: str
+    level: Level
+    text: str
+
+
+def check_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
+    """Return what is wrong, or soon will be, from one device's view and without the network."""
+    return [found for found in examine_folder(folder, now) if found.level != "fine"]
+
+
+def examine_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
+    """Return everything that was looked at, also what is fine."""
+    folder = Path(folder)
+    try:
+        config = read_device(folder)
+    except ValueError as problem:
+        return [Problem(folder.name, FILE, "error", str(problem))]
+    return [*_method(config), *_certificate(config, now or datetime.now(UTC)), *_port(config), *_scores(config)]
+
+
+def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]]]:
+    """Return what differs between folders of one mesh: field -> value -> the devices that have it."""
+    configs = [read_device(folder) for folder in folders]
+    told: dict[str, dict[str, list[str]]] = {}
+    for config in configs:
+        for field, value in config.agreement().items():
+            told.setdefault(field, {}).setdefault(value, []).append(config.name)
+    everyone = len(configs)
+    for field, values in told.items():  # a method without that option says nothing about it
+        said = {name for names in values.values() for name in names}
+        if len(said) < everyone:
+            values["no such option"] = [config.name for config in configs if field not in config.agreement()]
+    return {field: values for field, values in told.items() if len(values) > 1}
+
+
+def compare_maps(folders: Sequence[Path]) -> list[Problem]:
+    """Return where folders tell the map differently in what is not part of the agreement.
+
+    Two devices may reach a third at different addresses, behind a router for instance, so that is a warning. An
+    authority or a list of revoked devices of its own means that a folder was not copied again.
+    """
+    configs = [read_device(folder) for folder in folders]
+    told: dict[tuple[str, Level], dict[str, list[str]]] = {}
+    for config in configs:
+        revoked = ", ".join(sorted(config.revoked)) or "nobody"
+        facts: dict[tuple[str, Level], str] = {("revoked", "error"): revoked, **_authority_of(config)}
+        facts |= {(f"endpoint of {name}", "warning"): at for name, at in config.endpoints.items()}
+        for key, value in facts.items():
+            told.setdefault(key, {}).setdefault(value, []).append(config.name)
+    return [
+        Problem(few(names), f"same {what}", level, value)
+        for (what, level), values in told.items()
+        if len(values) > 1
+        for value, names in values.items()
+    ]
+
+
+def few(names: Sequence[str]) -> str:
+    """Return the first three names."""
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")
+
+
+def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
+    try:
+        return (
+            {} if config.insecure else {("authority", "error"): f"serial {read_certificate(config.path('ca')).serial}"}
+        )
+    except ValueError:  # said elsewhere
+        return {}
+
+
+def examine_authority(root: Path) -> list[Problem]:
+    """Look at the authority in the folder of a whole mesh, if there is one."""
+    key = Path(root) / "ca" / CA_KEY
+    if not key.is_file():
+        return []
+    if readable_by_others(key):
+        words = f"{CA_KEY} can be read by others, and whoever has it can make devices; run: chmod 600 {key}"
+        return [Problem("ca", "authority", "error", words)]
+    return [Problem("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
+
+
+def _method(config: DeviceConfig) -> list[Problem]:
+    if get_method(config.method).needs == "server":
+        return [Problem(config.name, FILE, "warning", f"method {config.method!r} {FLOODS}")]
+    count = len(config.neighbours)
+    words = f"{config.method}, alpha {config.alpha}, {len(config.devices)} devices, {count} of them neighbours"
+    return [Problem(config.name, FILE, "fine", words)]
+
+
+def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
+    def of(level: Level, text: str) -> Problem:
+        return Problem(config.name, "certificate", level, text)
+
+    if config.insecure:
+        return [of("warning", "none: links are not encrypted and anybody can take part (insecure = true)")]
+    cert, ca = config.path("cert"), config.path("ca")
+    found = [of("error", words) for words in check_pair(cert, config.path("key"), ca, config.name, now)]
+    if (config.folder / CA_KEY).exists():
+        found.append(
+            of("error", f"{CA_KEY} must never be in a device's folder; delete it here, it stays with the authority")
+        )
+    try:
+        own, root = read_certificate(cert), read_certificate(ca)
+    except ValueError:
+        return found
+    if own.serial in config.revoked or own.name in config.revoked:
+        found.append(of("error", f"{config.cert} is revoked (serial {own.serial}); this device is out of the mesh"))
+    host = parse_endpoint(config.endpoints[config.name]).host
+    if host not in own.hosts:
+        at = ", ".join(own.hosts) or "no host"
+        found.append(of("error", f"{config.cert} is for {at}, but neighbours reach this device at {host}; renew it"))
+    for identity, name in ((own, config.cert), (root, config.ca)):
+        if now <= identity.not_after <= now + SOON:
+            left = (identity.not_after - now).days
+            found.append(of("warning", f"{name} expires on {identity.not_after:%Y-%m-%d}, in {left} days; renew it"))
+    return found or [of("fine", f"serial {own.serial}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
+
+
+def _port(config: DeviceConfig) -> list[Problem]:
+    listen, reached = parse_endpoint(config.listen), parse_endpoint(config.endpoints[config.name])
+    words = f"listens on {listen}, reached at {reached}"
+    if listen.port > HIGHEST_PORT:
+        words += f"; ports above {HIGHEST_PORT} may be taken by outgoing connections, choose a lower one"
+        return [Problem(config.name, "port", "warning", words)]
+    if listen.port != reached.port:
+        words += "; the ports differ, which is right only where something forwards one to the other"
+        return [Problem(config.name, "port", "warning", words)]
+    return [Problem(config.name, "port", "fine", words)]
+
+
+def _scores(config: DeviceConfig) -> list[Problem]:
+    try:
+        n = len(read_own_scores(config))
+    except ValueError as problem:
+        return [Problem(config.name, "scores", "error", str(problem))]
+    if not n:
+        return [
+            Problem(config.name, "scores", "warning", f"{config.scores} holds no scores; the device takes part without")
+        ]
+    return [Problem(config.name, "scores", "fine", f"n = {n:,} in {config.scores}")]

@@ -1,0 +1,247 @@
+"""What a device of a mesh knows: who it is, who the others are, how to reach them and what was agreed on."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import re
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from conformesh.graph.network import Network
+from conformesh.mesh.config.endpoints import parse_endpoint
+from conformesh.methods import get_method, make_options
+from conformesh.names import device_names, listed
+from conformesh.promises import exact_alpha
+from conformesh.scores import Score, get_score
+
+PROTOCOL = "1"  # of the messages between devices: raised when old and new ones could misunderstand each other
+RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
+ON_LOST = ("fail", "continue")
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """A device at the other end of an edge, and its ``host:port``."""
+
+    name: str
+    endpoint: str
+
+
+@dataclass(frozen=True)
+class DeviceConfig:
+    """The content of ``device.toml``; every value is checked when one is made.
+
+    Attributes
+    ----------
+    mesh
+        Id of the mesh, random and the same in every folder.
+    name, listen
+        This device, and the ``host:port`` it listens on.
+    devices, edges
+        The roster in row order and the whole graph: everybody knows the map.
+    endpoints
+        The ``host:port`` at which each device is reached.
+    method, alpha, options
+        What is run, alpha as the user wrote it, and the options that differ from the defaults.
+    score, score_options, model
+        Which score the numbers are, and the digest of the model they come from, where these were said.
+    scores
+        The file of this device's own scores, relative to the folder.
+    patience, retry
+        Seconds a device waits for a neighbour before it gives up, and between two attempts to reach one.
+    on_lost
+        What a lost neighbour means: `fail`, or `continue` without it.
+    insecure
+        True for links without certificates, for experiments on one machine.
+    ca, cert, key
+        The files of the authority's certificate, this device's certificate and its private key.
+    revoked
+        Names and serials of certificates that are no longer trusted.
+    folder
+        Where it was read from; not written.
+    """
+
+    mesh: str
+    name: str
+    listen: str
+    devices: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    endpoints: dict[str, str]
+    method: str = "e-dcp"
+    alpha: str = "0.1"
+    options: dict[str, Any] = field(default_factory=dict)
+    score: str | None = None
+    score_options: dict[str, Any] = field(default_factory=dict)
+    model: str | None = None
+    scores: str = "scores.csv"
+    patience: float = 30.0
+    retry: float = 0.2
+    on_lost: Literal["fail", "continue"] = "fail"
+    insecure: bool = False
+    ca: str = "ca.pem"
+    cert: str = "device.pem"
+    key: str = "device.key"
+    revoked: tuple[str, ...] = ()
+    folder: Path = field(default=Path(), compare=False)
+
+    def __post_init__(self) -> None:
+        _check_roster(self)
+        _check_values(self)
+        exact_alpha(self.alpha)
+        row = {name: k for k, name in enumerate(self.devices)}
+        pairs = {(a, b) if row[a] < row[b] else (b, a) for a, b in self.edges}
+        object.__setattr__(self, "edges", tuple(sorted(pairs, key=lambda edge: (row[edge[0]], row[edge[1]]))))
+        object.__setattr__(self, "options", checked_method_options(self.method, self.options))
+        if self.score is None and self.score_options:
+            raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
+        _ = self.network, self.chosen_score  # a graph in parts and an unknown score are errors now, not later
+
+    @cached_property
+    def network(self) -> Network:
+        """The graph, rows in the order of `devices`."""
+        return Network.from_pairs(self.devices, self.edges, name=f"mesh {self.mesh[:8]}")
+
+    @property
+    def row(self) -> int:
+        """The row of this device."""
+        return self.devices.index(self.name)
+
+    @property
+    def neighbours(self) -> tuple[Neighbour, ...]:
+        """The devices this one talks to, in ascending row."""
+        names = [self.devices[k] for k in self.network.neighbours(self.row).tolist()]
+        return tuple(Neighbour(name, self.endpoints[name]) for name in names)
+
+    @property
+    def chosen_score(self) -> Score | None:
+        """The nonconformity score the numbers are, where it was said."""
+        try:
+            return None if self.score is None else get_score(self.score, **self.score_options)
+        except TypeError as problem:
+            raise ValueError(str(problem)) from None
+
+    def path(self, what: Literal["scores", "ca", "cert", "key"]) -> Path:
+        """Return where one of this device's files is."""
+        return self.folder / str(getattr(self, what))
+
+    def agreement(self) -> dict[str, str]:
+        """Return everything that must be the same on every device before the first message, as short texts."""
+        chosen = make_options(self.method, self.options)
+        score = self.chosen_score
+        edges = [f"{a} {b}" for a, b in self.edges]
+        return {
+            "protocol": PROTOCOL,
+            "mesh": self.mesh,
+            "devices": f"{len(self.devices)}, {_digest(self.devices)}",
+            "graph": f"{len(edges)} edges, {_digest(edges)}",
+            "method": self.method,
+            "alpha": str(exact_alpha(self.alpha)),
+            **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
+            "score": "not said" if score is None else f"{score.name} {_in_words(score.options())}".strip(),
+            "model": "not said" if self.model is None else self.model[:16],
+            "on_lost": self.on_lost,
+            "links": "insecure" if self.insecure else "certificates",
+        }
+
+
+def check_device_name(name: str) -> None:
+    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
+        raise ValueError(
+            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
+            "letter or digit"
+        )
+    if name.lower() in RESERVED:
+        raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
+
+
+def checked_method_options(method: str, given: dict[str, Any]) -> dict[str, Any]:
+    """Return the options in the types of the method, after it has accepted them."""
+    make = get_method(method).options
+    hints = get_type_hints(make)
+    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    for name, value in chosen.items():
+        if name in hints and not _fits(value, hints[name]):
+            raise ValueError(f"option {name} of {method} cannot be {value!r}; see `conformesh methods --json`")
+        if name in hints and type(value) is int and not _fits(value, hints[name], exactly=True):
+            chosen[name] = float(value)
+    make_options(method, chosen)
+    return chosen
+
+
+def _fits(value: Any, hint: Any, exactly: bool = False) -> bool:
+    if get_origin(hint) in (Union, types.UnionType):
+        return any(_fits(value, one, exactly) for one in get_args(hint))
+    if get_origin(hint) is Literal:
+        return value in get_args(hint)
+    if get_origin(hint) is tuple:
+        wanted = get_args(hint)
+        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
+    if hint is float and not exactly:
+        return type(value) in (int, float)
+    return hint in (bool, int, float, str, type(None)) and type(value) is hint
+
+
+def _check_roster(config: DeviceConfig) -> None:
+    device_names(config.devices)
+    for name in config.devices:
+        check_device_name(name)
+    by_folder = {name.lower(): name for name in config.devices}
+    alike = [name for name in config.devices if by_folder[name.lower()] != name]
+    if alike:
+        raise ValueError(
+            f"devices {alike[0]!r} and {by_folder[alike[0].lower()]!r} differ only in upper and lower case"
+        )
+    if config.name not in config.devices:
+        raise ValueError(f"name {config.name!r} is none of the devices {listed(config.devices)}")
+    known = {*config.devices}
+    for edge in config.edges:
+        for end in edge:
+            if end not in known:
+                raise ValueError(f"an edge names {end!r}, which is none of the devices {listed(config.devices)}")
+    for name, endpoint in config.endpoints.items():
+        if name not in known:
+            raise ValueError(f"endpoints names {name!r}, which is none of the devices {listed(config.devices)}")
+        parse_endpoint(endpoint, f"endpoint of {name}")
+    missing = [name for name in config.devices if name not in config.endpoints]
+    if missing:
+        raise ValueError(f"endpoints lacks {listed(missing)}; every device needs its host:port")
+    gone = [name for name in config.revoked if name in known]
+    if gone:
+        raise ValueError(f"device {gone[0]!r} is revoked and still one of the devices; take it out of one of the two")
+
+
+def _check_values(config: DeviceConfig) -> None:
+    if not re.fullmatch(r"[0-9a-f]{8,64}", config.mesh):
+        raise ValueError(
+            f"mesh must be 8 to 64 hexadecimal digits, as `conformesh mesh init` makes, got {config.mesh!r}"
+        )
+    parse_endpoint(config.listen, "listen")
+    for what in ("patience", "retry"):
+        value = getattr(config, what)
+        if not (value > 0 and math.isfinite(value)):
+            raise ValueError(f"{what} must be a positive number of seconds, got {value}")
+    if config.on_lost not in ON_LOST:
+        raise ValueError(f"on_lost must be {' or '.join(map(repr, ON_LOST))}, got {config.on_lost!r}")
+    for what in ("scores", "ca", "cert", "key"):
+        if not str(getattr(config, what)).strip():
+            raise ValueError(f"{what} must name a file, got an empty text")
+    if config.model is not None and not re.fullmatch(r"[\w:.+/=-]{1,128}", config.model):
+        raise ValueError(f"model must be the digest of a model, 1 to 128 letters and digits, got {config.model!r}")
+
+
+def _digest(words: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]
+
+
+def _in_words(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key}={_in_words(item)}" for key, item in sorted(value.items()))
+    if isinstance(value, tuple):
+        return " ".join(map(_in_words, value))
+    return "none" if value is None else value if isinstance(value, str) else repr(value)

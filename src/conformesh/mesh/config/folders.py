@@ -1,0 +1,241 @@
+"""The folders of a mesh: made, enlarged, reduced and renewed by the person who keeps the authority.
+
+ROOT/ca/                 the authority; ca.key never leaves it
+ROOT/device-00/          what is copied to device-00: device.toml, ca.pem, device.pem, device.key, scores.csv
+ROOT/revoked/            folders of devices that were taken out
+ROOT/README.md           what to copy where, in plain words
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+from conformesh.graph.network import DisconnectedError, Network
+from conformesh.io.files import make_folder, write_file
+from conformesh.mesh.config.certificates import CERT, ISSUED, Identity, make_authority, read_certificate, sign_device
+from conformesh.mesh.config.checking import Problem, check_folder, compare_agreements
+from conformesh.mesh.config.device_config import check_device_name
+from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device, write_device
+from conformesh.mesh.config.endpoints import (
+    BASE_PORT,
+    Endpoint,
+    listen_at,
+    local_endpoints,
+    next_port,
+    parse_endpoint,
+    read_hosts,
+    roster_names,
+)
+from conformesh.mesh.config.own_scores import EMPTY, scatter_scores
+from conformesh.mesh.config.readme import readme
+from conformesh.names import unknown
+
+__all__ = [
+    "Problem",
+    "add_device",
+    "check_folder",
+    "compare_agreements",
+    "device_folders",
+    "init_mesh",
+    "renew_device",
+    "revoke_device",
+    "scatter_scores",
+]
+
+
+def init_mesh(
+    root: Path,
+    network: Network,
+    *,
+    hosts: Path | None = None,
+    base_port: int = BASE_PORT,
+    method: str = "e-dcp",
+    alpha: str = "0.1",
+    options: dict[str, Any] | None = None,
+    score: str | None = None,
+    score_options: dict[str, Any] | None = None,
+    model: str | None = None,
+    patience: float = 30.0,
+    on_lost: Literal["fail", "continue"] = "fail",
+    insecure: bool = False,
+    days: int = 365,
+) -> list[Path]:
+    """Make the folders of a new mesh and return those of the devices, in row order.
+
+    Parameters
+    ----------
+    root
+        A new or empty folder.
+    network
+        The graph. Devices whose ids are plain numbers are called ``device-00``, ``device-01``, ...
+    hosts, base_port
+        A file with ``device host[:port]`` a line, or None for consecutive ports of this machine from `base_port` on.
+    insecure
+        True for links without certificates; then nothing is signed.
+    days
+        How long the devices' certificates are valid.
+    method, alpha, options, score, score_options, model, patience, on_lost
+        As in `DeviceConfig`.
+    """
+    root = Path(root)
+    if root.exists() and (not root.is_dir() or any(root.iterdir())):
+        raise ValueError(f"{root}: a mesh needs a new or an empty folder, and this one is not; choose another name")
+    names = roster_names(network.ids)
+    for name in names:
+        check_device_name(name)
+    reached = local_endpoints(names, base_port) if hosts is None else read_hosts(Path(hosts), names, base_port)
+    mesh = secrets.token_hex(8)
+    first = DeviceConfig(
+        mesh=mesh,
+        name=names[0],
+        listen=str(listen_at(reached[names[0]])),
+        devices=names,
+        edges=tuple(
+            (names[a], names[b]) for a, b in zip(network.receivers.tolist(), network.indices.tolist(), strict=True)
+        ),
+        endpoints={name: str(endpoint) for name, endpoint in reached.items()},
+        method=method,
+        alpha=alpha,
+        options=options or {},
+        score=score,
+        score_options=score_options or {},
+        model=model,
+        patience=patience,
+        on_lost=on_lost,
+        insecure=insecure,
+    )
+    make_folder(root)
+    if not insecure:
+        make_authority(root / "ca", mesh)
+    for name in names:
+        _make_device(root, replace(first, name=name, listen=str(listen_at(reached[name]))), days)
+    write_file(root / "README.md", readme(first))
+    return [root / name for name in names]
+
+
+def add_device(root: Path, name: str, neighbours: Sequence[str], host: str = "127.0.0.1", *, days: int = 365) -> Path:
+    """Add a device at ``host[:port]`` with edges to `neighbours`: a new folder, and a new map in every other one."""
+    root, configs = Path(root), _read_mesh(Path(root))
+    known = configs[0]
+    check_device_name(name)
+    if name in known.devices:
+        raise ValueError(f"device name {name!r} is taken; the mesh has {len(known.devices)} devices, choose another")
+    if name in known.revoked:
+        raise ValueError(f"device name {name!r} was revoked, and its old certificate still bears it; choose another")
+    if (root / name).exists():
+        raise ValueError(f"{root / name}: a new device needs a new folder, and this one is there; move it away")
+    if not neighbours:
+        raise ValueError(f"device {name!r} needs at least one neighbour among the devices of the mesh, got none")
+    for other in neighbours:
+        if other not in known.devices:
+            raise ValueError(unknown("neighbour", other, known.devices))
+    taken = [parse_endpoint(endpoint) for endpoint in known.endpoints.values()]
+    bare = parse_endpoint(host, "host", port=1)
+    endpoint: Endpoint = parse_endpoint(host, "host", port=next_port(taken, bare.host))
+    if endpoint in taken:
+        raise ValueError(f"{endpoint} belongs to another device already; give {name!r} another port")
+    larger: dict[str, Any] = {
+        "devices": (*known.devices, name),
+        "edges": (*known.edges, *((other, name) for other in neighbours)),
+        "endpoints": {**known.endpoints, name: str(endpoint)},
+    }
+    changed = [replace(config, **larger) for config in configs]
+    new = replace(known, **larger, name=name, listen=str(listen_at(endpoint)), scores="scores.csv")
+    _make_device(root, new, days)
+    _write_mesh(root, changed)
+    return root / name
+
+
+def revoke_device(root: Path, name: str) -> str:
+    """Take a device out of the roster and the graph, and list its certificate as revoked; return the serial.
+
+    Its folder moves to ``ROOT/revoked``. Where the others would fall into parts without it, nothing is changed.
+    """
+    root, configs = Path(root), _read_mesh(Path(root))
+    known = configs[0]
+    if name not in known.devices:
+        raise ValueError(unknown("device", name, known.devices))
+    if len(known.devices) == 1:
+        raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
+    serial = "" if known.insecure else _issued(root, name).serial
+    smaller: dict[str, Any] = {
+        "devices": tuple(other for other in known.devices if other != name),
+        "edges": tuple(edge for edge in known.edges if name not in edge),
+        "endpoints": {other: endpoint for other, endpoint in known.endpoints.items() if other != name},
+        "revoked": tuple(dict.fromkeys((*known.revoked, name, *filter(None, [serial])))),
+    }
+    try:
+        changed = [replace(config, **smaller) for config in configs if config.name != name]
+    except DisconnectedError as problem:
+        parts = str(problem).split(": ", 1)[1].split(";")[0]
+        raise ValueError(
+            f"without {name!r} the mesh falls into {parts}; add a device between them first, then revoke {name!r}"
+        ) from None
+    _write_mesh(root, changed)
+    make_folder(root / "revoked", 0o700)
+    (root / name).rename(root / "revoked" / name)
+    return serial
+
+
+def renew_device(root: Path, name: str, *, days: int = 365) -> Identity:
+    """Make a new key and certificate for a device whose old one expires; the map stays as it is.
+
+    The old certificate stays good until it expires. Against a stolen key it does not help: `revoke_device`, then
+    `add_device` under a new name.
+    """
+    root = Path(root)
+    config = next((one for one in _read_mesh(root) if one.name == name), None)
+    if config is None:
+        raise ValueError(unknown("device", name, [path.name for path in device_folders(root)]))
+    if config.insecure:
+        raise ValueError(f"{root}: this mesh is insecure, its devices have no certificates to renew")
+    return sign_device(root / "ca", root / name, name, _hosts_of(config), days, renew=True)
+
+
+def device_folders(root: Path) -> list[Path]:
+    """Return the folders of a mesh's devices, in row order; all of them must be there and tell the same story."""
+    return [Path(root) / config.name for config in _read_mesh(Path(root))]
+
+
+def _read_mesh(root: Path) -> list[DeviceConfig]:
+    found = sorted(path.parent for path in root.glob(f"*/{FILE}")) if root.is_dir() else []
+    if not found:
+        raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
+    roster = read_device(found[0]).devices
+    missing = [name for name in roster if not (root / name / FILE).is_file()]
+    if missing:
+        raise ValueError(f"{root}: the folder of {missing[0]!r} is missing, with its {FILE}; put it back")
+    differing = compare_agreements([root / name for name in roster])
+    if differing:
+        field, values = next(iter(differing.items()))
+        told = "; ".join(f"{value} on {', '.join(names[:3])}" for value, names in values.items())
+        raise ValueError(f"{root}: the devices differ in {field}: {told}; mend their {FILE} first")
+    return [read_device(root / name) for name in roster]
+
+
+def _make_device(root: Path, config: DeviceConfig, days: int) -> None:
+    folder = root / config.name
+    make_folder(folder, 0o700)
+    if not config.insecure:
+        sign_device(root / "ca", folder, config.name, _hosts_of(config), days)
+    write_file(folder / config.scores, EMPTY)
+    write_device(folder, config)
+
+
+def _write_mesh(root: Path, configs: Sequence[DeviceConfig]) -> None:
+    for config in configs:
+        write_device(root / config.name, config)
+    write_file(root / "README.md", readme(configs[0]))
+
+
+def _hosts_of(config: DeviceConfig) -> tuple[str, ...]:
+    return (parse_endpoint(config.endpoints[config.name]).host,)
+
+
+def _issued(root: Path, name: str) -> Identity:
+    record = root / "ca" / ISSUED / f"{name}.pem"
+    return read_certificate(record if record.is_file() else root / name / CERT)

@@ -1,0 +1,95 @@
+"""Whether a neighbour answers, and as whom: one connection with TLS on both sides, given up after two seconds."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+from collections.abc import Sequence
+from typing import Any
+
+from conformesh.mesh.config.checking import Level, Problem
+from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
+from conformesh.mesh.config.endpoints import parse_endpoint
+
+TIMEOUT = 2.0  # seconds
+LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
+
+NOBODY = "nobody listens"
+
+
+def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[Problem]:
+    """Try every neighbour of a device, from this machine."""
+    found = []
+    for neighbour in config.neighbours:
+        level, words = _reach(config, neighbour, timeout)
+        found.append(Problem(config.name, f"reach {neighbour.name}", level, f"{neighbour.endpoint}: {words}"))
+    return found
+
+
+def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> tuple[Level, str]:
+    host, port = parse_endpoint(neighbour.endpoint)
+    try:
+        context = None if config.insecure else _context(config)
+    except (OSError, ValueError):
+        return "error", "not tried, since the certificate of this device cannot be used"
+    try:
+        with socket.create_connection((host, port), timeout=timeout) as link:
+            return (
+                _greet(context, link, host, neighbour.name, config.revoked) if context else ("fine", "somebody listens")
+            )
+    except socket.gaierror:
+        return "error", f"host {host!r} is not known here; check the name, or write its address"
+    except TimeoutError:
+        return "warning", f"{NOBODY}: no answer in {timeout:g} s; is the machine on, does a firewall drop it?"
+    except OSError as problem:
+        return "warning", f"{NOBODY}: {problem.strerror or problem}; start the device there"
+
+
+def _context(config: DeviceConfig) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(config.path("ca")))
+    context.load_cert_chain(str(config.path("cert")), str(config.path("key")))
+    return context
+
+
+def _greet(
+    context: ssl.SSLContext, link: socket.socket, host: str, name: str, revoked: Sequence[str]
+) -> tuple[Level, str]:
+    try:
+        with context.wrap_socket(link, server_hostname=host) as secure:
+            shown: Any = secure.getpeercert()
+            met, serial = _common_name(shown), f"{int(shown['serialNumber'], 16):x}"
+            if met in revoked or serial in revoked:
+                return "error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it"
+            if met != name:
+                return "error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints"
+            secure.settimeout(LISTENING)
+            try:
+                closed = secure.recv(1) == b""
+            except TimeoutError:  # it waits for us to speak: we are let in
+                closed = False
+            return ("error", "refused our certificate: it closed the link") if closed else ("fine", "fine")
+    except OSError as problem:  # of which those of TLS are kinds
+        return "error", _why_not(problem, host)
+
+
+def _why_not(problem: OSError, host: str) -> str:
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        if "mismatch" in problem.verify_message.lower():
+            return f"wrong name: its certificate is not for {host}; have it signed again for that host"
+        return f"its certificate is not good: {problem.verify_message}"
+    if isinstance(problem, TimeoutError):
+        return "accepts a connection and then says nothing; is it the right port?"
+    if isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError):
+        reason = (problem.reason or str(problem)).replace("_", " ").lower()
+        if "alert" not in reason:
+            return f"speaks no TLS ({reason}); is it the right port, and is that device insecure?"
+        return f"refused our certificate: {reason}"
+    return "refused our certificate: it broke the link off"
+
+
+def _common_name(certificate: Any) -> str:
+    for part in (certificate or {}).get("subject", ()):
+        for key, value in part:
+            if key == "commonName":
+                return str(value)
+    return ""

@@ -1,0 +1,61 @@
+"""The README of a mesh: for the person who carries folders to machines."""
+
+from __future__ import annotations
+
+from conformesh.mesh.config.device_config import DeviceConfig
+
+START = "conformesh node"  # the command that runs one device
+
+
+def readme(config: DeviceConfig) -> str:
+    """Return what to copy where, how to start and what never to copy."""
+    places = "\n".join(f"| `{name}` | {config.endpoints[name]} |" for name in config.devices)
+    return f"""# A mesh of {len(config.devices)} devices
+
+One folder per device. The devices agree on a threshold by `{config.method}` at alpha {config.alpha}, each talking only
+to its neighbours. The files of scores stay where they are; what travels are the few numbers of the method.
+
+## What to copy where
+
+Copy each folder, whole, to the machine of its device, and to no other machine:
+
+| folder | reached at |
+| --- | --- |
+{places}
+
+Put the device's own scores into its `scores.csv` (a line `device,score`, then one line per score), or spread one file
+over all folders here, before copying, with `conformesh mesh init ... --scores FILE`.
+
+{_INSECURE if config.insecure else _SECURE}
+## How to start
+
+On each machine, in any order:
+
+    conformesh mesh check device-folder
+    {START} device-folder
+
+On one machine, for all folders: `conformesh mesh check .` in this folder.
+
+## When something changes
+
+- A new device: `conformesh mesh add . NAME --neighbour DEVICE --host HOST:PORT`.
+- A device that is lost, stolen or retired: `conformesh mesh revoke . NAME`.
+{"" if config.insecure else "- A certificate that expires soon: `conformesh mesh renew . NAME`."}
+
+After `add` and `revoke` copy the new `device.toml` of **every** folder to its machine, replacing the old one, and start
+the devices again. `conformesh mesh check FOLDER FOLDER ...` names what differs between folders.
+"""
+
+
+_SECURE = """## What never to copy
+
+- `ca/ca.key`. Whoever has it can make devices of this mesh. It stays in `ca/`, with the person who runs the mesh;
+  keep a copy of `ca/` in a safe place.
+- A `device.key` to any machine but its own. Once it is copied, the one here may be deleted.
+"""
+
+_INSECURE = """## Without certificates
+
+This mesh was made with `--insecure`: links are not encrypted and anybody who reaches a port can take part. Use it only
+for experiments on one machine or in a closed network.
+"""

@@ -1,0 +1,180 @@
+"""The client of a running node: what a program on the device asks for its threshold and its prediction sets.
+
+>>> from conformesh.mesh.http.client import Client
+>>> node = Client("device-07")                     # its folder, its socket, or "127.0.0.1:port"
+>>> node.threshold(), node.predict(probabilities)  # doctest: +SKIP
+
+Light to import; NumPy loads with the first prediction.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from conformesh.mesh.http.address import Address, find
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from http.client import HTTPConnection
+
+    import numpy as np
+    from numpy.typing import ArrayLike, NDArray
+
+    from conformesh.result.calibration import Calibration
+    from conformesh.result.certificate import Certificate
+
+__all__ = ["Client", "NodeError"]
+
+
+class NodeError(RuntimeError):
+    """A node did not answer, or refused.
+
+    Attributes
+    ----------
+    status
+        The HTTP status of a refusal: 400 for a bad request, 503 while nothing is certified; None without an answer.
+    """
+
+    def __init__(self, words: str, status: int | None = None) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Client:
+    """Asks one node; safe to share between threads, since every call has its own connection.
+
+    Parameters
+    ----------
+    address
+        The device's folder, its socket, or "127.0.0.1:port". By default the environment variable CONFORMESH_NODE, and
+        without that `node.sock` in the working directory.
+    timeout
+        Seconds to wait for an answer.
+    """
+
+    def __init__(self, address: str | os.PathLike[str] | None = None, *, timeout: float = 30.0) -> None:
+        self._address = find(address)
+        self.timeout = timeout
+
+    def __repr__(self) -> str:
+        return f"Client({str(self._address)!r})"
+
+    def threshold(self) -> float:
+        """Return the certified threshold, which may be inf."""
+        return float(self._ask("GET", "/threshold")["threshold"])
+
+    def certificate(self) -> Certificate:
+        """Return why the threshold may be trusted."""
+        return self.calibration().certificate
+
+    def calibration(self) -> Calibration:
+        """Return the whole certified result, to predict with where the node is not at hand."""
+        from conformesh.result.calibration import Calibration
+
+        return Calibration.from_dict(self._ask("GET", "/calibration")["calibration"], f"the node at {self._address}")
+
+    def predict(self, outputs: ArrayLike, *, score: str | Mapping[str, Any] | None = None) -> NDArray[Any]:
+        """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Calibration.predict` does.
+
+        Parameters
+        ----------
+        outputs
+            Probabilities, logits or predictions: lists, or anything NumPy takes for a table.
+        score
+            The score's name, or its name and options, where the calibration does not name it.
+        """
+        import numpy as np
+
+        try:
+            table = np.asarray(outputs)
+        except ValueError:
+            raise ValueError("predict needs numbers in rows of equal length, got rows of unequal length") from None
+        if table.dtype.kind not in "fiub":
+            raise TypeError(f"predict needs numbers in rows of equal length, got dtype {table.dtype}")
+        table = table.astype(np.float64)
+        if np.isnan(table).any():
+            raise ValueError("predict cannot use NaN; drop these rows or repair the model")
+        request: dict[str, Any] = {"outputs": _in_json(table)}
+        if score is not None:
+            request["score"] = score if isinstance(score, str) else dict(score)
+        answer = self._ask("POST", "/predict", request)
+        if "intervals" in answer:
+            return np.array([[float(end) for end in row] for row in answer["intervals"]]).reshape(-1, 2)
+        sets = np.zeros(table.shape if table.ndim == 2 else (0, 0), np.bool_)
+        for row, members in zip(sets, answer["sets"], strict=True):
+            row[members] = True
+        return sets
+
+    def health(self) -> dict[str, Any]:
+        """Return {"healthy", "phase", "reasons"}, also where the node is not healthy."""
+        return self._ask("GET", "/health", fine=(200, 503))
+
+    def status(self) -> dict[str, Any]:
+        """Return everything the node shows of itself."""
+        return self._ask("GET", "/status")
+
+    def metrics(self) -> str:
+        """Return the metrics in the text format of Prometheus."""
+        return self._exchange("GET", "/metrics", None)[1].decode()
+
+    def recalibrate(self) -> None:
+        """Ask for a new run; returns when the node has taken note."""
+        self._ask("POST", "/recalibrate", fine=(202,))
+
+    def _ask(
+        self, method: str, path: str, request: dict[str, Any] | None = None, fine: tuple[int, ...] = (200,)
+    ) -> dict[str, Any]:
+        body = None if request is None else json.dumps(request, allow_nan=False).encode()
+        status, text = self._exchange(method, path, body)
+        try:
+            answer = json.loads(text)
+        except ValueError:
+            answer = None
+        if not isinstance(answer, dict) or (status not in fine and "error" not in answer):
+            raise NodeError(f"what answers at {self._address} is not a conformesh node (status {status})", status)
+        if "error" in answer:
+            raise NodeError(f"the node at {self._address} says: {answer['error']}", status)
+        return answer
+
+    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+        from http.client import HTTPException
+
+        connection = _connection(self._address, self.timeout)
+        try:
+            try:
+                connection.connect()
+            except OSError as error:
+                raise NodeError(
+                    f"no node answers at {self._address}: is `conformesh node` running? ({error.strerror or error})"
+                ) from None
+            with suppress(BrokenPipeError):  # it may refuse before it has read everything, and says why
+                connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
+            answer = connection.getresponse()
+            return answer.status, answer.read()
+        except (OSError, HTTPException) as error:
+            raise NodeError(f"the node at {self._address} broke off: {str(error) or type(error).__name__}") from None
+        finally:
+            connection.close()
+
+
+def _connection(address: Address, timeout: float) -> HTTPConnection:
+    from http.client import HTTPConnection
+
+    class Local(HTTPConnection):
+        def connect(self) -> None:
+            self.sock = address.new_socket()
+            self.sock.settimeout(timeout)
+            self.sock.connect(address.target())
+
+    return Local("localhost")
+
+
+def _in_json(table: NDArray[np.float64]) -> Any:
+    import numpy as np
+
+    if np.isfinite(table).all():
+        return table.tolist()
+    return np.vectorize(lambda x: x if np.isfinite(x) else str(float(x)), otypes=[object])(table).tolist()

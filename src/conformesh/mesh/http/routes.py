@@ -1,0 +1,232 @@
+"""What a node answers local programs: from its state to JSON, without any network.
+
+Infinity in JSON is the string "inf" or "-inf", in answers and in requests, as in every file the library writes;
+Python's float() undoes it. Every refusal is {"error": "one line of words"}.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.mesh.http.metrics import CONTENT_TYPE, exposition
+from conformesh.mesh.node.certified import Certified, in_json
+from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.names import unknown
+from conformesh.scores import SCORES, Score, get_score
+
+LOG = logging.getLogger("conformesh.node")
+AT_ONCE = 4  # predictions computed at a time: a burst of large tables must not starve the engine of memory and time
+TABLES = ("probabilities", "outputs")  # what a request may call its table
+INFINITIES = {"inf": np.inf, "-inf": -np.inf}
+
+
+class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
+    """An answer that is not what was asked for: a status and one line of words."""
+
+    def __init__(self, status: HTTPStatus, words: str, allow: str = "") -> None:
+        super().__init__(" ".join(words.split()))
+        self.status = status
+        self.allow = allow
+
+
+@dataclass(frozen=True)
+class Answer:
+    """A status and a body, ready to send."""
+
+    status: HTTPStatus
+    body: bytes
+    content_type: str = "application/json"
+
+    @classmethod
+    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Answer:
+        """Return a JSON answer."""
+        return cls(status, (json.dumps(content, allow_nan=False) + "\n").encode())
+
+
+Reply = Callable[[bytes], Answer]
+
+
+class Answers:
+    """The routes of the service.
+
+    Parameters
+    ----------
+    state
+        What the engine's thread updates.
+    recalibrate
+        Asks the engine for a new run and returns at once; a RuntimeError of it is answered with 409 and its words.
+    """
+
+    def __init__(self, state: NodeState, recalibrate: Callable[[], object] | None = None) -> None:
+        self.state = state
+        self.recalibrate = recalibrate
+        self._turns = threading.BoundedSemaphore(AT_ONCE)
+        self.routes: dict[str, tuple[str, Reply]] = {
+            "/threshold": ("GET", self._threshold),
+            "/certificate": ("GET", self._certificate),
+            "/calibration": ("GET", self._calibration),
+            "/health": ("GET", self._health),
+            "/status": ("GET", lambda _: Answer.of(self.state.snapshot())),
+            "/metrics": ("GET", self._metrics),
+            "/predict": ("POST", self._predict),
+            "/recalibrate": ("POST", self._recalibrate),
+        }
+
+    def route(self, method: str, path: str) -> Reply:
+        """Return what answers this request, or refuse with what exists."""
+        if path not in self.routes:
+            known = ", ".join(f"{verb} {name}" for name, (verb, _) in self.routes.items())
+            raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}; there are: {known}")
+        verb, reply = self.routes[path]
+        if method != verb:
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {verb}, got {method[:20]}", allow=verb)
+        return reply
+
+    def _certified(self) -> Certified:
+        found = self.state.certified
+        if found is None:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _nothing_yet(self.state.snapshot()))
+        return found
+
+    def _threshold(self, _: bytes) -> Answer:
+        found = self._certified()
+        raw = found.calibration.to_dict()
+        return Answer.of({key: raw[key] for key in ("threshold", "alpha", "method", "certificate")} | found.facts())
+
+    def _certificate(self, _: bytes) -> Answer:
+        found = self._certified()
+        words = str(found.calibration.certificate)
+        return Answer.of({"certificate": found.calibration.to_dict()["certificate"], "words": words} | found.facts())
+
+    def _calibration(self, _: bytes) -> Answer:
+        found = self._certified()
+        return Answer.of({"calibration": found.calibration.to_dict()} | found.facts())
+
+    def _health(self, _: bytes) -> Answer:
+        now = self.state.snapshot()
+        healthy, reasons = _judged(now)
+        content = {"healthy": healthy, "phase": now["phase"], "reasons": reasons}
+        return Answer.of(content, HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+
+    def _metrics(self, _: bytes) -> Answer:
+        now = self.state.snapshot()
+        return Answer(HTTPStatus.OK, exposition(now, _judged(now)[0]).encode(), CONTENT_TYPE)
+
+    def _recalibrate(self, _: bytes) -> Answer:
+        if self.recalibrate is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
+        try:
+            self.recalibrate()
+        except RuntimeError as error:
+            raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
+        LOG.info("a local program asked for a new run")
+        return Answer.of({"accepted": True}, HTTPStatus.ACCEPTED)
+
+    def _predict(self, body: bytes) -> Answer:
+        found = self._certified()
+        with self._turns:
+            try:
+                return Answer.of(_prediction(found, body))
+            except (ValueError, TypeError, OverflowError, RecursionError) as error:
+                raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+
+def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:
+    failing, found = now["phase"] == Phase.FAILED.value, now["certified"]
+    reasons = []
+    if found is None:
+        reasons.append(_nothing_yet(now))
+    elif found["restored"]:
+        reasons.append(f"the threshold is the one of run {found['run']}, from before the last start")
+    if failing:
+        reasons.append(f"the last calibration failed: {now['last_error'] or 'nobody said why'}")
+    elif now["last_error"]:
+        reasons.append(f"last error: {now['last_error']}")
+    return found is not None and not failing, reasons
+
+
+def _nothing_yet(now: dict[str, Any]) -> str:
+    why = f": {now['last_error']}" if now["last_error"] else ""
+    return f"no threshold is certified yet ({now['phase']}, run {now['run']}, round {now['round']}){why}"
+
+
+# --- predictions ------------------------------------------------------------------------------------------------------
+
+
+def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
+    request = _parsed(body)
+    names = [name for name in TABLES if name in request]
+    if len(names) != 1:
+        raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
+    for name in request:
+        if name not in (*TABLES, "score"):
+            raise ValueError(unknown("field", name, (*TABLES, "score")))
+    score = _score(found.calibration.score, request.get("score"))
+    table = _table(names[0], request[names[0]])
+    if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
+        table = table[:, 0]
+    predicted = found.calibration.predict(table, score=score)
+    about = {"threshold": in_json(found.calibration.threshold), "run": found.run}
+    if score.task == "regression":
+        return {"intervals": [[in_json(end) for end in row] for row in predicted.tolist()], **about}
+    sets = [np.flatnonzero(row).tolist() for row in predicted]
+    return {"sets": sets, "sizes": [len(members) for members in sets], **about}
+
+
+def _parsed(body: bytes) -> dict[str, Any]:
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"JSON has no {word}; write infinity as the string 'inf', and drop rows with NaN")
+
+    try:
+        request = json.loads(body, parse_constant=refuse)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body must be a JSON object, but it does not parse: {error}") from None
+    except RecursionError:
+        raise ValueError("the body must be a JSON object with a table of numbers, got lists too deep to read") from None
+    if not isinstance(request, dict):
+        raise ValueError(f"the body must be a JSON object, got {type(request).__name__}")
+    return request
+
+
+def _table(name: str, rows: Any) -> NDArray[Any]:
+    if not isinstance(rows, list):
+        raise ValueError(f"{name!r} must be a list with a row for each example, got {type(rows).__name__}")
+    try:
+        table = np.asarray(rows)
+        if table.dtype.kind == "U":
+            table = np.asarray(_with_infinities(rows))
+    except ValueError:
+        raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
+    if table.dtype.kind not in "fiu":
+        raise ValueError(f"{name!r} must hold numbers only, in rows of equal length; infinity is the string 'inf'")
+    return table
+
+
+def _with_infinities(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_with_infinities(item) for item in value]
+    return INFINITIES.get(value, value) if isinstance(value, str) else value
+
+
+def _score(calibrated: Score | None, named: Any) -> Score:
+    if named is None:
+        if calibrated is None:
+            raise ValueError(f"the calibration does not name its score: add 'score', one of {', '.join(SCORES)}")
+        return calibrated
+    options = dict(named) if isinstance(named, dict) else {"name": named}
+    name = options.pop("name", None)
+    if not isinstance(name, str):
+        raise ValueError("'score' must be a name, or an object with 'name' and the score's options")
+    score = get_score(name, **options)
+    if calibrated is not None and score != calibrated:
+        raise ValueError(f"the node was calibrated with {calibrated!r}, got {score!r}; leave 'score' out")
+    return score

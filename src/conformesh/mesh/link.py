@@ -1,0 +1,196 @@
+"""The mesh engine: one device of a real network, over Eclipse Zenoh in peer mode. No broker, no server.
+
+A link exists for each edge of the graph and for nothing else. With certificates (the default) both ends of a link prove
+who they are, and what a neighbour may say is bound to the name in its certificate: a frame counts as that neighbour's
+only if it came under that neighbour's key. `Device` does the rest; plain publications may get lost, it repeats them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from conformesh.peer.device import EVERYBODY, Device
+from conformesh.peer.frames import can_wait
+
+if TYPE_CHECKING:
+    from conformesh.mesh.config.device_config import DeviceConfig
+
+ROOT = "conformesh"
+LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
+# One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
+ROLES = ("acc", "tx", "net", "rx")
+THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in ROLES) + ")"
+
+
+class Transport:
+    """Moves bytes between this device and its neighbours.
+
+    What a device says to all its neighbours is published once, under its own name; the rest under both names. A device
+    is not woken for each of its neighbours' frames of a round, only for the last: that halves the switches of threads.
+    """
+
+    def __init__(self, session: Any, config: DeviceConfig) -> None:
+        self._arrived: deque[tuple[int, bytes]] = deque()
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._enough = 1
+        row = {name: k for k, name in enumerate(config.devices)}
+        names = [neighbour.name for neighbour in config.neighbours]
+        self._subscribers = [
+            session.declare_subscriber(key, self._hears(row[name]))
+            for name in names
+            for key in _keys(config, name, config.name)
+        ]
+        self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
+        self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
+
+    def _hears(self, sender: int) -> Callable[[Any], None]:
+        """Return what takes a neighbour's samples, in a thread of Zenoh's: they may only be put aside."""
+
+        def take(sample: Any) -> None:
+            data = sample.payload.to_bytes()
+            self._arrived.append((sender, data))
+            if len(self._arrived) >= self._enough or not can_wait(data):
+                self._bell.put(None)
+
+        return take
+
+    def send(self, to: int, data: bytes) -> None:
+        """Send bytes to a neighbour or to everybody, which may get lost."""
+        self._publishers[to].put(data)
+
+    def receive(self, timeout: float, enough: int = 1) -> Iterator[tuple[int, bytes]]:
+        """Yield what has arrived, after waiting for `enough` frames of data or for anything else."""
+        self._enough = enough  # before looking: what arrives in between rings the bell
+        if len(self._arrived) < enough:
+            with suppress(queue.Empty):
+                self._bell.get(timeout=max(timeout, 0.0))
+        for _ in range(self._bell.qsize()):
+            self._bell.get()
+        while self._arrived:
+            yield self._arrived.popleft()
+
+
+@contextmanager
+def opened(config: DeviceConfig) -> Iterator[Transport]:
+    """Open the links of a device, and close them at the end."""
+    os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, by the first session of a process
+    zenoh = needs_zenoh()
+    with zenoh.open(_settings(zenoh, config)) as session:
+        yield Transport(session, config)
+
+
+def drive(
+    device: Device,
+    transport: Transport,
+    until: Callable[[], bool],
+    each: Callable[[], None] = lambda: None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Let a device and its neighbours talk until `until` says so; `each` is called whenever something happened."""
+    device.start(clock())
+    while True:
+        for to, data in device.outbox():
+            transport.send(to, data)
+        each()
+        if until():
+            return
+        wait = LONGEST_WAIT if device.over else min(device.wake - clock(), LONGEST_WAIT)
+        for sender, data in transport.receive(wait, device.missing):
+            device.receive(data, sender, clock())
+        device.tick(clock())
+
+
+def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
+    """Return under which keys a device speaks: to all its neighbours, and to one of them."""
+    here = f"{ROOT}/{config.mesh}/{sender}"
+    return here, f"{here}/{receiver}"
+
+
+def _publisher(session: Any, key: str) -> Any:
+    import zenoh
+
+    # express: a round waits for its slowest frame, so never wait to fill a batch.
+    # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer
+    return session.declare_publisher(key, express=True, congestion_control=zenoh.CongestionControl.DROP)
+
+
+def needs_zenoh() -> Any:
+    """Return the zenoh module, or say how to get it."""
+    try:
+        import zenoh
+    except ImportError:
+        raise ValueError("a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'") from None
+    return zenoh
+
+
+def _settings(zenoh: Any, config: DeviceConfig) -> Any:
+    """Return Zenoh's configuration: links along the graph, no discovery, certificates, access by name."""
+    kind = "tcp" if config.insecure else "tls"
+    settings: dict[str, Any] = {
+        "mode": "peer",
+        "listen/endpoints": [f"{kind}/{config.listen}"],
+        "connect/endpoints": [f"{kind}/{neighbour.endpoint}" for neighbour in config.neighbours],
+        "connect/timeout_ms": -1,
+        "connect/exit_on_failure": False,
+        "connect/retry": {"period_init_ms": 100, "period_max_ms": 1000, "period_increase_factor": 2},
+        "scouting/multicast/enabled": False,
+        "scouting/gossip/enabled": False,  # with gossip everybody would link to everybody
+        "transport/shared_memory/enabled": False,
+        "transport/link/protocols": [kind],
+    }
+    if not config.insecure:
+        settings["transport/link/tls"] = {
+            "root_ca_certificate": str(config.path("ca").resolve()),
+            "enable_mtls": True,
+            "verify_name_on_connect": True,
+            "listen_private_key": str(config.path("key").resolve()),
+            "listen_certificate": str(config.path("cert").resolve()),
+            "connect_private_key": str(config.path("key").resolve()),
+            "connect_certificate": str(config.path("cert").resolve()),
+            "close_link_on_expiration": True,
+        }
+        settings["access_control"] = _access(config)
+    found = zenoh.Config()
+    for key, value in settings.items():
+        found.insert_json5(key, json.dumps(value))  # raises on an unknown key, which from_json5 does not
+    return found
+
+
+def _access(config: DeviceConfig) -> dict[str, Any]:
+    """Let each neighbour, by the name in its certificate, say and hear what is between it and this device only."""
+    rules, policies, subjects = [], [], []
+    for neighbour in config.neighbours:
+        name = neighbour.name
+        spoken, heard = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
+        allowed = {
+            "says": ("put", "ingress", spoken),
+            "hears": ("put", "egress", heard),
+            "asks": ("declare_subscriber", "ingress", heard),
+            "is-asked": ("declare_subscriber", "egress", spoken),
+        }
+        for what, (message, flow, keys) in allowed.items():
+            rules.append(
+                {
+                    "id": f"{what} {name}",
+                    "permission": "allow",
+                    "messages": [message],
+                    "flows": [flow],
+                    "key_exprs": keys,
+                }
+            )
+        subjects.append({"id": name, "cert_common_names": [name]})
+        policies.append({"rules": [f"{what} {name}" for what in allowed], "subjects": [name]})
+    return {
+        "enabled": True,
+        "default_permission": "deny",
+        "rules": rules,
+        "subjects": subjects,
+        "policies": policies,
+    }

@@ -1,0 +1,96 @@
+"""From an engine's device to the node's state: what was counted since the last look, a few times a second at most."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from dataclasses import dataclass
+
+from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.peer.device import Device
+from conformesh.peer.settings import Counts
+
+EVERY = 0.25  # seconds between two looks: the device's own loop must stay fast
+LATELY = 2.0  # seconds: who misses something repeats itself five times a second, so a neighbour this silent is away
+PHASES = {"greeting": Phase.WAITING, "running": Phase.CALIBRATING, "finishing": Phase.CALIBRATING}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a device is: neighbours heard lately of those expected, bytes in all that were sent and received."""
+
+    phase: str
+    run: int
+    round: int
+    heard: int
+    expected: int
+    sent: int
+    received: int
+
+
+class Feed:
+    """Tells a state what one device has counted.
+
+    Parameters
+    ----------
+    state
+        Whom to tell.
+    device
+        A device that has just been made; its counts start at nothing.
+    """
+
+    def __init__(self, state: NodeState, device: Device) -> None:
+        self.state, self.device = state, device
+        self._linked = {int(row): device.full.ids[row] for row in device.full.neighbours(device.row)}
+        self._told = Counts()
+        self._last: dict[int, float] = {}
+        self._here: tuple[str, int] = ("", 0)
+        self._due = 0.0
+
+    def look(self, now: float) -> bool:
+        """Tell the state what is new, if the phase has changed or enough time has passed; say whether it was done."""
+        device = self.device
+        if now < self._due and (device.phase, device.number) == self._here:
+            return False
+        self._due = now + EVERY
+        if device.number != self._here[1]:
+            self.state.begin(device.number)
+        self._here = (device.phase, device.number)
+        if device.phase in PHASES:
+            self.state.enter(PHASES[device.phase])
+        self.state.at_round(device.round)
+        self._tell_counts(now)
+        return True
+
+    def progress(self, now: float) -> Progress:
+        """Return how far the device is, as of the last look."""
+        device = self.device
+        talking = [row for row in self._linked if row not in device.lost]
+        heard = sum(now - self._last.get(row, -math.inf) <= LATELY for row in talking)
+        received = sum(self._told.heard_bytes.values())
+        sent = self._told.sent_bytes
+        return Progress(device.phase, device.number, device.round, heard, len(talking), sent, received)
+
+    def _tell_counts(self, now: float) -> None:
+        counts, told = self.device.counts, self._told
+        # A round ends when all neighbours have spoken in it; the last one ends the protocol.
+        ended = self.device.round - (self.device.phase == "running")
+        for row, name in self._linked.items():
+            frames = counts.heard[row] - told.heard[row]
+            if frames:
+                size = counts.heard_bytes[row] - told.heard_bytes[row]
+                self.state.heard(name, size=size, round=max(ended, 0), frames=frames)
+                self._last[row] = now
+        for reason, count in counts.refused.items():
+            if count > told.refused[reason]:
+                self.state.refused(None, reason, count - told.refused[reason])
+        again = counts.resent - told.resent
+        self.state.sent(size=counts.sent_bytes - told.sent_bytes, frames=counts.sent - told.sent, again=again)
+        self._told = Counts(
+            sent=counts.sent,
+            sent_bytes=counts.sent_bytes,
+            resent=counts.resent,
+            heard=Counter(counts.heard),
+            heard_bytes=Counter(counts.heard_bytes),
+            refused=Counter(counts.refused),
+        )

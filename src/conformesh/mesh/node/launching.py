@@ -1,0 +1,101 @@
+"""All devices of a mesh on this machine: one process each, watched until they agree."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conformesh.mesh.node.logs import PROGRESS
+
+
+@dataclass
+class Watched:
+    """A device's process, and what its log said last."""
+
+    name: str
+    process: subprocess.Popen[str]
+    phase: str = "starting"
+    round: int = 0
+    heard: int = 0
+    expected: int = 0
+    sent: int = 0
+    received: int = 0
+    result: dict[str, Any] | None = None
+    error: str = ""
+    threads: list[threading.Thread] = field(default_factory=list)
+
+    @property
+    def state(self) -> str:
+        """What to show: done, failed and why, or the phase."""
+        if self.result is not None:
+            return "done"
+        if self.process.poll():
+            return self.error or "failed"
+        return self.error or self.phase
+
+
+def launch(folders: Sequence[Path], *words: str) -> list[Watched]:
+    """Start ``conformesh node --once`` for each folder, with more words; their logs are read in the background.
+
+    Each says twice a second how far it is, which costs less than asking it.
+    """
+    watched = []
+    for folder in folders:
+        command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", "--log", "progress"]
+        process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        one = Watched(folder.name, process)
+        for read in (_read_log, _read_result):
+            thread = threading.Thread(target=read, args=(one,), daemon=True)
+            thread.start()
+            one.threads.append(thread)
+        watched.append(one)
+    return watched
+
+
+def wait(watched: Sequence[Watched], each: Callable[[], None] = lambda: None, every: float = 0.25) -> None:
+    """Wait until all processes have ended, telling `each` now and then; if interrupted, end those still running."""
+    try:
+        for one in watched:
+            while True:
+                try:
+                    one.process.wait(timeout=every)
+                    break
+                except subprocess.TimeoutExpired:
+                    each()
+            for thread in one.threads:
+                thread.join()
+            each()
+    finally:
+        for one in watched:
+            if one.process.poll() is None:
+                one.process.terminate()
+                one.process.wait()
+
+
+def _read_log(one: Watched) -> None:
+    assert one.process.stderr is not None
+    with one.process.stderr as stream:
+        for line in stream:
+            try:
+                said = json.loads(line)
+            except ValueError:
+                if line.startswith("error: "):
+                    one.error = line.removeprefix("error: ").strip()
+                continue
+            if said.get("message") == "progress":
+                for name in ("round", *PROGRESS):
+                    setattr(one, name, said[name])
+
+
+def _read_result(one: Watched) -> None:
+    assert one.process.stdout is not None
+    with one.process.stdout as stream:
+        text = stream.read()
+    if text.strip():
+        one.result = json.loads(text)

@@ -1,0 +1,139 @@
+"""A node's log on stderr: plain words for people, or a JSON object on each line for machines. No private key gets out.
+
+Modules log to "conformesh.node" and name the round with ``extra={"run": 3, "round": 12}``.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+import sys
+import time
+from typing import Any, Literal, TextIO
+
+from conformesh.mesh.node.certified import in_utc
+
+NAME = "conformesh.node"
+Form = Literal["words", "json"]
+
+# From the opening line on, to the closing line or the end: half a key is as bad as a whole one. Newlines may be real,
+# or escaped as in repr() and JSON; the dashes may be missing on one side, as when a line was cut.
+KEY = re.compile(
+    r"-*\s*BEGIN [A-Z0-9 ]*PRIVATE KEY.*?(?:END [A-Z0-9 ]*PRIVATE KEY(?:-+)?|\Z)", re.DOTALL | re.IGNORECASE
+)
+# The inside of a key, logged line by line: base64 of a PEM line's length. A digest in hex is no base64 line.
+BASE64_LINE = re.compile(r"(?<![A-Za-z0-9+/=])(?![0-9a-fA-F]+(?![A-Za-z0-9+/=]))[A-Za-z0-9+/]{64}(?![A-Za-z0-9+/])")
+PROGRESS = (
+    "phase",
+    "heard",
+    "expected",
+    "sent",
+    "received",
+)  # neighbours heard of those expected; bytes
+RIDERS = ("run", "round", "neighbour", *PROGRESS)  # what a log call may name as extra
+REMOVED = "[private key removed]"
+
+
+def redacted(text: str) -> str:
+    """Return the text without anything that looks like a PEM private key.
+
+    >>> redacted("read -----BEGIN PRIVATE KEY-----")
+    'read [private key removed]'
+    """
+    return BASE64_LINE.sub(REMOVED, KEY.sub(REMOVED, text))
+
+
+class NoPrivateKeys(logging.Filter):
+    """Rewrites each record before it is written: its message, its traceback and what rides along."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Let every record pass, without keys."""
+        try:
+            text = record.getMessage()
+        except Exception as error:  # a wrong format in a log call must neither stop the node nor print its arguments
+            text = f"a log message could not be written ({type(error).__name__}): {record.msg!r}"
+        record.msg, record.args = redacted(text), None
+        for name in RIDERS:
+            value = getattr(record, name, None)
+            if value is not None and not isinstance(value, int):
+                setattr(record, name, redacted(str(value)))
+        if record.exc_info:
+            record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))
+            record.exc_info = None
+        if record.stack_info:
+            record.stack_info = redacted(record.stack_info)
+        return True
+
+
+class Words(logging.Formatter):
+    """``12:03:04 device-07 round 12: ...``, one line for each record; a traceback follows, indented."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        clock = time.strftime("%H:%M:%S", time.localtime(record.created))
+        number = getattr(record, "round", None)
+        where = self.device if number is None else f"{self.device} round {number}"
+        level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
+        line = f"{clock} {_one_line(where)}: {level}{_one_line(record.getMessage())}"
+        return line + "".join(f"\n    {text}" for text in (record.exc_text or "").splitlines())
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object for each record: time, level, device, message, and run and round where they are known."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()
+        self.device = device
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        entry: dict[str, Any] = {
+            "time": in_utc(record.created),
+            "level": record.levelname.lower(),
+            "device": self.device,
+            "message": record.getMessage(),
+        }
+        for name in RIDERS:
+            value = getattr(record, name, None)
+            if value is not None:
+                entry[name] = value
+        if record.exc_text:
+            entry["traceback"] = record.exc_text
+        return json.dumps(entry)
+
+
+FORMS: dict[str, type[Words] | type[JsonLines]] = {"words": Words, "json": JsonLines}
+
+
+def set_up(
+    device: str, form: Form = "words", *, level: int = logging.INFO, stream: TextIO | None = None
+) -> logging.Logger:
+    """Send the node's log to stderr in this form; calling it again replaces what it did before."""
+    if form not in FORMS:
+        raise ValueError(f"a log is written as words or json, got {form!r}")
+    logger = logging.getLogger(NAME)
+    for old in [handler for handler in logger.handlers if isinstance(handler, NodeHandler)]:
+        logger.removeHandler(old)
+    handler = NodeHandler(sys.stderr if stream is None else stream)
+    handler.addFilter(NoPrivateKeys())
+    handler.setFormatter(FORMS[form](device))
+    logger.addHandler(handler)
+    logger.setLevel(level)
+    logger.propagate = False
+    return logger
+
+
+class NodeHandler(logging.StreamHandler[TextIO]):
+    """The handler that `set_up` installs; a stream that cannot be written to is no reason to stop."""
+
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
+        """Lose the line: logging's own complaint would print the arguments as they came, keys and all."""
+
+
+def _one_line(text: str) -> str:
+    return "".join(c if c.isprintable() else " " if c in "\r\n\t" else f"\\x{ord(c):02x}" for c in text)

@@ -1,0 +1,217 @@
+"""What a node knows about itself: its phase, its run, its neighbours, its last certified threshold.
+
+The engine's thread updates it, the service's threads read it; every method takes one short lock and none waits for
+anything else. Both clocks are arguments, so that a test moves time by hand.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from conformesh.mesh.node.certified import Certified, in_json, in_utc, refuse_nan
+from conformesh.result.calibration import Calibration
+
+MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded
+OTHER = "other"
+
+
+class Phase(Enum):
+    """What the node is doing; the value is the word for it."""
+
+    STARTING = "starting"
+    WAITING = "waiting for neighbours"
+    CALIBRATING = "calibrating"
+    CERTIFIED = "certified"
+    FAILED = "failed"
+
+
+@dataclass
+class Neighbour:
+    """What arrived from one neighbour."""
+
+    last_heard: float | None = None  # on the monotonic clock
+    round: int | None = None
+    frames: int = 0
+    bytes: int = 0
+    refused: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Sent:
+    """What this node sent; resent frames count in `frames` and `bytes` too."""
+
+    frames: int = 0
+    bytes: int = 0
+    resent_frames: int = 0
+
+
+class NodeState:
+    """The state of one node, safe to use from any thread.
+
+    Parameters
+    ----------
+    device
+        The node's own name.
+    neighbours
+        The names it expects to hear from; others join when they are first heard.
+    clock, wall
+        Seconds that only move forward, and seconds since 1970.
+    """
+
+    def __init__(
+        self,
+        device: str,
+        neighbours: Iterable[str] = (),
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ) -> None:
+        self.device = device
+        self._clock, self._wall = clock, wall
+        self._lock = threading.Lock()
+        self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
+        self._run, self._round = 0, 0
+        self._neighbours = {name: Neighbour() for name in neighbours}
+        self._refused: Counter[str] = Counter()
+        self._sent = Sent()
+        self._certified: Certified | None = None
+        self._error = ""
+
+    # --- what the engine says -----------------------------------------------------------------------------------------
+
+    def enter(self, phase: Phase) -> None:
+        """Go to another phase; staying in one keeps its start."""
+        with self._lock:
+            self._enter(phase)
+
+    def begin(self, run: int) -> None:
+        """Start calibrating in this run, at round 0."""
+        with self._lock:
+            self._enter(Phase.CALIBRATING)
+            self._run, self._round = run, 0
+            for neighbour in self._neighbours.values():
+                neighbour.round = None
+
+    def at_round(self, number: int) -> None:
+        """Say which round is open."""
+        with self._lock:
+            self._round = number
+
+    def heard(self, neighbour: str, *, size: int, round: int | None = None, frames: int = 1) -> None:
+        """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
+        with self._lock:
+            found = self._neighbours.setdefault(neighbour, Neighbour())
+            found.last_heard = self._clock()
+            found.frames += frames
+            found.bytes += size
+            if round is not None:
+                found.round = round
+
+    def refused(self, neighbour: str | None, reason: str, frames: int = 1) -> None:
+        """Count refused frames; those of nobody in particular, or of a name nobody expects, are counted together."""
+        with self._lock:
+            found = None if neighbour is None else self._neighbours.get(neighbour)
+            reasons = self._refused if found is None else found.refused
+            reasons[reason if reason in reasons or len(reasons) < MOST_REASONS else OTHER] += frames
+
+    def sent(self, *, size: int, frames: int = 1, again: int = 0) -> None:
+        """Count what this node sent: `size` bytes in so many frames, `again` of which repeat earlier ones."""
+        with self._lock:
+            self._sent.frames += frames
+            self._sent.bytes += size
+            self._sent.resent_frames += again
+
+    def certify(
+        self, calibration: Calibration, *, roster: Iterable[str] | None = None, run: int | None = None
+    ) -> Certified:
+        """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps."""
+        refuse_nan(calibration)
+        names = calibration.device_ids if roster is None else tuple(roster)
+        with self._lock:
+            self._run = self._run if run is None else run
+            self._certified = Certified(calibration, self._run, names, self._wall())
+            self._error = ""
+            self._enter(Phase.CERTIFIED)
+            return self._certified
+
+    def restore(self, certified: Certified) -> None:
+        """Hold what `ResultStore.load` found until a run makes a new one; the phase stays."""
+        refuse_nan(certified.calibration)
+        with self._lock:
+            self._certified = certified
+            self._run = max(self._run, certified.run)
+
+    def note_error(self, words: str) -> None:
+        """Remember what went wrong without giving up."""
+        with self._lock:
+            self._error = " ".join(words.split())
+
+    def fail(self, words: str) -> None:
+        """Give up this run, saying why. The last certified threshold stays."""
+        with self._lock:
+            self._error = " ".join(words.split())
+            self._enter(Phase.FAILED)
+
+    # --- what the service shows ---------------------------------------------------------------------------------------
+
+    @property
+    def phase(self) -> Phase:
+        """What the node is doing."""
+        with self._lock:
+            return self._phase
+
+    @property
+    def certified(self) -> Certified | None:
+        """The last certified calibration, whole: it is replaced, never changed."""
+        with self._lock:
+            return self._certified
+
+    def snapshot(self) -> dict[str, Any]:
+        """Return everything as one JSON object, taken at one moment; infinity is the string "inf"."""
+        with self._lock:
+            now, certified = self._clock(), self._certified
+            return {
+                "device": self.device,
+                "phase": self._phase.value,
+                "since": in_utc(self._since_wall),
+                "seconds_in_phase": now - self._since,
+                "run": self._run,
+                "round": self._round,
+                "neighbours": {name: _shown(one, now) for name, one in self._neighbours.items()},
+                "refused": dict(self._refused),
+                "sent": dict(vars(self._sent)),
+                "certified": None if certified is None else _summary(certified),
+                "last_error": self._error or None,
+            }
+
+    def _enter(self, phase: Phase) -> None:
+        if phase is not self._phase:
+            self._phase, self._since, self._since_wall = phase, self._clock(), self._wall()
+
+
+def _shown(neighbour: Neighbour, now: float) -> dict[str, Any]:
+    return {
+        "last_heard_seconds_ago": None if neighbour.last_heard is None else now - neighbour.last_heard,
+        "round": neighbour.round,
+        "frames_received": neighbour.frames,
+        "bytes_received": neighbour.bytes,
+        "refused": dict(neighbour.refused),
+    }
+
+
+def _summary(certified: Certified) -> dict[str, Any]:
+    calibration = certified.calibration
+    return {
+        "threshold": in_json(calibration.threshold),
+        "alpha": calibration.alpha,
+        "method": calibration.method,
+        "kind": calibration.certificate.kind,
+        **certified.facts(),
+        "made_seconds": certified.made,
+    }

@@ -1,0 +1,197 @@
+"""The loopback engine: devices in one process, over a fake network that does what real ones do, on virtual time.
+
+Everything but the socket is the real thing: the same `Device`, the same frames, the same journal. The network loses,
+repeats, delays and reorders frames, falls into parts that heal, and devices freeze, crash and start again. All of it
+comes from one seed, so a schedule can be run again, step by step.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import heapq
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from conformesh.graph.network import Network
+from conformesh.peer.device import EVERYBODY, Device
+from conformesh.peer.journal import MemoryJournal
+
+Start = Callable[[int, MemoryJournal], Device]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """From `start` to `stop` nothing passes between the devices in `part` and the others."""
+
+    start: float
+    stop: float
+    part: frozenset[int]
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A device stands still from `start` to `stop`; if it crashes, only its journal is left, less `tear` bytes."""
+
+    device: int
+    start: float
+    stop: float
+    crash: bool = False
+    tear: int = 0
+
+
+@dataclass(frozen=True)
+class Faults:
+    """What goes wrong, in shares of frames and seconds of virtual time."""
+
+    loss: float = 0.0
+    duplication: float = 0.0
+    delay: tuple[float, float] = (0.001, 0.01)
+    cuts: tuple[Cut, ...] = ()
+    pauses: tuple[Pause, ...] = ()
+    late: dict[int, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, eq=False)
+class Played:
+    """How a schedule ended: every device as it was left, the virtual time, and a digest of all that was delivered."""
+
+    devices: list[Device]
+    seconds: float
+    trace: str
+    frames: int
+
+
+def play(network: Network, start: Start, faults: Faults, rng: np.random.Generator, limit: float = 600.0) -> Played:
+    """Run devices until all are over, or until virtual time is up, which is for the caller to judge."""
+    world = _World(network, start, faults, rng)
+    return world.run(limit)
+
+
+class _World:
+    """The queue of what happens next."""
+
+    def __init__(self, network: Network, start: Start, faults: Faults, rng: np.random.Generator) -> None:
+        self.network, self.make, self.faults, self.rng = network, start, faults, rng
+        self.journals = [MemoryJournal() for _ in range(network.devices)]
+        self.devices: list[Device | None] = [None] * network.devices
+        self.alive_from = [faults.late.get(k, 0.0) for k in range(network.devices)]
+        self.queue: list[tuple[float, int, Callable[[float], None]]] = []
+        self.order = itertools.count()
+        self.trace = hashlib.sha256()
+        self.delivered = 0
+        self.last: list[Device | None] = [None] * network.devices
+        self.ticking = [0] * network.devices
+
+    def run(self, limit: float) -> Played:
+        for k in range(self.network.devices):
+            self._at(self.alive_from[k], lambda now, k=k: self._boot(k, now))  # type: ignore[misc]
+        for pause in self.faults.pauses:
+            if pause.crash:
+                self._at(pause.start, lambda now, pause=pause: self._crash(pause))  # type: ignore[misc]
+                if pause.stop < limit:
+                    self._at(pause.stop, lambda now, pause=pause: self._boot(pause.device, now))  # type: ignore[misc]
+        now = 0.0
+        while self.queue and now <= limit:
+            now, _, happen = heapq.heappop(self.queue)
+            happen(now)
+            if all(device is not None and device.over for device in self.devices):
+                break
+        found = [device or last for device, last in zip(self.devices, self.last, strict=True)]
+        return Played([device for device in found if device is not None], now, self.trace.hexdigest(), self.delivered)
+
+    def _at(self, when: float, happen: Callable[[float], None]) -> None:
+        heapq.heappush(self.queue, (when, next(self.order), happen))
+
+    def _boot(self, k: int, now: float) -> None:
+        device = self.make(k, self.journals[k])
+        self.devices[k] = device
+        device.start(now)
+        self._flush(k, now)
+
+    def _crash(self, pause: Pause) -> None:
+        k = pause.device
+        self.last[k], self.devices[k] = self.devices[k], None
+        if pause.tear:
+            del self.journals[k].data[-min(pause.tear, len(self.journals[k].data)) :]
+
+    def _frozen_until(self, k: int, now: float) -> float:
+        ends = [p.stop for p in self.faults.pauses if p.device == k and not p.crash and p.start <= now < p.stop]
+        return max(ends, default=now)
+
+    def _deliver(self, sender: int, to: int, data: bytes, now: float) -> None:
+        later = self._frozen_until(to, now)
+        if later > now:  # it waits in the socket
+            self._at(later, lambda then: self._deliver(sender, to, data, then))
+            return
+        device = self.devices[to]
+        if device is None:
+            return
+        self.trace.update(f"{now:.9f} {sender} {to} ".encode() + data)
+        self.delivered += 1
+        device.receive(data, sender, now)
+        self._flush(to, now)
+
+    def _tick(self, k: int, ticket: int, now: float) -> None:
+        device = self.devices[k]
+        if device is None or ticket != self.ticking[k]:
+            return
+        later = self._frozen_until(k, now)
+        if later > now:
+            self._at(later, lambda then: self._tick(k, ticket, then))
+            return
+        device.tick(now)
+        self._flush(k, now)
+
+    def _flush(self, k: int, now: float) -> None:
+        """Put what a device says on the wire, and call it again when it asks to be."""
+        device = self.devices[k]
+        assert device is not None
+        for to, data in device.outbox():
+            for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
+                self._wire(k, j, data, now)
+        if not device.over:
+            self.ticking[k] += 1
+            ticket = self.ticking[k]
+            self._at(max(device.wake, now + 1e-6), lambda then: self._tick(k, ticket, then))
+
+    def _wire(self, sender: int, to: int, data: bytes, now: float) -> None:
+        cut = any(c.start <= now < c.stop and (sender in c.part) != (to in c.part) for c in self.faults.cuts)
+        draws = self.rng.random(2)
+        low, high = self.faults.delay
+        if cut or draws[0] < self.faults.loss:
+            return
+        for _ in range(2 if draws[1] < self.faults.duplication else 1):
+            arrival = now + low + (high - low) * float(self.rng.random()) ** 3
+            self._at(arrival, lambda then: self._deliver(sender, to, data, then))
+
+
+def drawn_faults(network: Network, rng: np.random.Generator, *, crashes: bool = True) -> Faults:
+    """Draw a schedule: loss to 30 %, duplication to 50 %, delays, cuts that heal, freezes, crashes, late starts."""
+    K = network.devices
+    span = 6.0
+    cuts = tuple(
+        Cut(start, start + float(rng.uniform(0.1, 2.0)), frozenset(np.flatnonzero(rng.random(K) < 0.5).tolist()))
+        for start in rng.uniform(0, span, rng.integers(0, 3)).tolist()
+    )
+    pauses: list[Pause] = []
+    for k in _some(rng, K, 3):
+        start = float(rng.uniform(0, span))
+        crash = crashes and bool(rng.random() < 0.6)
+        tear = int(rng.integers(0, 40)) if crash and rng.random() < 0.3 else 0
+        pauses.append(Pause(k, start, start + float(rng.uniform(0.05, 3.0)), crash, tear))
+    return Faults(
+        loss=float(rng.uniform(0, 0.3)),
+        duplication=float(rng.uniform(0, 0.5)),
+        delay=(0.0005, float(rng.choice([0.005, 0.05, 0.5]))),
+        cuts=cuts,
+        pauses=tuple(pauses),
+        late={k: float(rng.uniform(0, 3.0)) for k in _some(rng, K, 2)},
+    )
+
+
+def _some(rng: np.random.Generator, K: int, most: int) -> Sequence[int]:
+    chosen: list[int] = rng.choice(K, size=int(rng.integers(0, min(most, K) + 1)), replace=False).tolist()
+    return chosen

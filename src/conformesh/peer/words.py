@@ -1,0 +1,98 @@
+"""The bodies of frames that hold words, as JSON: what they may say, and what is refused.
+
+hello      {"agreement": {name: text}, "run": number, "lost": rows}     all that must match, before any number is sent
+ready      {"rows": rows}      who is known to agree with all its neighbours: data begins when everybody does
+finished   {"rows": rows}      who is known to have its result: it counts when everybody does
+failed     {"from": row, "why": text}      why there will be no threshold, and who found out
+
+Rows of devices are a hexadecimal number whose bit k stands for row k.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from conformesh.peer.frames import FrameError, pack_words, unpack_words
+
+MOST_RUNS = 2**48
+LONGEST = 1000  # characters of a reason
+
+
+class Hello(NamedTuple):
+    """What a device says of itself before it sends any number."""
+
+    agreement: Mapping[str, str]
+    run: int
+    lost: frozenset[int]
+
+    def pack(self) -> bytes:
+        """Return the body of a frame."""
+        return pack_words({"agreement": dict(self.agreement), "run": self.run, "lost": in_hex(self.lost)})
+
+    @classmethod
+    def of(cls, body: bytes, devices: int) -> Hello:
+        """Read a body, which may be anything."""
+        words = unpack_words(body)
+        agreement, run = words.get("agreement"), words.get("run")
+        if not isinstance(agreement, dict) or not all(isinstance(text, str) for text in agreement.values()):
+            raise FrameError("a hello without an agreement of texts")
+        if type(run) is not int or not 0 < run < MOST_RUNS:
+            raise FrameError("a hello with an impossible run")
+        return cls(agreement, run, rows_in(words.get("lost"), devices))
+
+
+class News(NamedTuple):
+    """Why there will be no threshold, in the words of the device that found out."""
+
+    origin: int
+    why: str
+
+    def pack(self) -> bytes:
+        """Return the body of a frame."""
+        return pack_words({"from": self.origin, "why": self.why[:LONGEST]})
+
+    @classmethod
+    def of(cls, body: bytes, devices: int) -> News:
+        """Read a body, which may be anything; the reason ends in logs and must not break their lines."""
+        words = unpack_words(body)
+        origin, why = words.get("from"), words.get("why")
+        if type(origin) is not int or not 0 <= origin < devices:
+            raise FrameError("a failure of a device outside the roster")
+        if not isinstance(why, str) or not 0 < len(why) <= LONGEST or not why.isprintable():
+            raise FrameError("a failure without a reason in words")
+        return cls(origin, why)
+
+
+def pack_rows(rows: Iterable[int]) -> bytes:
+    """Return the body of a ready or finished frame."""
+    return pack_words({"rows": in_hex(rows)})
+
+
+def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
+    """Return the rows in the body of a ready or finished frame."""
+    return rows_in(unpack_words(body).get("rows"), devices)
+
+
+def in_hex(rows: Iterable[int]) -> str:
+    """Return rows as text.
+
+    >>> in_hex({0, 1, 4})
+    '13'
+    """
+    return f"{sum(1 << k for k in rows):x}"
+
+
+def rows_in(text: Any, devices: int) -> frozenset[int]:
+    """Return the rows in a text that may be anything.
+
+    >>> sorted(rows_in("13", 5))
+    [0, 1, 4]
+    """
+    if not isinstance(text, str) or len(text) > devices // 4 + 1 or not re.fullmatch("[0-9a-f]+", text):
+        raise FrameError("rows that are no hexadecimal number")
+    number = int(text, 16)
+    if number >> devices:
+        raise FrameError("rows outside the roster")
+    return frozenset(k for k in range(devices) if number >> k & 1)

@@ -1,0 +1,1 @@
+"""How far a method may be from the truth, computed beforehand."""

@@ -1,0 +1,75 @@
+"""Start devices of a mesh for the loopback engine, and say how a schedule should and did end."""
+
+import hashlib
+
+import numpy as np
+
+from conformesh import Network
+from conformesh.calibrating import calibrate_batch
+from conformesh.methods import get_method, make_options
+from conformesh.peer import frames
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import drawn_faults, play
+from conformesh.peer.settings import Settings
+from conformesh.promises import exact_alpha
+from conformesh.protocols.joint import joint
+from conformesh.samples import Samples
+
+LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
+
+
+def starter(network, scores, method="e-dcp", alpha=0.1, settings=None, device=Device, **options):
+    """Return what starts a device of a row on a journal."""
+    chosen, entry, levels = make_options(method, options), get_method(method), (exact_alpha(alpha),)
+
+    def start(k, journal):
+        def make(net, row):
+            samples = Samples.of([scores[k]])
+            return joint(net, row, samples, lambda site, mine: entry.protocol(site, mine, levels, chosen))
+
+        digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
+        agreement = {"method": method, "alpha": str(alpha)}
+        return device(k, network, agreement, make, journal, settings or Settings(), scores=digest)
+
+    return start
+
+
+def drawn_scores(network, seed=0, low=5, high=40):
+    """Unequal normal scores."""
+    rng = np.random.default_rng(seed)
+    return [rng.normal(k / 5, size=rng.integers(low, high)) for k in range(network.devices)]
+
+
+def expected(network, scores, method="e-dcp", alpha=0.1, **options):
+    """Return the simulator's threshold of every device, as bytes."""
+    found = calibrate_batch(Samples.of(scores), network, [alpha], method, **options).outcome.thresholds[:, 0, 0]
+    return [x.tobytes() for x in found]
+
+
+def thresholds(devices):
+    """Return every device's threshold as bytes, None where it did not finish."""
+    return [d.result.thresholds[0, 0, 0].tobytes() if d.phase == "finished" else None for d in devices]
+
+
+def schedule(network, start, seed, key=7, limit=LIMIT):
+    """Play the schedule of a seed."""
+    rng = np.random.default_rng([key, seed])
+    faults = drawn_faults(network, rng)
+    return play(network, start, faults, rng, limit=limit)
+
+
+def without(network, lost):
+    """Return the network that is left without some rows."""
+    ids = network.ids
+    kept = [k for k in range(network.devices) if k not in lost]
+    pairs = [(ids[k], ids[j]) for k in kept for j in network.neighbours(k).tolist() if k < j and j not in lost]
+    return Network.from_pairs([ids[k] for k in kept], pairs)
+
+
+class Tapped(Device):
+    """A device that keeps the frames it sends."""
+
+    def outbox(self):
+        out = super().outbox()
+        self.said = [*getattr(self, "said", []), *(frames.decode(data) for _, data in out)]
+        return out

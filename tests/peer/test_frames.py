@@ -1,0 +1,216 @@
+import contextlib
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from conformesh.peer import frames
+from conformesh.peer.frames import (
+    CHECK,
+    HEADER,
+    KINDS,
+    MAGIC,
+    QUESTIONS,
+    SIZE,
+    TYPES,
+    VERSION,
+    Frame,
+    FrameError,
+    decode,
+    encode,
+    pack_array,
+    pack_words,
+    unpack_array,
+    unpack_words,
+)
+
+FIELDS = ("kind", "run", "sender", "round", "flags", "body")
+some_frames = st.builds(
+    Frame,
+    kind=st.sampled_from(list(KINDS)),
+    run=st.integers(0, 2**64 - 1),
+    sender=st.integers(0, 2**32 - 1),
+    round=st.integers(0, 2**32 - 1),
+    flags=st.integers(0, 2**16 - 1),
+    body=st.binary(max_size=60),
+)
+some_arrays = st.sampled_from(TYPES).flatmap(
+    lambda name: hnp.arrays(np.dtype(name), hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4))
+)
+EXAMPLE = Frame(2, 0x0123456789ABCDEF, 3, 7, 1, pack_array("sum", np.arange(3.0)))
+
+
+def fields(frame):
+    return tuple(getattr(frame, name) for name in FIELDS)
+
+
+def made(magic=MAGIC, version=VERSION, kind=2, length=None, body=b"", tail=b""):
+    """Bytes with a right checksum, whatever else is wrong."""
+    head = HEADER.pack(magic, version, kind, 0, 1, 2, 3, len(body) if length is None else length)
+    return head + CHECK.pack(zlib.crc32(body, zlib.crc32(head))) + body + tail
+
+
+@given(some_frames)
+def test_a_frame_comes_back(frame):
+    data = encode(frame)
+    assert len(data) == SIZE + len(frame.body)
+    assert fields(decode(data)) == fields(frame)
+    assert (frame.wants, frame.silent) == (bool(frame.flags & 1), bool(frame.flags & 2))
+
+
+@given(st.sampled_from(QUESTIONS), some_arrays)
+def test_an_array_comes_back_with_its_bits_type_and_shape(question, values):
+    asked, found = unpack_array(pack_array(question, values))
+    assert asked == question
+    assert (found.dtype, found.shape) == (values.dtype, values.shape)
+    assert found.tobytes() == values.tobytes()
+    assert found.flags.writeable
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("shape", [(), (0,), (3,), (2, 0), (2, 3), (2, 1, 3)])
+def test_every_type_and_shape(name, shape):
+    values = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(name)
+    for given_values in (values, values.astype(values.dtype.newbyteorder(">")), np.asfortranarray(values)):
+        if given_values.shape != shape:
+            continue  # asfortranarray makes a row of a single number
+        _, found = unpack_array(pack_array("max", given_values))
+        assert (found.dtype, found.shape) == (values.dtype, shape)
+        assert np.array_equal(found, values)
+
+
+@pytest.mark.parametrize("values", [np.array(["a"]), np.array([1j]), np.array([None]), np.zeros(2, "M8[s]")])
+def test_only_numbers_travel(values):
+    with pytest.raises(TypeError):
+        pack_array("sum", values)
+
+
+def test_the_layout_is_as_written():
+    data = encode(EXAMPLE)
+    assert data[:8] == b"cfmh" + bytes([1, 2, 1, 0])
+    assert struct.unpack("<QIII", data[8:28]) == (0x0123456789ABCDEF, 3, 7, len(EXAMPLE.body))
+    assert struct.unpack("<I", data[28:32]) == (zlib.crc32(data[:28] + data[32:]),)
+    assert data[32:40] == bytes([1, 3, 1, 0, 3, 0, 0, 0])
+    assert data[40:] == np.arange(3.0).astype("<f8").tobytes()
+
+
+def test_every_truncation_is_refused():
+    data = encode(EXAMPLE)
+    for cut in range(len(data)):
+        with pytest.raises(FrameError):
+            decode(data[:cut])
+
+
+def test_every_changed_byte_is_refused():
+    data = encode(EXAMPLE)
+    for at in range(len(data)):
+        for value in set(range(256)) - {data[at]}:
+            changed = data[:at] + bytes([value]) + data[at + 1 :]
+            with pytest.raises(FrameError):
+                decode(changed)
+
+
+@given(some_frames, st.binary(min_size=1, max_size=40))
+def test_bytes_behind_a_frame_are_refused(frame, tail):
+    with pytest.raises(FrameError):
+        decode(encode(frame) + tail)
+
+
+def test_too_much_is_refused_on_both_sides(monkeypatch):
+    data = encode(EXAMPLE)
+    monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body) - 1)
+    with pytest.raises(FrameError, match="fewer"):
+        encode(EXAMPLE)
+    with pytest.raises(FrameError, match="announced"):
+        decode(data)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "words"),
+    [
+        ({"magic": b"cfmi"}, "magic"),
+        ({"version": 0}, "version 0"),
+        ({"version": 2}, "version 2"),
+        ({"kind": 0}, "kind of frame 0"),
+        ({"kind": 6}, "kind of frame 6"),
+        ({"length": 1}, "announced"),
+        ({"length": 2**32 - 1}, "announced"),
+        ({"body": b"abc", "length": 2}, "announced"),
+        ({"tail": b"x"}, "announced"),
+    ],
+)
+def test_what_is_wrong_with_a_header_is_said(wrong, words):
+    assert fields(decode(made())) == (2, 1, 2, 3, 0, b"")
+    with pytest.raises(FrameError, match=words):
+        decode(made(**wrong))
+
+
+@settings(max_examples=2000)
+@given(st.binary(max_size=80), st.booleans())
+def test_random_bytes_raise_nothing_else(data, disguised):
+    for read in (decode, unpack_array, unpack_words):
+        with contextlib.suppress(FrameError):
+            read(made(body=data) if disguised and read is decode else data)
+
+
+@settings(max_examples=2000)
+@given(st.binary(min_size=4, max_size=4), st.lists(st.integers(0, 2**32 - 1), max_size=9), st.binary(max_size=32))
+def test_random_arrays_raise_nothing_else(head, shape, rest):
+    head = bytes([head[0] % 6, head[1] % 14, head[2] % 10, head[3] % 2])
+    try:
+        _, values = unpack_array(head + struct.pack(f"<{len(shape)}I", *shape) + rest)
+    except FrameError:
+        return
+    assert values.nbytes <= len(rest) + 4 * len(shape)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        bytes([1, 3, 1]),
+        bytes([0, 3, 0, 0]) + bytes(8),
+        bytes([5, 3, 0, 0]) + bytes(8),
+        bytes([1, 0, 0, 0]) + bytes(8),
+        bytes([1, 13, 0, 0]) + bytes(8),
+        bytes([1, 3, 9, 0]) + bytes(36),
+        bytes([1, 3, 0, 1]) + bytes(8),
+        bytes([1, 3, 2, 0]) + bytes(7),
+        bytes([1, 3, 1, 0]) + struct.pack("<I", 2) + bytes(8),
+        bytes([1, 3, 1, 0]) + struct.pack("<I", 2**32 - 1) + bytes(8),
+        bytes([1, 3, 1, 0]) + struct.pack("<I", 0) + bytes(8),
+        bytes([1, 3, 3, 0]) + struct.pack("<3I", 2**31, 2**31, 2**31) + bytes(8),
+        bytes([1, 3, 8, 0]) + struct.pack("<8I", *[2**32 - 1] * 8) + bytes(8),
+        bytes([1, 3, 0, 0]) + bytes(16),
+    ],
+)
+def test_a_body_that_lies_about_itself_is_refused(body):
+    with pytest.raises(FrameError):
+        unpack_array(body)
+
+
+def test_an_empty_array_of_an_enormous_shape_costs_nothing():
+    """Zero times anything is zero bytes; what comes of it must be a refusal or an empty array."""
+    for shape in ((0, 2**32 - 1), (2**32 - 1, 0), (2**32 - 1, 2**32 - 1, 0), (0, *[2**32 - 1] * 7)):
+        body = bytes([1, 3, len(shape), 0]) + struct.pack(f"<{len(shape)}I", *shape)
+        try:
+            _, values = unpack_array(body)
+        except FrameError:
+            continue
+        assert values.size == 0
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b"1", b"null", b"\xff\xfe", b"[" * 100_000, b'{"a": 1}x'])
+def test_words_that_are_no_object_are_refused(body):
+    with pytest.raises(FrameError):
+        unpack_words(body)
+
+
+def test_words_come_back_and_do_not_depend_on_their_order():
+    words = {"b": [1, 2], "a": "ä"}
+    assert unpack_words(pack_words(words)) == words
+    assert pack_words(words) == pack_words(dict(reversed(words.items())))

@@ -1,0 +1,204 @@
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.peer.frames import DATA
+from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.loopback import Faults, Pause, play
+from conformesh.peer.settings import Settings
+from tests.peer.devices import (
+    LIMIT,
+    Tapped,
+    drawn_scores,
+    expected,
+    schedule,
+    starter,
+    thresholds,
+    without,
+)
+
+FOREVER = 1e9
+GRAPHS = [Network.complete(4), Network.chain(6), Network.star(5), Network.torus(3, 3)]
+
+
+def wrong(network, seeds, method="e-dcp", **options):
+    """Return the seeds whose schedule ends otherwise than in the simulator."""
+    scores = drawn_scores(network)
+    start, right = starter(network, scores, method, **options), expected(network, scores, method, **options)
+    bad = {}
+    for seed in seeds:
+        played = schedule(network, start, seed)
+        if thresholds(played.devices) != right:
+            bad[seed] = [(d.phase, d.round, str(d.error)) for d in played.devices]
+    return bad
+
+
+@pytest.mark.parametrize(
+    ("graph", "chunk"), [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0), (1, 1), (2, 0), (2, 1), (2, 2), (3, 0)]
+)
+def test_a_hundred_schedules_end_with_the_simulators_thresholds(graph, chunk):
+    assert wrong(GRAPHS[graph], range(100 * chunk, 100 * chunk + 100)) == {}
+
+
+@pytest.mark.parametrize("method", ["h-dcp", "q-dcp"])
+@pytest.mark.parametrize("graph", range(3))
+def test_schedules_of_the_iterative_methods(method, graph):
+    assert wrong(GRAPHS[graph], range(20), method, rounds=20) == {}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("graph", range(4))
+@pytest.mark.parametrize("chunk", range(25))
+def test_ten_thousand_schedules(graph, chunk):
+    assert wrong(GRAPHS[graph], range(1000 + 100 * chunk, 1100 + 100 * chunk)) == {}
+
+
+def test_a_seed_is_a_schedule():
+    network = Network.chain(4)
+    start = starter(network, drawn_scores(network))
+    traces = [schedule(network, start, seed).trace for seed in (3, 3, 4)]
+    assert traces[0] == traces[1] != traces[2]
+
+
+def test_everybody_waits_for_a_late_starter():
+    network = Network.star(5)
+    scores = drawn_scores(network)
+    played = play(network, starter(network, scores), Faults(late={3: 20.0}), np.random.default_rng(0))
+    assert thresholds(played.devices) == expected(network, scores)
+    assert played.seconds > 20
+
+
+def killed(network, rows, settings, at=0.04, loss=0.0, seed=0):
+    faults = Faults(loss=loss, pauses=tuple(Pause(k, at, FOREVER, crash=True) for k in rows))
+    scores = drawn_scores(network)
+    start = starter(network, scores, settings=settings)
+    return play(network, start, faults, np.random.default_rng(seed), limit=LIMIT), scores
+
+
+@pytest.mark.parametrize("at", [0.0005, 0.02, 0.04])
+@pytest.mark.parametrize(("network", "row"), [(Network.torus(3, 3), 4), (Network.chain(6), 0), (Network.star(5), 0)])
+def test_a_device_killed_for_good_is_named_by_all_others(network, row, at):
+    settings = Settings(patience=4.0)
+    played, _ = killed(network, [row], settings, at=at)
+    for k, device in enumerate(played.devices):
+        if k != row:
+            assert device.phase == "failed"
+            assert str(device.error).startswith(f"{network.ids[row]} has not ")
+            assert device.result is None
+            assert device._stopped_at <= at + settings.patience + 5
+    assert played.seconds <= at + settings.patience + settings.linger + 5
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_the_news_of_a_loss_survives_lost_frames(seed):
+    network = Network.torus(3, 3)
+    played, _ = killed(network, [4], Settings(patience=6.0), loss=0.2, seed=seed)
+    for k, device in enumerate(played.devices):
+        if k != 4:
+            assert device.phase == "failed"
+            assert str(device.error).startswith(f"{network.ids[4]} has not ")
+
+
+@pytest.mark.parametrize("at", [0.0005, 0.02, 0.04])
+@pytest.mark.parametrize(
+    ("network", "rows"),
+    [
+        (Network.torus(3, 3), [4]),
+        (Network.torus(3, 3), [0, 8]),
+        (Network.chain(6), [5]),
+        (Network.complete(4), [1, 2]),
+        (Network.star(5), [4]),
+    ],
+)
+def test_survivors_go_on_with_the_threshold_of_the_smaller_network(network, rows, at):
+    played, scores = killed(network, rows, Settings(patience=3.0, on_lost="continue"), at=at)
+    kept = [k for k in range(network.devices) if k not in rows]
+    left = [played.devices[k] for k in kept]
+    assert thresholds(left) == expected(without(network, rows), [scores[k] for k in kept])
+    assert {device.survivors for device in left} == {tuple(kept)}
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_survivors_go_on_over_a_bad_network(seed):
+    network, rows = Network.torus(3, 3), [2]
+    settings = Settings(patience=6.0, on_lost="continue")
+    played, scores = killed(network, rows, settings, loss=0.2, seed=seed)
+    kept = [k for k in range(network.devices) if k not in rows]
+    left = [played.devices[k] for k in kept]
+    assert thresholds(left) == expected(without(network, rows), [scores[k] for k in kept])
+
+
+@pytest.mark.parametrize("loss", [0.0, 0.2])
+def test_a_loss_that_cuts_the_network_ends_it_for_everybody(loss):
+    network = Network.chain(5)
+    settings = Settings(patience=4.0, on_lost="continue")
+    played, _ = killed(network, [2], settings, loss=loss)
+    for k in (0, 1, 3, 4):
+        assert played.devices[k].phase == "failed"
+        assert str(played.devices[k].error).startswith(f"without {network.ids[2]} the network falls into parts")
+        assert played.devices[k]._stopped_at <= 0.04 + settings.patience + 5
+
+
+def disagreeing(network, odd, seed=0, settings=None, **faults):
+    scores = drawn_scores(network)
+    starts = [starter(network, scores, alpha=alpha, device=Tapped, settings=settings) for alpha in (0.1, 0.2)]
+    rng = np.random.default_rng(seed)
+    return play(network, lambda k, j: starts[k == odd](k, j), Faults(**faults), rng, limit=LIMIT)
+
+
+@pytest.mark.parametrize("on_lost", ["fail", "continue"])
+@pytest.mark.parametrize("loss", [0.0, 0.3])
+@pytest.mark.parametrize("network", [Network.chain(2), Network.chain(6), Network.star(5), Network.complete(4)])
+def test_one_that_does_not_agree_ends_everybody_before_any_number_is_sent(network, loss, on_lost):
+    """Also the devices far from it, and also where a single hello is lost."""
+    for seed in range(6 if loss else 1):
+        settings = Settings(patience=8.0, on_lost=on_lost)
+        played = disagreeing(network, odd=0, seed=seed, settings=settings, loss=loss)
+        for device in played.devices:
+            assert device.phase == "failed"
+            for word in ("do not agree", "alpha", f"'0.2' at {network.ids[0]}", "'0.1' at"):
+                assert word in str(device.error)
+            assert not [frame for frame in device.said if frame.kind == DATA]
+
+
+def test_devices_that_have_failed_do_not_answer_each_other_for_ever():
+    network = Network.complete(4)
+    played = disagreeing(network, odd=0, duplication=0.5, delay=(0.0001, 0.001))
+    assert played.frames < 2000
+
+
+def test_a_device_that_failed_asks_for_the_next_run():
+    """News of an old failure must not end the next attempt."""
+    network, journals = Network.chain(3), [MemoryJournal() for _ in range(3)]
+    scores, rng = drawn_scores(network), np.random.default_rng(0)
+    starts = [starter(network, scores, alpha=alpha) for alpha in (0.1, 0.2)]
+    first = play(network, lambda k, _: starts[k == 0](k, journals[k]), Faults(), rng)
+    assert {device.phase for device in first.devices} == {"failed"}
+    again = play(network, lambda k, _: starts[0](k, journals[k]), Faults(), rng)
+    assert thresholds(again.devices) == expected(network, scores)
+    assert {device.number for device in again.devices} == {2}
+
+
+def test_a_journal_of_other_scores_leads_to_a_new_run():
+    network = Network.chain(4)
+    old, rng = drawn_scores(network), np.random.default_rng(0)
+    journals = [MemoryJournal() for _ in range(4)]
+    first = starter(network, old)
+    half = play(network, lambda k, _: first(k, journals[k]), Faults(), rng, limit=0.1)
+    assert {d.phase for d in half.devices} == {"running"}
+    new = [scores + 1 if k == 2 else scores for k, scores in enumerate(old)]
+    second = starter(network, new)
+    played = play(network, lambda k, _: second(k, journals[k]), Faults(), rng)
+    assert thresholds(played.devices) == expected(network, new) != expected(network, old)
+    assert {d.number for d in played.devices} == {2}
+
+
+def test_a_journal_of_the_same_scores_goes_on_in_the_same_run():
+    network = Network.chain(4)
+    scores, rng = drawn_scores(network), np.random.default_rng(0)
+    journals = [MemoryJournal() for _ in range(4)]
+    start = starter(network, scores)
+    play(network, lambda k, _: start(k, journals[k]), Faults(), rng, limit=0.1)
+    played = play(network, lambda k, _: start(k, journals[k]), Faults(), rng)
+    assert thresholds(played.devices) == expected(network, scores)
+    assert {d.number for d in played.devices} == {1}

@@ -1,0 +1,329 @@
+"""Every safeguard of a device, switched off on purpose: some schedule must notice, or the schedules are worth little."""  # noqa: E501
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.engines import Simulator
+from conformesh.peer import frames
+from conformesh.peer.combine import answer
+from conformesh.peer.device import Device
+from conformesh.peer.frames import DATA, HELLO, READY, WANT, Frame
+from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.loopback import Faults, Pause, drawn_faults, play
+from conformesh.peer.memory import ENDED
+from conformesh.peer.settings import Settings
+from conformesh.peer.words import Hello, pack_rows
+from conformesh.protocols.messages import Max, Sum
+from tests.peer.devices import drawn_scores, expected, schedule, starter, thresholds
+
+SEEDS = range(12)
+
+
+class IgnoresRounds(Device):
+    def _on_data(self, frame):
+        super()._on_data(frame._replace(round=self.round) if self.phase == "running" else frame)
+
+
+class IgnoresRuns(Device):
+    def _same_run(self, frame):
+        super()._same_run(frame._replace(run=self.run))
+
+
+class KeepsNoJournal(Device):
+    def _remember(self):
+        pass
+
+
+class WritesAfterSpeaking(Device):
+    """The last record is not written yet when the device crashes."""
+
+    def _remember(self):
+        kept, later = self.journal, MemoryJournal()
+        self.journal = later
+        super()._remember()
+        self.journal = kept
+        if hasattr(self, "_late"):
+            kept.append(self._late)
+        (self._late,) = later.records()
+
+
+class NeverHelps(Device):
+    def _help(self, frame):
+        pass
+
+
+class AddsInOrderOfArrival(Device):
+    def _answer(self):
+        order = list(self._heard)
+        weights = self._message.weights
+        if weights is not None:
+            weights = weights[[self._linked.index(j) for j in order]]
+        self._advance(answer(replace(self._message, weights=weights), self.row, dict(enumerate(self._heard.values()))))
+
+
+class KeepsOneFrame(Device):
+    def _advance(self, given):
+        super()._advance(given)
+        self._mine = {self.round: self._mine[self.round]} if self.round in self._mine else {}
+
+
+class CountsFrames(Device):
+    _count = 0
+
+    def _advance(self, given):
+        self._count = 0
+        super()._advance(given)
+
+    def _hear(self, frame):
+        if self.phase != "running" or frame.round != self.round:
+            return
+        self._heard[frame.sender] = self._value(frame)
+        self._bodies[frame.sender] = (0, frame.body)
+        self._count += 1
+        if self._count >= len(self._talking):
+            self._remember()
+            self._answer()
+            self._speak()
+
+
+class LeavesAtOnce(Device):
+    def _call_done(self):
+        self.phase, self._stopped_at = "finished", self.now
+        self.journal.append(ENDED)
+
+    def receive(self, data, sender, now):
+        if self.phase != "finished":
+            super().receive(data, sender, now)
+
+
+class AgreesWithEverybody(Device):
+    def _digest(self):
+        return self.number
+
+    def _on_hello(self, frame):
+        theirs = Hello.of(frame.body, self.full.devices)
+        super()._on_hello(frame._replace(body=theirs._replace(agreement=self.agreement).pack()))
+
+
+class CountsSilenceInTheRound(Device):
+    _since = 0.0
+
+    def _advance(self, given):
+        super()._advance(given)
+        self._since = self.now
+
+    def tick(self, now):
+        self.now = max(self.now, now)
+        late = self.phase == "running" and self.now - self._since > self.settings.patience
+        gone = [j for j in self._talking if late and j not in self._heard]
+        if gone:
+            self._lose(gone)
+
+
+class TakesAnything(Device):
+    def _value(self, frame):
+        return frames.unpack_array(frame.body)[1]
+
+
+def goes_wrong(play_one, right):
+    """Whether a schedule ends otherwise than it should: other thresholds, a failure, a hang or an exception."""
+    try:
+        return thresholds(play_one().devices) != right
+    except Exception:  # a bug may break anything
+        return True
+
+
+@pytest.mark.parametrize("bug", [IgnoresRounds, NeverHelps, KeepsOneFrame, CountsFrames, LeavesAtOnce])
+@pytest.mark.parametrize("network", [Network.complete(4), Network.chain(4)])
+def test_schedules_notice(bug, network):
+    scores = drawn_scores(network)
+    right = expected(network, scores)
+    sound, broken = (starter(network, scores, device=kind) for kind in (Device, bug))
+    noticed = [s for s in SEEDS if goes_wrong(lambda s=s: schedule(network, broken, s, limit=60), right)]
+    assert noticed
+    assert not [s for s in noticed if goes_wrong(lambda s=s: schedule(network, sound, s), right)]
+
+
+def rescored(kind, seed):
+    """Device 1 crashes early and comes back with other scores."""
+    network, rng = Network.chain(4), np.random.default_rng([11, seed])
+    old = drawn_scores(network)
+    new = [scores + 3 if k == 1 else scores for k, scores in enumerate(old)]
+    first, second = (starter(network, scores, device=kind) for scores in (old, new))
+    crash = float(rng.uniform(1.0, 1.4))
+    faults = Faults(loss=0.1, duplication=0.3, delay=(0.001, 0.05), pauses=(Pause(1, crash, crash + 0.3, crash=True),))
+    boots = []
+
+    def start(k, journal):
+        boots.append(k)
+        return (second if boots.count(1) > 1 else first)(k, journal)
+
+    return play(network, start, faults, rng, limit=60), new
+
+
+def test_schedules_notice_frames_of_other_runs():
+    right = expected(Network.chain(4), rescored(Device, 0)[1])
+    sound = [rescored(Device, s)[0].devices for s in SEEDS]
+    assert all(thresholds(devices) == right for devices in sound)
+    assert {device.number for devices in sound for device in devices} == {2}
+    broken = [rescored(IgnoresRuns, s)[0].devices for s in SEEDS]
+    assert any(thresholds(devices) != right or max(d.number for d in devices) > 2 for devices in broken)
+
+
+def test_numbers_of_another_run_are_refused():
+    for kind, taken in ((Device, 0), (IgnoresRuns, 1)):
+        device = hand_fed(kind)
+        frame = Frame(DATA, device.run ^ 1, 0, 1, 0, frames.pack_array("max", np.full(2, 9)))
+        device.receive(frames.encode(frame), 0, 0.2)
+        assert len(device._heard) == taken
+
+
+def early_crash(kind, seed):
+    network, rng = Network.chain(4), np.random.default_rng([12, seed])
+    crash = float(rng.uniform(0.6, 1.0))
+    faults = Faults(loss=0.1, delay=(0.001, 0.03), pauses=(Pause(1, crash, crash + 0.4, crash=True),))
+    return play(network, starter(network, drawn_scores(network), device=kind), faults, rng, limit=60)
+
+
+@pytest.mark.parametrize("bug", [KeepsNoJournal, WritesAfterSpeaking])
+def test_schedules_notice_a_journal_that_is_not_kept(bug):
+    """A protocol is deterministic, so what is left of the run is thrown away: a second run, and that is noticed."""
+    right = expected(Network.chain(4), drawn_scores(Network.chain(4)))
+    sound = [early_crash(Device, s) for s in SEEDS]
+    assert all(thresholds(played.devices) == right for played in sound)
+    assert {device.number for played in sound for device in played.devices} == {1}
+    broken = [early_crash(bug, s) for s in SEEDS]
+    assert max(device.number for played in broken for device in played.devices) > 1
+
+
+def averaging(network, x, rounds=8):
+    """Add up neighbours' floats, whose order shows in the last bits."""
+
+    def protocol(values, weights):
+        for _ in range(rounds):
+            values = 0.2 * values + (yield Sum(values, weights))
+        return values
+
+    weights = np.random.default_rng(2).uniform(0.1, 0.2, len(network.indices))
+
+    def mine(net, row):
+        return protocol(x[[row]], weights[net.indptr[row] : net.indptr[row + 1]])
+
+    return mine, Simulator(network).run(protocol(x, weights))[0]
+
+
+def test_schedules_notice_sums_in_order_of_arrival():
+    network = Network.torus(3, 3)
+    make, right = averaging(network, np.random.default_rng(1).normal(size=(9, 3)))
+
+    def ends(kind, seed):
+        rng = np.random.default_rng([13, seed])
+        faults = drawn_faults(network, rng, crashes=False)
+        devices = play(network, lambda k, j: kind(k, network, {}, make, j), faults, rng, limit=60).devices
+        return [device.result.tobytes() for device in devices]
+
+    want = [right[[k]].tobytes() for k in range(9)]
+    assert all(ends(Device, s) == want for s in range(10))
+    assert any(ends(AddsInOrderOfArrival, s) != want for s in range(10))
+
+
+def mixed(kind):
+    network = Network.chain(2)
+    scores = drawn_scores(network)
+    starts = [starter(network, scores, alpha=alpha, device=kind) for alpha in (0.1, 0.4)]
+    return play(network, lambda k, j: starts[k](k, j), Faults(), np.random.default_rng(0), limit=60).devices
+
+
+def test_a_difference_is_noticed():
+    assert [device.phase for device in mixed(Device)] == ["failed", "failed"]
+    assert "failed" not in [device.phase for device in mixed(AgreesWithEverybody)]
+
+
+def hand_fed(kind, **settings):
+    """The middle of a chain of three, in round 1, with hand-made neighbours."""
+
+    def make(net, row):
+        yield Max(np.zeros((1, 2), dtype=np.int64))
+
+    device = kind(1, Network.chain(3), {}, make, MemoryJournal(), Settings(**settings))
+    device.start(0.0)
+    for j in (0, 2):
+        device.receive(frames.encode(hello(device, j)), j, 0.1)
+        ready = Frame(READY, device.run, j, 0, 0, pack_rows({j}))
+        device.receive(frames.encode(ready), j, 0.1)
+    assert (device.phase, device.round) == ("running", 1)
+    device.outbox()
+    return device
+
+
+def hello(device, sender, flags=0):
+    return Frame(HELLO, 0, sender, 0, flags, Hello(device.agreement, 1, frozenset()).pack())
+
+
+def test_a_neighbour_that_waits_itself_is_not_lost():
+    """It says hello again and again, so it lives, but cannot go on: somebody behind it is slow."""
+    found = {}
+    for kind in (Device, CountsSilenceInTheRound):
+        device = hand_fed(kind, patience=3.0, on_lost="continue")
+        for step in range(1, 60):
+            now = 0.1 + 0.2 * step
+            for j in (0, 2):
+                device.receive(frames.encode(hello(device, j, WANT)), j, now)
+            device.tick(now)
+        found[kind] = device.survivors, device.phase
+    assert found[Device] == ((0, 1, 2), "running")
+    assert found[CountsSilenceInTheRound] != found[Device]
+
+
+@pytest.mark.parametrize(
+    ("question", "values"),
+    [
+        ("max", np.zeros(2)),
+        ("max", np.zeros(2, dtype=np.int32)),
+        ("max", np.zeros(3, dtype=np.int64)),
+        ("max", np.zeros((2, 1), dtype=np.int64)),
+        ("max", np.int64(0)),
+        ("sum", np.zeros(2, dtype=np.int64)),
+        ("min", np.zeros(2, dtype=np.int64)),
+        ("each", np.zeros(2, dtype=np.int64)),
+    ],
+)
+def test_numbers_of_another_type_shape_or_question_are_refused(question, values):
+    for kind, taken in ((Device, 0), (TakesAnything, 1)):
+        device = hand_fed(kind)
+        frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array(question, np.asarray(values)))
+        device.receive(frames.encode(frame), 0, 0.2)
+        assert len(device._heard) == taken
+        assert device.counts.refused.total() == 1 - taken
+
+
+def test_silence_is_refused_where_everybody_speaks():
+    device = hand_fed(Device)
+    body = frames.pack_array("max", np.empty(0, dtype=np.uint8))
+    device.receive(frames.encode(Frame(DATA, device.run, 0, 1, frames.SILENT, body)), 0, 0.2)
+    assert device.counts.refused.total() == 1
+    assert device._heard == {}
+
+
+@pytest.mark.parametrize(
+    ("sender", "changes"),
+    [(0, {"run": 5}), (0, {"sender": 2}), (0, {"sender": 77}), (1, {"sender": 1}), (7, {"sender": 7})],
+)
+def test_strangers_and_other_runs_are_refused_and_change_nothing(sender, changes):
+    device = hand_fed(Device)
+    frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
+    device.receive(frames.encode(frame._replace(**changes)), sender, 0.2)
+    assert device.counts.refused.total() == 1
+    assert device._heard == {}
+    assert device.outbox() == []
+
+
+def test_a_repetition_counts_once():
+    device = hand_fed(Device)
+    for _ in range(5):
+        frame = Frame(DATA, device.run, 0, 1, 0, frames.pack_array("max", np.zeros(2, dtype=np.int64)))
+        device.receive(frames.encode(frame), 0, 0.2)
+    assert (device.round, device.phase, set(device._heard)) == (1, "running", {0})
