@@ -1,11 +1,13 @@
 """Bad requests, broken clients and many clients at once: the service says why, or goes on."""
 
+import contextlib
 import json
 import threading
+import time
 
 import pytest
 
-from conformesh.mesh.http.handler import LARGEST_BODY
+from conformesh.mesh.http.interface import LARGEST_BODY
 
 from .nodes import JSON, ask, asked, calibration, serving, state, talk
 
@@ -194,8 +196,7 @@ def test_thirty_two_threads_at_once(where):
     assert problems == []
 
 
-def test_the_place_too_many_is_told_to_come_back(monkeypatch):
-    monkeypatch.setattr("conformesh.mesh.http.server.WAIT_FOR_A_PLACE", 0.01)
+def test_the_task_too_many_is_told_to_come_back_and_questions_are_answered():
     inside, leave = threading.Event(), threading.Event()
 
     def hold():
@@ -206,8 +207,110 @@ def test_the_place_too_many_is_told_to_come_back(monkeypatch):
         first = threading.Thread(target=asked, args=(service, "POST", "/recalibrate"))
         first.start()
         assert inside.wait(10)
-        assert b"answering 1 programs already" in talk(service, b"")
+        status, headers, text = ask(service, "POST", "/recalibrate")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "at work for 1 programs already" in json.loads(text)["error"]
+        assert asked(service, "GET", "/health")[0] == 200
         leave.set()
         first.join()
-        monkeypatch.setattr("conformesh.mesh.http.server.WAIT_FOR_A_PLACE", 10.0)
-        assert asked(service, "GET", "/threshold")[0] == 200
+        assert asked(service, "POST", "/recalibrate")[0] == 202
+
+
+def silent_and_slow(service, stack, silent, slow):
+    """Connect so many programs that say nothing, and so many that send one byte a second; all stay until the end."""
+    links = [stack.enter_context(service.address.new_socket()) for _ in range(silent + slow)]
+    for link in links:
+        link.connect(service.address.target())
+    over = threading.Event()
+    dripping = links[silent:]
+
+    def drip():
+        for byte in b"GET /health HTTP/1.1" + b"x" * 1000:
+            for link in dripping:
+                with contextlib.suppress(OSError):
+                    link.send(bytes([byte]))
+            if over.wait(1.0):
+                return
+
+    thread = threading.Thread(target=drip)
+    thread.start()
+    stack.callback(thread.join)
+    stack.callback(over.set)
+    return links
+
+
+@pytest.mark.parametrize("silent", [200, 300])
+def test_silent_and_slow_programs_keep_nobody_waiting(where, silent):
+    """The fastest of a few answers, so that a busy machine does not decide; before, all places were taken for 10 s."""
+    with serving(where=where) as service, contextlib.ExitStack() as stack:
+        silent_and_slow(service, stack, silent, 40)
+        for path in ("/health", "/metrics"):
+            seconds = []
+            for _ in range(5):
+                begun = time.monotonic()
+                assert ask(service, "GET", path)[0] == 200
+                seconds.append(time.monotonic() - begun)
+            assert min(seconds) < 0.1
+
+
+def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
+    with serving(most=3) as service, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(service.address.new_socket()) for _ in range(3)]
+        for link in links:
+            link.settimeout(10)
+            link.connect(service.address.target())
+        head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n"
+        links[0].sendall(head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
+        assert links[0].recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it was heard, so the second is the silent one
+        assert asked(service, "GET", "/health")[0] == 200
+        assert links[1].recv(1) == b""
+        links[0].sendall(b"{}")
+        assert links[0].recv(12) == b"HTTP/1.1 400"
+
+
+@pytest.mark.parametrize(
+    ("length", "status"), [(None, 100), (LARGEST_BODY + 1, 413), (10**30, 413), (-1, 400)], ids=str
+)
+def test_a_program_that_asks_before_it_sends_is_told(where, length, status):
+    body = (TABLE % "[[1.0, 0.0]]").encode()
+    head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n"
+    with serving(where=where) as service, service.address.new_socket() as link:
+        link.settimeout(10)
+        link.connect(service.address.target())
+        link.sendall(head + b"Content-Length: %d\r\n\r\n" % (len(body) if length is None else length))
+        assert link.recv(12) == b"HTTP/1.1 %d" % status
+        if status == 100:
+            link.sendall(body)
+            answer = b"".join(iter(lambda: link.recv(65536), b""))
+            assert b"HTTP/1.1 200 OK" in answer
+
+
+def test_a_post_without_a_length_has_no_body():
+    with serving() as service:
+        head = b"POST /predict HTTP/1.1\r\nHost: localhost\r\n\r\n"
+        assert b" 400 " in talk(service, head)
+
+
+def test_a_request_in_single_bytes_is_the_same_request():
+    raw = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 32\r\n\r\n"
+    body = b'{"probabilities": [[1.0, 0.0]]} '
+    with serving() as service, service.address.new_socket() as link:
+        link.settimeout(10)
+        link.connect(service.address.target())
+        for byte in raw + body:
+            link.sendall(bytes([byte]))
+        assert b'"sets": [[0]]' in b"".join(iter(lambda: link.recv(65536), b""))
+
+
+def test_a_slow_reader_of_a_large_answer_gets_all_of_it():
+    rows = 60_000
+    body = json.dumps({"probabilities": [[0.5, 0.5]] * rows}).encode()
+    head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body)
+    with serving() as service, service.address.new_socket() as link:
+        link.settimeout(20)
+        link.connect(service.address.target())
+        link.sendall(head + body)
+        answer = link.recv(1000)
+        assert asked(service, "GET", "/health")[0] == 200  # meanwhile
+        answer += b"".join(iter(lambda: link.recv(65536), b""))
+        assert len(json.loads(answer.partition(b"\r\n\r\n")[2])["sets"]) == rows

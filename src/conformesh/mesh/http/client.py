@@ -15,6 +15,17 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from conformesh.mesh.http.address import Address, find
+from conformesh.mesh.http.interface import (
+    CALIBRATION,
+    HEALTH,
+    JSON,
+    METRICS,
+    PREDICT,
+    RECALIBRATE,
+    STATUS,
+    THRESHOLD,
+    VERBS,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -64,7 +75,7 @@ class Client:
 
     def threshold(self) -> float:
         """Return the certified threshold, which may be inf."""
-        return float(self._ask("GET", "/threshold")["threshold"])
+        return float(self._ask(THRESHOLD)["threshold"])
 
     def certificate(self) -> Certificate:
         """Return why the threshold may be trusted."""
@@ -74,7 +85,7 @@ class Client:
         """Return the whole certified result, to predict with where the node is not at hand."""
         from conformesh.result.calibration import Calibration
 
-        return Calibration.from_dict(self._ask("GET", "/calibration")["calibration"], f"the node at {self._address}")
+        return Calibration.from_dict(self._ask(CALIBRATION)["calibration"], f"the node at {self._address}")
 
     def predict(self, outputs: ArrayLike, *, score: str | Mapping[str, Any] | None = None) -> NDArray[Any]:
         """Return prediction sets (rows x labels, boolean) or intervals (rows x 2), as `Calibration.predict` does.
@@ -100,7 +111,7 @@ class Client:
         request: dict[str, Any] = {"outputs": _in_json(table)}
         if score is not None:
             request["score"] = score if isinstance(score, str) else dict(score)
-        answer = self._ask("POST", "/predict", request)
+        answer = self._ask(PREDICT, request)
         if "intervals" in answer:
             return np.array([[float(end) for end in row] for row in answer["intervals"]]).reshape(-1, 2)
         sets = np.zeros(table.shape if table.ndim == 2 else (0, 0), np.bool_)
@@ -110,25 +121,23 @@ class Client:
 
     def health(self) -> dict[str, Any]:
         """Return {"healthy", "phase", "reasons"}, also where the node is not healthy."""
-        return self._ask("GET", "/health", fine=(200, 503))
+        return self._ask(HEALTH, fine=(200, 503))
 
     def status(self) -> dict[str, Any]:
         """Return everything the node shows of itself."""
-        return self._ask("GET", "/status")
+        return self._ask(STATUS)
 
     def metrics(self) -> str:
         """Return the metrics in the text format of Prometheus."""
-        return self._exchange("GET", "/metrics", None)[1].decode()
+        return self._exchange(METRICS, None)[1].decode()
 
     def recalibrate(self) -> None:
         """Ask for a new run; returns when the node has taken note."""
-        self._ask("POST", "/recalibrate", fine=(202,))
+        self._ask(RECALIBRATE, fine=(202,))
 
-    def _ask(
-        self, method: str, path: str, request: dict[str, Any] | None = None, fine: tuple[int, ...] = (200,)
-    ) -> dict[str, Any]:
+    def _ask(self, path: str, request: dict[str, Any] | None = None, fine: tuple[int, ...] = (200,)) -> dict[str, Any]:
         body = None if request is None else json.dumps(request, allow_nan=False).encode()
-        status, text = self._exchange(method, path, body)
+        status, text = self._exchange(path, body)
         try:
             answer = json.loads(text)
         except ValueError:
@@ -139,7 +148,7 @@ class Client:
             raise NodeError(f"the node at {self._address} says: {answer['error']}", status)
         return answer
 
-    def _exchange(self, method: str, path: str, body: bytes | None) -> tuple[int, bytes]:
+    def _exchange(self, path: str, body: bytes | None) -> tuple[int, bytes]:
         from http.client import HTTPException
 
         connection = _connection(self._address, self.timeout)
@@ -151,7 +160,7 @@ class Client:
                     f"no node answers at {self._address}: is `conformesh node` running? ({error.strerror or error})"
                 ) from None
             with suppress(BrokenPipeError):  # it may refuse before it has read everything, and says why
-                connection.request(method, path, body, {} if body is None else {"Content-Type": "application/json"})
+                connection.request(VERBS[path], path, body, {} if body is None else {"Content-Type": JSON})
             answer = connection.getresponse()
             return answer.status, answer.read()
         except (OSError, HTTPException) as error:

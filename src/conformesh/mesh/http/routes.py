@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,6 +16,18 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.mesh.http.interface import (
+    CALIBRATION,
+    CERTIFICATE,
+    HEALTH,
+    JSON,
+    METRICS,
+    PREDICT,
+    RECALIBRATE,
+    STATUS,
+    THRESHOLD,
+    VERBS,
+)
 from conformesh.mesh.http.metrics import CONTENT_TYPE, exposition
 from conformesh.mesh.node.certified import Certified, in_json
 from conformesh.mesh.node.state import NodeState, Phase
@@ -24,7 +35,7 @@ from conformesh.names import unknown
 from conformesh.scores import SCORES, Score, get_score
 
 LOG = logging.getLogger("conformesh.node")
-AT_ONCE = 4  # predictions computed at a time: a burst of large tables must not starve the engine of memory and time
+Headers = tuple[tuple[str, str], ...]
 TABLES = ("probabilities", "outputs")  # what a request may call its table
 INFINITIES = {"inf": np.inf, "-inf": -np.inf}
 
@@ -32,10 +43,10 @@ INFINITIES = {"inf": np.inf, "-inf": -np.inf}
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
     """An answer that is not what was asked for: a status and one line of words."""
 
-    def __init__(self, status: HTTPStatus, words: str, allow: str = "") -> None:
+    def __init__(self, status: HTTPStatus, words: str, headers: Headers = ()) -> None:
         super().__init__(" ".join(words.split()))
         self.status = status
-        self.allow = allow
+        self.headers = headers
 
 
 @dataclass(frozen=True)
@@ -44,12 +55,13 @@ class Answer:
 
     status: HTTPStatus
     body: bytes
-    content_type: str = "application/json"
+    content_type: str = JSON
+    headers: Headers = ()
 
     @classmethod
-    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK) -> Answer:
+    def of(cls, content: dict[str, Any], status: HTTPStatus = HTTPStatus.OK, headers: Headers = ()) -> Answer:
         """Return a JSON answer."""
-        return cls(status, (json.dumps(content, allow_nan=False) + "\n").encode())
+        return cls(status, (json.dumps(content, allow_nan=False) + "\n").encode(), headers=headers)
 
 
 Reply = Callable[[bytes], Answer]
@@ -63,33 +75,34 @@ class Answers:
     state
         What the engine's thread updates.
     recalibrate
-        Asks the engine for a new run and returns at once; a RuntimeError of it is answered with 409 and its words.
+        Asks the engine for a new run, returns at once and says what became of it; a RuntimeError of it is answered with
+        409 and its words.
     """
 
-    def __init__(self, state: NodeState, recalibrate: Callable[[], object] | None = None) -> None:
+    def __init__(self, state: NodeState, recalibrate: Callable[[], str | None] | None = None) -> None:
         self.state = state
         self.recalibrate = recalibrate
-        self._turns = threading.BoundedSemaphore(AT_ONCE)
-        self.routes: dict[str, tuple[str, Reply]] = {
-            "/threshold": ("GET", self._threshold),
-            "/certificate": ("GET", self._certificate),
-            "/calibration": ("GET", self._calibration),
-            "/health": ("GET", self._health),
-            "/status": ("GET", lambda _: Answer.of(self.state.snapshot())),
-            "/metrics": ("GET", self._metrics),
-            "/predict": ("POST", self._predict),
-            "/recalibrate": ("POST", self._recalibrate),
+        self.routes: dict[str, Reply] = {
+            THRESHOLD: self._threshold,
+            CERTIFICATE: self._certificate,
+            CALIBRATION: self._calibration,
+            HEALTH: self._health,
+            STATUS: lambda _: Answer.of(self.state.snapshot()),
+            METRICS: self._metrics,
+            PREDICT: self._predict,
+            RECALIBRATE: self._recalibrate,
         }
 
     def route(self, method: str, path: str) -> Reply:
         """Return what answers this request, or refuse with what exists."""
         if path not in self.routes:
-            known = ", ".join(f"{verb} {name}" for name, (verb, _) in self.routes.items())
+            known = ", ".join(f"{verb} {name}" for name, verb in VERBS.items())
             raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}; there are: {known}")
-        verb, reply = self.routes[path]
+        verb = VERBS[path]
         if method != verb:
-            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, f"{path} takes {verb}, got {method[:20]}", allow=verb)
-        return reply
+            words = f"{path} takes {verb}, got {method[:20]}"
+            raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, words, (("Allow", verb),))
+        return self.routes[path]
 
     def _certified(self) -> Certified:
         found = self.state.certified
@@ -125,19 +138,18 @@ class Answers:
         if self.recalibrate is None:
             raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to calibrate again")
         try:
-            self.recalibrate()
+            became = self.recalibrate()
         except RuntimeError as error:
             raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
-        LOG.info("a local program asked for a new run")
-        return Answer.of({"accepted": True}, HTTPStatus.ACCEPTED)
+        LOG.info("a local program asked for a new run: %s", became or "accepted")
+        return Answer.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
 
     def _predict(self, body: bytes) -> Answer:
         found = self._certified()
-        with self._turns:
-            try:
-                return Answer.of(_prediction(found, body))
-            except (ValueError, TypeError, OverflowError, RecursionError) as error:
-                raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+        try:
+            return Answer.of(_prediction(found, body))
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
 def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:

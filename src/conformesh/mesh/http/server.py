@@ -1,7 +1,8 @@
 """The service for programs on the device: HTTP on a Unix socket, or on a loopback port, and never beyond.
 
-GET /threshold, /certificate, /calibration, /health, /status, /metrics; POST /predict, /recalibrate. See `answers`.
-One thread accepts, one thread serves each client, at most 32 of them; the engine only shares `NodeState` with them.
+One thread waits for all connections at once and reads each as its bytes come, so that a program that is silent or slow
+keeps nobody waiting. It answers questions itself, from `NodeState`; predictions and requests for a new run, which may
+take a while, have a few threads of their own. See `interface` for the routes.
 """
 
 from __future__ import annotations
@@ -10,21 +11,43 @@ import contextlib
 import errno
 import logging
 import os
+import queue
 import selectors
 import socket
 import stat
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from http import HTTPStatus
 from pathlib import Path
 
 from conformesh.mesh.http.address import Address, find
-from conformesh.mesh.http.handler import PATIENCE, WHOLE_REQUEST, Handler, attend, busy
-from conformesh.mesh.http.routes import Answers
+from conformesh.mesh.http.interface import LARGEST_BODY
+from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
+from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
 from conformesh.mesh.node.state import NodeState
 
 LOG = logging.getLogger("conformesh.node")
-PLACES = 32
-WAIT_FOR_A_PLACE = 1.0  # seconds until a client is told to come back
+AT_ONCE = 4  # tasks at a time: a burst of large tables must not starve the engine of memory and time
+PLACES = 32  # tasks at work or waiting for their turn
+MOST = 256  # connections; one more, and the one that was silent for longest is dropped
+PATIENCE = 10.0  # seconds of silence after which a client is dropped
+WHOLE_REQUEST = 60.0  # seconds for a whole request, however busily a client drips bytes
+PIECE = 2**16  # bytes read at a time
+READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
+
+
+class _Client:
+    """One connection: a request that is being read, at work, or answered."""
+
+    def __init__(self, link: socket.socket, request: Request, now: float) -> None:
+        self.link, self.request = link, request
+        self.since = self.heard = now
+        self.out = memoryview(b"")  # what is still to be sent
+        self.at_work = False
+        self.answered = False  # the answer is in `out`, or sent
+        self.spare = 4 * LARGEST_BODY  # bytes that may still be read and thrown away after a refusal
 
 
 class Service:
@@ -37,9 +60,12 @@ class Service:
     address
         A folder (its `node.sock`), a socket's path, or "127.0.0.1:port"; port 0 asks for a free one.
     recalibrate
-        Asks the engine for a new run and returns at once; without it POST /recalibrate answers 501.
+        Asks the engine for a new run, returns at once and says what became of it; without it POST /recalibrate answers
+        501.
     places
-        How many clients are served at a time.
+        How many tasks are at work or waiting at a time.
+    most
+        How many connections there may be.
     patience, whole
         Seconds of silence, and for a whole request, after which a client is dropped.
     """
@@ -49,20 +75,20 @@ class Service:
         state: NodeState,
         address: str | os.PathLike[str],
         *,
-        recalibrate: Callable[[], object] | None = None,
+        recalibrate: Callable[[], str | None] | None = None,
         places: int = PLACES,
+        most: int = MOST,
         patience: float = PATIENCE,
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
         self._answers = Answers(state, recalibrate)
-        self._patience, self._whole = patience, whole
-        self._count, self._places = places, threading.BoundedSemaphore(places)
-        self._open: dict[threading.Thread, socket.socket] = {}
-        self._lock = threading.Lock()
+        self._patience, self._whole, self._places, self._most = patience, whole, places, most
+        self._clients: set[_Client] = set()
+        self._done: queue.SimpleQueue[tuple[_Client, Answer]] = queue.SimpleQueue()
         self._stopping = threading.Event()
         self._listener: socket.socket | None = None
-        self._accepting: threading.Thread | None = None
+        self._thread: threading.Thread | None = None
         self._mark: tuple[int, int] | None = None
 
     def start(self) -> Service:
@@ -74,33 +100,29 @@ class Service:
             self.address = Address(host=self.address.host, port=self._listener.getsockname()[1])
         else:
             self._mark = _mark(self.address.path)
-        self._wake, wakened = socket.socketpair()
-        self._accepting = threading.Thread(
-            target=self._accept, args=(self._listener, wakened), name="service", daemon=True
-        )
-        self._accepting.start()
+        self._bell, self._wakened = socket.socketpair()
+        self._bell.setblocking(False)
+        self._wakened.setblocking(False)
+        self._ready = selectors.DefaultSelector()
+        self._ready.register(self._listener, READ)
+        self._ready.register(self._wakened, READ)
+        self._tasks = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="service-task")
+        self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="service", daemon=True)
+        self._thread.start()
         LOG.info("answering local programs at %s", self.address)
         return self
 
     def stop(self) -> None:
         """Stop listening, drop the clients, and return when every thread has ended. Stopping twice is harmless."""
-        if self._accepting is None or self._stopping.is_set():
+        if self._thread is None or self._stopping.is_set():
             return
         self._stopping.set()
-        self._wake.close()  # which the selector notices at once
-        self._drop_clients()  # before the join: the accepting thread may be waiting for a place
-        self._accepting.join()
-        for thread in self._drop_clients():
-            thread.join(timeout=5.0)
+        self._wake()
+        self._thread.join()
+        self._tasks.shutdown(cancel_futures=True)
+        self._bell.close()
         if self.address.path is not None and self._mark == _mark(self.address.path):
             self.address.path.unlink(missing_ok=True)
-
-    def _drop_clients(self) -> list[threading.Thread]:
-        with self._lock:
-            for connection in self._open.values():
-                with contextlib.suppress(OSError):
-                    connection.shutdown(socket.SHUT_RDWR)
-            return [*self._open]
 
     def __enter__(self) -> Service:
         return self.start()
@@ -108,54 +130,178 @@ class Service:
     def __exit__(self, *reason: object) -> None:
         self.stop()
 
-    def _accept(self, listener: socket.socket, wakened: socket.socket) -> None:
-        with listener, wakened, selectors.DefaultSelector() as ready:
-            ready.register(listener, selectors.EVENT_READ)
-            ready.register(wakened, selectors.EVENT_READ)
-            while True:
-                ready.select()
-                if self._stopping.is_set():
-                    return
-                try:
-                    connection, _ = listener.accept()
-                except (BlockingIOError, ConnectionError):  # the client has gone again
-                    continue
-                except OSError as error:  # out of file handles, say: give the others time to finish
-                    LOG.warning("cannot accept a local program: %s", error)
-                    self._stopping.wait(0.1)
-                    continue
-                self._admit(connection)
+    # --- the one thread that waits for everything ---------------------------------------------------------------------
 
-    def _admit(self, connection: socket.socket) -> None:
-        if not self._places.acquire(timeout=WAIT_FOR_A_PLACE):
-            with contextlib.suppress(OSError), connection:
-                connection.setblocking(False)
-                connection.send(busy(self._count))
+    def _serve(self, listener: socket.socket) -> None:
+        tick = min(self._patience, self._whole) / 4
+        due = time.monotonic() + tick
+        with listener, self._wakened, self._ready:
+            while not self._stopping.is_set():
+                for key, _ in self._ready.select(max(due - time.monotonic(), 0.0)):
+                    if key.fileobj is listener:
+                        self._accept(listener)
+                    elif key.fileobj is self._wakened:
+                        self._deliver()
+                    else:
+                        self._attend(key.data)
+                now = time.monotonic()
+                if now >= due:
+                    due = now + tick
+                    self._drop_late(now)
+            for client in [*self._clients]:
+                self._drop(client)
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                link, _ = listener.accept()
+            except (BlockingIOError, ConnectionError):  # nobody waits any more
+                return
+            except OSError as error:  # out of file handles, say
+                LOG.warning("cannot accept a local program: %s", error)
+                if not self._drop_silent():
+                    self._stopping.wait(0.1)  # give those at work time to finish
+                return
+            if len(self._clients) >= self._most:
+                self._drop_silent()
+            link.setblocking(False)
+            request = Request(self._answers, local_socket=self.address.path is not None)
+            client = _Client(link, request, time.monotonic())
+            self._clients.add(client)
+            self._ready.register(link, READ, client)
+
+    def _attend(self, client: _Client) -> None:
+        """Read or write what can be read or written now; whatever a client does, the service goes on."""
+        if client not in self._clients:  # dropped a moment ago
             return
-        thread = threading.Thread(target=self._serve, args=(connection,), name="service-client", daemon=True)
-        with self._lock:
-            self._open[thread] = connection
         try:
-            thread.start()
-        except RuntimeError as error:  # no more threads
-            LOG.warning("cannot serve a local program: %s", error)
-            self._leave(thread)
-            connection.close()
+            if client.out:
+                self._write(client)
+            elif client.answered:
+                self._throw_away(client)
+            else:
+                self._read(client)
+        except BlockingIOError:
+            return
+        except OSError as error:  # it left: its affair
+            LOG.debug("a local program broke off: %s", error)
+            self._drop(client)
+        except Exception:
+            LOG.exception("a local request failed unexpectedly")
+            self._drop(client)
 
-    def _serve(self, connection: socket.socket) -> None:
-        def handle(accepted: socket.socket) -> None:
-            local = self.address.path is not None
-            Handler(accepted, self._answers, local_socket=local, patience=self._patience, whole=self._whole)
-
+    def _read(self, client: _Client) -> None:
+        data = client.link.recv(PIECE)
+        if not data:  # left in the middle of its request
+            self._drop(client)
+            return
+        client.heard = time.monotonic()
+        request = client.request
         try:
-            attend(connection, handle)
-        finally:
-            self._leave(threading.current_thread())
+            request.take(data)
+        except Refused as refused:
+            self._answer(client, refusal(refused))
+            return
+        if request.whole:
+            self._begin(client)
+        elif request.expects:
+            request.expects = False
+            client.out = memoryview(CONTINUE)
+            self._write(client)
 
-    def _leave(self, thread: threading.Thread) -> None:
-        with self._lock:
-            self._open.pop(thread, None)
-        self._places.release()
+    def _begin(self, client: _Client) -> None:
+        """Answer a whole request here, or give it to a thread of its own where that may take a while."""
+        request = client.request
+        assert request.reply is not None
+        if request.verb == "GET":
+            self._answer(client, _replied(request.reply, b""))
+            return
+        if sum(one.at_work for one in self._clients) >= self._places:
+            words = f"the node is at work for {self._places} programs already; try again in a moment"
+            headers = (("Retry-After", "1"),)
+            self._answer(client, refusal(Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, headers)))
+            return
+        client.at_work = True
+        self._ready.unregister(client.link)
+        self._tasks.submit(self._task, client, request.reply, request.body)
+
+    def _task(self, client: _Client, reply: Reply, body: bytes) -> None:
+        self._done.put((client, _replied(reply, body)))
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(OSError):  # full, so it will wake, or closed
+            self._bell.send(b"!")
+
+    def _deliver(self) -> None:
+        with contextlib.suppress(OSError):
+            self._wakened.recv(PIECE)
+        while not self._done.empty():
+            client, answer = self._done.get()
+            client.at_work = False
+            if client in self._clients:
+                self._ready.register(client.link, WRITE, client)
+                self._answer(client, answer)
+
+    def _answer(self, client: _Client, answer: Answer) -> None:
+        client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
+        client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
+        try:
+            self._write(client)
+        except BlockingIOError:
+            self._ready.modify(client.link, WRITE, client)
+        except OSError:
+            self._drop(client)
+
+    def _write(self, client: _Client) -> None:
+        client.out = client.out[client.link.send(client.out) :]
+        client.heard = time.monotonic()
+        if client.out:
+            self._ready.modify(client.link, WRITE, client)
+        elif not client.answered:  # it was told to go on
+            self._ready.modify(client.link, READ, client)
+        elif client.request.whole:
+            self._drop(client)
+        else:  # read on until it closes: otherwise one that is still writing would not hear why it was refused
+            client.link.shutdown(socket.SHUT_WR)
+            self._ready.modify(client.link, READ, client)
+
+    def _throw_away(self, client: _Client) -> None:
+        data = client.link.recv(PIECE)
+        client.spare -= len(data)
+        client.heard = time.monotonic()
+        if not data or client.spare < 0:
+            self._drop(client)
+
+    def _drop_late(self, now: float) -> None:
+        for client in [*self._clients]:
+            late = now - client.heard >= self._patience or now - client.since >= self._whole
+            if late and not client.at_work:
+                self._drop(client)
+
+    def _drop_silent(self) -> bool:
+        """Drop the client that has said nothing for longest, if any may be dropped."""
+        waiting = [client for client in self._clients if not client.at_work]
+        if waiting:
+            self._drop(min(waiting, key=lambda client: client.heard))
+        return bool(waiting)
+
+    def _drop(self, client: _Client) -> None:
+        self._clients.discard(client)
+        with contextlib.suppress(KeyError, ValueError):  # not registered while it is at work
+            self._ready.unregister(client.link)
+        client.link.close()
+
+
+def _replied(reply: Reply, body: bytes) -> Answer:
+    try:
+        return reply(body)
+    except Refused as refused:
+        return refusal(refused)
+    except Exception as error:
+        LOG.exception("a local request failed unexpectedly")
+        words = f"unexpected {type(error).__name__}; the node's log has the details"
+        return refusal(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, words))
 
 
 def _listening(address: Address) -> socket.socket:

@@ -1,0 +1,22 @@
+"""What a node's local service and its client both know: the routes, the form of a body and its largest size.
+
+Light on purpose: the client imports it too.
+"""
+
+from __future__ import annotations
+
+THRESHOLD, CERTIFICATE, CALIBRATION = "/threshold", "/certificate", "/calibration"
+HEALTH, STATUS, METRICS = "/health", "/status", "/metrics"
+PREDICT, RECALIBRATE = "/predict", "/recalibrate"
+VERBS = {
+    THRESHOLD: "GET",
+    CERTIFICATE: "GET",
+    CALIBRATION: "GET",
+    HEALTH: "GET",
+    STATUS: "GET",
+    METRICS: "GET",
+    PREDICT: "POST",
+    RECALIBRATE: "POST",
+}
+JSON = "application/json"
+LARGEST_BODY = 16 * 2**20  # bytes

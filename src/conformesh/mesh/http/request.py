@@ -1,0 +1,156 @@
+"""One HTTP request of a local program, without I/O: takes bytes as they come, says when it is whole or refused.
+
+Only what a local program needs: one request a connection, a body with a length, no chunks. Limits of size are here,
+limits of time belong to whoever reads the bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from http import HTTPStatus
+
+from conformesh._version import __version__
+from conformesh.mesh.http.address import is_loopback
+from conformesh.mesh.http.interface import JSON, LARGEST_BODY
+from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
+
+LARGEST_HEAD = 2**16  # bytes; no honest program comes near
+MOST_HEADERS = 100
+ENDS = (b"\r\n\r\n", b"\n\n")
+KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # verbs that get 405 where another is due, not 501
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+
+
+class Request:
+    """Collects one request.
+
+    Parameters
+    ----------
+    answers
+        What the node says.
+    local_socket
+        True on a Unix socket, where file permissions decide who may ask.
+
+    Attributes
+    ----------
+    reply
+        What answers it, from the moment its head is known and good.
+    expects
+        True where the program waits to hear that it may send its body.
+    """
+
+    def __init__(self, answers: Answers, *, local_socket: bool) -> None:
+        self.answers, self.local_socket = answers, local_socket
+        self.verb = ""
+        self.reply: Reply | None = None
+        self.expects = False
+        self._length = 0
+        self._data = bytearray()
+        self._headers: dict[str, str] = {}
+
+    def take(self, data: bytes) -> None:
+        """Take more bytes; raises `Refused` as soon as it is clear that the request is not answered."""
+        looked = max(len(self._data) - 3, 0)  # an end may lie across two pieces
+        self._data += data
+        if self.reply is None:
+            self._look_for_head(looked)
+
+    @property
+    def whole(self) -> bool:
+        """Whether all has arrived."""
+        return self.reply is not None and len(self._data) >= self._length
+
+    @property
+    def body(self) -> bytes:
+        """The body, once it is whole."""
+        return bytes(self._data[: self._length])
+
+    def _look_for_head(self, start: int) -> None:
+        ends = [(at, len(end)) for end in ENDS if (at := self._data.find(end, start)) >= 0]
+        if not ends:
+            if len(self._data) > LARGEST_HEAD:
+                raise Refused(
+                    HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a head may have {LARGEST_HEAD:,} bytes, got more"
+                )
+            return
+        at, length = min(ends)
+        lines = bytes(self._data[:at]).decode("latin-1").split("\n")
+        del self._data[: at + length]
+        path = self._read_first(lines[0].rstrip("\r"))
+        self._read_headers(lines[1:])
+        self._refuse_browsers()
+        reply = self.answers.route(self.verb, path)
+        self._length = self._body_length()
+        self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
+        self.reply = reply
+
+    def _read_first(self, line: str) -> str:
+        words = line.split()
+        if len(words) != 3 or not TOKEN.fullmatch(words[0]) or not re.fullmatch(r"HTTP/\d\.\d", words[2]):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"needed a line like 'GET /health HTTP/1.1', got {line[:60]!r}")
+        self.verb, path, version = words
+        if not version.startswith("HTTP/1."):
+            raise Refused(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED, f"this service speaks HTTP/1.1, got {version}")
+        if self.verb not in KNOWN:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, f"unknown method {self.verb[:20]}")
+        return path.partition("?")[0]
+
+    def _read_headers(self, lines: list[str]) -> None:
+        if len(lines) > MOST_HEADERS:
+            raise Refused(
+                HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, f"a request may have {MOST_HEADERS} headers, got more"
+            )
+        for line in lines:
+            name, colon, value = line.partition(":")
+            if not (colon and TOKEN.fullmatch(name)):
+                raise Refused(HTTPStatus.BAD_REQUEST, f"needed a header like 'Host: localhost', got {line[:60]!r}")
+            name, value = name.lower(), value.strip()
+            if self._headers.setdefault(name, value) != value and name in ("content-length", "host"):
+                raise Refused(HTTPStatus.BAD_REQUEST, f"header {name} came twice, as two values")
+
+    def _refuse_browsers(self) -> None:
+        """Keep web pages out: any page may make a browser send requests to a loopback port."""
+        if self.local_socket:
+            return
+        host = re.fullmatch(r"\[?([^\[\]]*?)\]?(?::\d+)?", self._headers.get("host", "localhost"))
+        if "origin" in self._headers or host is None or not is_loopback(host[1]):
+            raise Refused(HTTPStatus.FORBIDDEN, "this service is for programs on the device, not for web pages")
+
+    def _body_length(self) -> int:
+        if "transfer-encoding" in self._headers:
+            raise Refused(HTTPStatus.LENGTH_REQUIRED, "send the body whole, with a Content-Length, not in chunks")
+        text = self._headers.get("content-length", "0")
+        if not (text.isascii() and text.isdecimal()):
+            raise Refused(HTTPStatus.BAD_REQUEST, f"Content-Length must be a number of bytes, got {text[:40]!r}")
+        length = int(text[:20])  # a longer text is too large in any case
+        if length > LARGEST_BODY:
+            raise Refused(
+                HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+                f"a request may have {LARGEST_BODY:,} bytes, got {length:,}; send fewer rows at a time",
+            )
+        kind = self._headers.get("content-type", "none")
+        if length and kind.partition(";")[0].strip().lower() != JSON:
+            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, f"the body must be {JSON}, got {kind[:80]}")
+        return length
+
+
+def in_bytes(answer: Answer, verb: str = "GET") -> bytes:
+    """Return a whole answer as it is sent; every answer ends its connection."""
+    status = HTTPStatus(answer.status)
+    lines = [
+        f"HTTP/1.1 {status.value} {status.phrase}",
+        f"Server: conformesh/{__version__}",
+        f"Content-Type: {answer.content_type}",
+        f"Content-Length: {len(answer.body)}",
+        "Cache-Control: no-store",
+        "Connection: close",
+        *(f"{name}: {value}" for name, value in answer.headers),
+    ]
+    head = "\r\n".join(lines).encode() + b"\r\n\r\n"
+    return head if verb == "HEAD" else head + answer.body
+
+
+def refusal(refused: Refused) -> Answer:
+    """Return what a program hears whose request is refused: one line of words, as JSON."""
+    return Answer.of({"error": str(refused)}, refused.status, refused.headers)
