@@ -27,6 +27,7 @@ from references import entries, page_of
 
 from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
 from conformesh.data.partition import PARTITIONS, partition
+from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
@@ -227,6 +228,20 @@ def aggregators() -> str:
     return table(("aggregator", "what it does", *PAPER_GRAPHS), rows)
 
 
+def engines() -> str:
+    """What drives the devices."""
+    rows = [
+        (
+            code(name),
+            driver.summary,
+            code(f"{driver.start} conformesh calibrate SCORES --engine {name}") if driver.start else "—",
+            code(f"pip install 'conformesh[{driver.extra}]'") if driver.extra else "—",
+        )
+        for name, driver in ENGINES.items()
+    ]
+    return table(("engine", "what it is", "started by", "needs"), rows)
+
+
 def partitions() -> str:
     """The ways to spread rows over devices, with what a device ends up with."""
     labels = np.repeat(np.arange(100), 100)
@@ -339,6 +354,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "scores": scores,
     "weights": weights,
     "aggregators": aggregators,
+    "engines": engines,
     "partitions": partitions,
     "command-line": command_line,
     "skeleton": skeleton,

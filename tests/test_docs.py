@@ -15,14 +15,14 @@ from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from conformesh import METHODS, TOPOLOGIES, Network, calibrate
+from conformesh import METHODS, TOPOLOGIES
 from conformesh.data.partition import PARTITIONS
+from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.scores import SCORES, get_score
+from conformesh.scores import SCORES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
@@ -32,7 +32,7 @@ MODULES = sorted(
     for path in (ROOT / "src").rglob("*.py")
     if path.name != "__main__.py"
 )
-TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS, PARTITIONS)
+TABLES = (METHODS, TOPOLOGIES, SCORES, WEIGHTS, AGGREGATORS, PARTITIONS, ENGINES)
 
 
 @pytest.fixture(scope="module")
@@ -351,56 +351,6 @@ def test_docstrings_become_markdown(tool):
     found = tool("docstrings").as_markdown(loose)
     assert "    A number.\n\nNotes\n-----\n" in found
     assert "\n\nExamples\n--------\n>>> 1" in found
-
-
-# --- skeletons --------------------------------------------------------------------------------------------------------
-
-
-def skeleton(name):
-    spec = importlib.util.spec_from_file_location(f"skeleton_{name}", DOCS / "skeletons" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    assert doctest.testmod(module).failed == 0
-    return module
-
-
-def test_the_method_skeleton_runs(tables, topology, twenty_devices):
-    METHODS.update(skeleton("protocol").LINE)
-    for wire in (16, 32, 64):
-        result = calibrate(twenty_devices, topology, 0.1, "largest", wire=wire)
-        pooled = np.concatenate(twenty_devices)
-        assert result.threshold >= pooled.max()
-        assert len(set(result.thresholds.tolist())) == 1
-        assert result.certificate.counted_rank == len(pooled)
-        assert result.cost.rounds == topology.diameter
-        assert result.cost.bits_per_device == wire * topology.diameter
-
-
-def test_the_score_skeleton_runs(tables):
-    SCORES.update(skeleton("score").LINE)
-    score = get_score("rank")
-    p = np.random.default_rng(0).dirichlet(np.ones(5), size=200)
-    labels = np.arange(200) % 5
-    own = score(p, labels)
-    np.testing.assert_array_equal(own, score.of_all_labels(p)[np.arange(200), labels])
-    for threshold in (-1.0, 0.0, 2.0, 4.0, np.inf):
-        sets = score.sets(p, threshold)
-        np.testing.assert_array_equal(sets[np.arange(200), labels], own <= threshold)
-        np.testing.assert_array_equal(score.covers(p, labels, threshold), own <= threshold)
-    result = calibrate(np.split(own, 4), Network.cycle(4), 0.2, score=score)
-    assert result.evaluate(p, labels).coverage.rate >= 0.8
-
-
-def test_the_topology_skeleton_runs(tables):
-    TOPOLOGIES.update(skeleton("topology").LINE)
-    network = Network.of("wheel", 20, spokes=3)
-    assert network.devices == 20
-    assert network.degree[0] == 7
-    assert Network.wheel(20).diameter == 2
-    assert not TOPOLOGIES["wheel"].random
-    with pytest.raises(ValueError, match="wheel needs at least 4 devices"):
-        Network.of("wheel", 3)
 
 
 # --- the site ---------------------------------------------------------------------------------------------------------

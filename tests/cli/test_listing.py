@@ -7,10 +7,19 @@ import json
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES
+from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
 
-TABLES = {"methods": METHODS, "topologies": TOPOLOGIES, "scores": SCORES, "weights": WEIGHTS}
+TABLES = {
+    "methods": METHODS,
+    "topologies": TOPOLOGIES,
+    "scores": SCORES,
+    "weights": WEIGHTS,
+    "aggregators": AGGREGATORS,
+    "engines": ENGINES,
+}
 
 
 @pytest.mark.parametrize("name", TABLES)

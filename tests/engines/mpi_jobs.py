@@ -171,7 +171,7 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = Ranks(MPI).load(f"{folder}/{source}", "site", around)
+        held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", "site", around)
         ids = tuple(engine.network.ids[row] for row in engine.here)
         mine = [sorted(own.tolist()) for own in held.for_devices(ids)]
         read = engine.network.ids if source == "scores.csv" else ids

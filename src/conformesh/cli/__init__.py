@@ -34,6 +34,8 @@ COMMANDS: Table = {
     "topologies": ("listing", "The graphs that have a name, and their options."),
     "scores": ("listing", "The nonconformity scores, and how to make some."),
     "weights": ("listing", "The consensus weights."),
+    "aggregators": ("listing", "The ways to add up over all devices."),
+    "engines": ("listing", "What can run the devices."),
 }
 GROUPS: dict[str, Table] = {
     "scores": {

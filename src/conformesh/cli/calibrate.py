@@ -13,6 +13,8 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.engines import ENGINES
+from conformesh.engines.base import ids_here
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration, Calibrations
@@ -54,7 +56,11 @@ def calibrate(
         str, typer.Option(metavar="<int>", help="Seed of the topology and, where it has one, of the method.")
     ] = "0",
     engine: Annotated[
-        str, typer.Option(metavar="simulator|mpi", help="One process for all devices, or as many as mpiexec started.")
+        str,
+        typer.Option(
+            metavar="|".join(ENGINES),
+            help=f"Who runs the devices: {'; '.join(f'{name}, {driver.summary}' for name, driver in ENGINES.items())}.",
+        ),
     ] = "simulator",
     strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
@@ -82,7 +88,7 @@ def calibrate(
             lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
         )
         network = host.network
-        mine = tuple(network.ids[row] for row in host.here)
+        mine = tuple(ids_here(host))
         with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
             host.observer = lambda *_: progress.step()
             common = {"score": kind, "strict": strict, "engine": host, **chosen}

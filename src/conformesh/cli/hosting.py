@@ -1,4 +1,4 @@
-"""Who hosts the devices of a command: this process, or the ranks that mpiexec started."""
+"""Who hosts the devices of a command: this process, or all that were started with it, as the engine's line says."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.engines import ENGINES, Engine, Mpi, Simulator
-from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
+from conformesh.engines import Engine, get_driver
 from conformesh.engines.mpi.partition import completed
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.score_folders import ScoreFolder
 from conformesh.io.tables import STDIN
-from conformesh.names import natural_order, unknown
+from conformesh.names import natural_order
 
 MakeNetwork = Callable[[ScoreFile], Network]
+MakeEngine = Callable[..., Engine]
 
 
 class Alone:
@@ -29,18 +29,21 @@ class Alone:
 
     first = True  # whether this process speaks for all
 
+    def __init__(self, make: MakeEngine) -> None:
+        self.make = make
+
     def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Read the scores of the devices here; `network` makes the network, once it is known who is there."""
         held = read_scores(source, group=group)
-        return held, Simulator(network(held))
+        return held, self.make(network(held))
 
 
 class Ranks:
     """Each rank hosts a block of devices and reads its own part of the scores."""
 
-    def __init__(self, mpi: Any) -> None:
-        self.comm = mpi.COMM_WORLD
-        self.first = self.comm.rank == 0
+    def __init__(self, make: MakeEngine, comm: Any) -> None:
+        self.make, self.comm = make, comm
+        self.first = comm.rank == 0
 
     def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Read the scores of the devices here; of a single file every rank reads the whole and keeps its part."""
@@ -51,13 +54,13 @@ class Ranks:
         if source == STDIN:  # which only the first rank has
             held = self.comm.bcast(held)
         assert held is not None
-        return held, Mpi(network(held), self.comm)
+        return held, self.make(network(held), comm=self.comm)
 
     def _by_device(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
         roster = self.comm.bcast(folder.roster() if self.first else None)
         found = network(ScoreFile(roster.devices, (), str(folder.path)))
-        engine = Mpi(found, self.comm)
+        engine = self.make(found, comm=self.comm)
         return folder.read_for(roster, [found.ids[row] for row in engine.here], group), engine
 
     def _by_file(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
@@ -76,22 +79,21 @@ class Ranks:
                     raise ValueError(f"{folder.path}: device {name!r} has scores in {files}; keep them in one")
         found = network(ScoreFile(natural_order(owner), (), str(folder.path)))
         hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
-        return held, Mpi(found, self.comm, owners=hosts)
+        return held, self.make(found, comm=self.comm, owners=hosts)
 
 
 @contextmanager
 def job(name: str) -> Iterator[Alone | Ranks]:
     """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
-    if name not in ENGINES:
-        raise ValueError(unknown("engine", name, ENGINES))
-    if name != "mpi":
-        yield Alone()
+    driver = get_driver(name)
+    if driver.job is None:
+        yield Alone(driver.make)
         return
-    mpi = needs_mpi()
-    ranks = Ranks(mpi)
-    if not ranks.first:
-        sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
-    if ranks.comm.size == 1:
-        console.note("one rank hosts all devices; for more: mpiexec -n 8 conformesh calibrate SCORES --engine mpi ...")
-    with stops_the_job(own_channels(mpi, ranks.comm)):
+    with driver.job() as comm:
+        ranks = Ranks(driver.make, comm)
+        if not ranks.first:
+            sys.stdout = sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115 - until the process ends
+        if comm.size == 1:
+            again = f"{driver.start} conformesh calibrate SCORES --engine {name} ..."
+            console.note(f"one rank hosts all devices; for more: {again}")
         yield ranks

@@ -1,4 +1,4 @@
-"""``conformesh methods``, ``topologies``, ``scores`` and ``weights``: what there is, as tables or JSON."""
+"""``conformesh methods``, ``topologies``, ``scores`` and others: what there is, as tables or JSON."""
 
 from __future__ import annotations
 
@@ -71,6 +71,28 @@ def weights(as_json: AsJson = False) -> None:
 
     rows = [{"weights": name, "summary": _summary(build)} for name, build in WEIGHTS.items()]
     _show(rows, ("weights", "summary"), as_json)
+
+
+def aggregators(as_json: AsJson = False) -> None:
+    """List the ways to add up over all devices, which --aggregate chooses from."""
+    from conformesh.protocols.aggregate import AGGREGATORS
+
+    rows = [
+        {"aggregator": name, "summary": aggregator.summary, "auto": aggregator.exact}
+        for name, aggregator in AGGREGATORS.items()
+    ]
+    _show(rows, ("aggregator", "summary", "auto"), as_json)
+
+
+def engines(as_json: AsJson = False) -> None:
+    """List the engines, which --engine of calibrate chooses from."""
+    from conformesh.engines import ENGINES
+
+    rows = [
+        {"engine": name, "summary": driver.summary, "start": driver.start, "extra": driver.extra}
+        for name, driver in ENGINES.items()
+    ]
+    _show(rows, ("engine", "summary", "start", "extra"), as_json)
 
 
 def _summary(function: Callable[..., Any]) -> str:

@@ -1,20 +1,60 @@
-"""What drives a protocol: engines move the bytes and do the waiting."""
+"""ENGINES: what drives a protocol, one line each. Engines move the bytes and do the waiting."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
 
 from conformesh.engines.base import Engine, Observer
 from conformesh.engines.mpi.engine import Mpi
+from conformesh.engines.mpi.job import world
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
 from conformesh.names import unknown
 
-ENGINES: dict[str, Callable[..., Engine]] = {"simulator": Simulator.in_memory_order, "mpi": Mpi}
+__all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "get_driver", "make_engine"]
 
-__all__ = ["ENGINES", "Engine", "Mpi", "Simulator", "make_engine"]
+
+@dataclass(frozen=True)
+class Driver:
+    """How an engine is made, and who hosts the devices of a command with it.
+
+    Attributes
+    ----------
+    make
+        Called with a network and the keyword `observer`; where there is a `job` also with its communicator (`comm`)
+        and, where each process brings its own devices, the rank of every device (`owners`).
+    summary
+        One sentence.
+    job
+        None where one process hosts all devices. Else a context whose communicator (`rank`, `size`, `bcast`,
+        `allgather`) joins the processes that were started; an error of one of them ends them all.
+    start
+        How such processes are started, as one would type it before the command.
+    extra
+        The extra of the package that it needs: ``pip install 'conformesh[extra]'``.
+    """
+
+    make: Callable[..., Engine]
+    summary: str
+    job: Callable[[], AbstractContextManager[Any]] | None = None
+    start: str = ""
+    extra: str = ""
+
+
+ENGINES: dict[str, Driver] = {
+    "simulator": Driver(Simulator.in_memory_order, "one process for all devices"),
+    "mpi": Driver(Mpi, "as many processes as mpiexec started", world, "mpiexec -n 8", "mpi"),
+}
+
+
+def get_driver(name: str) -> Driver:
+    """Look an engine up, or say what there is."""
+    if name not in ENGINES:
+        raise ValueError(unknown("engine", name, ENGINES))
+    return ENGINES[name]
 
 
 def make_engine(name: str, network: Network, observer: Observer | None = None) -> Engine:
-    """Make an engine by name, or say what there is."""
-    if name not in ENGINES:
-        raise ValueError(unknown("engine", name, ENGINES))
-    return ENGINES[name](network, observer=observer)
+    """Make an engine by name."""
+    return get_driver(name).make(network, observer=observer)

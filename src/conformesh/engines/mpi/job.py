@@ -49,6 +49,14 @@ def own_channels(mpi: Any, comm: Any) -> Channels:
 
 
 @contextmanager
+def world() -> Iterator[Any]:
+    """Have the communicator of all ranks that mpiexec started; an error of one of them ends them all."""
+    mpi = needs_mpi()
+    with stops_the_job(own_channels(mpi, mpi.COMM_WORLD)):
+        yield mpi.COMM_WORLD
+
+
+@contextmanager
 def stops_the_job(channels: Channels) -> Iterator[None]:
     """Let an error that all ranks meet pass; print one that others do not meet, and stop the job with exit code 1."""
     try:

@@ -21,13 +21,16 @@ from conformesh.protocols.site import Site
 __all__ = ["AGGREGATORS", "PREFERENCES", "Aggregator", "CannotAggregate", "InexactCount", "Price", "Total", "ranked"]
 
 AGGREGATORS: dict[str, Aggregator] = {
-    "tree": Aggregator(tree_total, tree_price, "spanning tree, up and down: fewest numbers"),
-    "finite-time": Aggregator(finite_time_total, finite_time_price, "one round per distinct eigenvalue: near diameter"),
-    "flood": Aggregator(flood_total, flood_price, "everybody's numbers to everybody: fewest rounds, most numbers"),
+    "tree": Aggregator(tree_total, tree_price, "spanning tree, up and down: fewest numbers", exact=True),
+    "finite-time": Aggregator(
+        finite_time_total, finite_time_price, "one round per distinct eigenvalue: near diameter", exact=True
+    ),
+    "flood": Aggregator(
+        flood_total, flood_price, "everybody's numbers to everybody: fewest rounds, most numbers", exact=True
+    ),
     "chebyshev": Aggregator(chebyshev_total, chebyshev_price, "accelerated gossip, to a computed error bound"),
     "gossip": Aggregator(gossip_total, gossip_price, "the paper's consensus, to a computed error bound"),
 }
-EXACT = ("tree", "finite-time", "flood")
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
 
@@ -41,9 +44,10 @@ def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
 def exact_prices(site: Site) -> dict[str, Price]:
     """Return what a sum costs by each way that is exact here; the tree always is, so gossip need not be asked."""
     prices = {}
-    for name in EXACT:
-        with suppress(CannotAggregate):
-            prices[name] = AGGREGATORS[name].price(site)
+    for name, aggregator in AGGREGATORS.items():
+        if aggregator.exact:
+            with suppress(CannotAggregate):
+                prices[name] = aggregator.price(site)
     return prices
 
 

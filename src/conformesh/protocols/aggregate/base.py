@@ -60,11 +60,14 @@ class Aggregator:
         What a sum costs on this network; raises `CannotAggregate`, with the reason, where it cannot be exact.
     summary
         One sentence.
+    exact
+        Whether it ends with the sum itself, not only near it: then it has a place in `auto`.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
     price: Callable[[Site], Price]
     summary: str
+    exact: bool = False
 
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:

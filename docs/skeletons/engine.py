@@ -1,0 +1,85 @@
+"""Loops: an engine that answers every device by a loop over its neighbours. Slow, and nothing to misunderstand."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.engines import Driver
+from conformesh.engines.base import Observer
+from conformesh.engines.ledger import Ledger
+from conformesh.graph.network import Network
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.result.certificate import Cost
+
+T = TypeVar("T")
+
+
+class Loops:
+    """Hosts every device in this process. See `engines.base.Engine` for what each part is asked for."""
+
+    def __init__(self, network: Network, observer: Observer | None = None) -> None:
+        self.network, self.observer = network, observer
+        self.here = np.arange(network.devices)  # an engine of many processes hosts some rows in each
+        self.blocks = [self.here]
+
+    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
+        """Answer question after question; the ledger has charged everybody by the end."""
+        ledger, answer = Ledger(self.network.devices, runs), None
+        while True:
+            try:
+                message = protocol.send(answer)
+            except StopIteration as end:
+                return end.value, ledger.cost()
+            answer = self._answer(message)
+            ledger.enter(message)
+            if self.observer is not None:
+                self.observer(ledger.rounds, message, answer)
+
+    def share(self, mine: T) -> list[T]:
+        """Return what every block has: there is one."""
+        return [mine]
+
+    def together(self) -> AbstractContextManager[None]:
+        """Guard what must succeed on every block: there is one."""
+        return nullcontext()
+
+    def close(self) -> None:
+        """Give back what the engine holds: nothing."""
+
+    def _answer(self, message: Any) -> Any:
+        if isinstance(message, Pool):
+            return message  # the devices here are all there are, so a server would see exactly this
+        if isinstance(message, Each):
+            return self._heard(message)
+        if isinstance(message, Sum):
+            return self._sum(message)
+        best = {Max: np.maximum, Min: np.minimum}[type(message)]
+        answer = message.values.copy()
+        for k in self.here:
+            for j in self.network.neighbours(k):
+                answer[k] = best(answer[k], message.values[j])
+        return answer
+
+    def _sum(self, message: Sum) -> NDArray[Any]:
+        """Add up in float64 or int64, neighbours in ascending id: then every engine gives the same bits."""
+        whole = message.values.dtype.kind in "iu"
+        answer = np.zeros(message.values.shape, dtype=np.int64 if whole else np.float64)
+        for k in self.here:
+            for j, edge in zip(self.network.neighbours(k), range(*self.network.indptr[k : k + 2]), strict=True):
+                weight = 1 if message.weights is None else message.weights[edge]
+                answer[k] += weight * message.values[j].astype(answer.dtype)
+        return answer
+
+    def _heard(self, message: Each) -> Heard:
+        speaks = message.speakers
+        pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if speaks[j]]
+        receiver, sender = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        return Heard(receiver, sender, message.values[sender])
+
+
+# The line for ENGINES in engines/__init__.py:
+LINE = {"loops": Driver(Loops, "one process for all devices, in plain loops")}
