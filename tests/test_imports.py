@@ -31,6 +31,8 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
 UPWARD = {  # what may look up, when first called, and why
     ("result/calibration.py", "calibrating"): "`Calibration.update` calibrates again",
     ("result/calibration.py", "methods"): "`Calibration.update` keeps the options of its method",
+    ("result/calibration.py", "protocols"): "`Calibration.of` names the type of what a method hands back",
+    ("result/files.py", "methods"): "a result file names a method that exists",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

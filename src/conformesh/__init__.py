@@ -24,9 +24,10 @@ if TYPE_CHECKING:
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.methods import METHODS
     from conformesh.promises import conformal_rank, conformal_threshold
-    from conformesh.result.calibration import Calibration, Calibrations
+    from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate, Cost
     from conformesh.result.evaluation import Evaluation
+    from conformesh.result.several import Calibrations
     from conformesh.samples import Samples
     from conformesh.sweeping.running import sweep
 
@@ -60,7 +61,7 @@ _HOMES = {
     "Batch": "calibrating",
     "Calibration": "result.calibration",
     "CalibrationNote": "calibrating",
-    "Calibrations": "result.calibration",
+    "Calibrations": "result.several",
     "Certificate": "result.certificate",
     "Cost": "result.certificate",
     "Evaluation": "result.evaluation",

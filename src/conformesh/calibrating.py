@@ -20,8 +20,9 @@ from conformesh.methods import get_method, make_options
 from conformesh.names import natural_order
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.protocols.site import Outcome, Site, in_rows
-from conformesh.result.calibration import Calibration, Calibrations
+from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
+from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Score
 
@@ -99,7 +100,18 @@ def calibrate(
         warnings.warn(words, TooFewScores, stacklevel=2)
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
-    return one_result(batch, n, network, method, alpha, 0, 0, score, time.perf_counter() - started)
+    return Calibration.of(
+        batch.outcome,
+        batch.cost,
+        method=method,
+        alpha=alpha,
+        device_ids=network.ids,
+        scores=n,
+        network=network.name,
+        options=batch.options,
+        score=score,
+        seconds=time.perf_counter() - started,
+    )
 
 
 def calibrate_several(
@@ -148,7 +160,20 @@ def calibrate_several(
     short = []
     for t, name in enumerate(names):
         for a, alpha in enumerate(alphas):
-            item = one_result(batch, totals[t], network, method, alpha, t, a, score, time.perf_counter() - started)
+            item = Calibration.of(
+                batch.outcome,
+                batch.cost,
+                method=method,
+                alpha=alpha,
+                device_ids=network.ids,
+                scores=totals[t],
+                trial=t,
+                level=a,
+                network=network.name,
+                options=batch.options,
+                score=score,
+                seconds=time.perf_counter() - started,
+            )
             items[name, item.alpha] = item
             if np.isinf(item.threshold) and isinstance(item.certificate.required_rank, int):
                 short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
@@ -254,44 +279,6 @@ def _samples_here(host: Engine, samples: Samples) -> Samples:
             "per device (empty where a device has none)"
         )
     return samples
-
-
-def one_result(
-    batch: Batch,
-    scores: int,
-    network: Network,
-    method: str,
-    alpha: Alpha,
-    trial: int,
-    level: int,
-    score: Score | None,
-    seconds: float,
-) -> Calibration:
-    """Take one (trial, level), which rests on so many scores, out of a batch."""
-    outcome = batch.outcome
-    thresholds = outcome.thresholds[:, trial, level]
-    bracket = None
-    if outcome.brackets is not None and np.isfinite(thresholds).all():
-        with np.errstate(over="ignore"):  # wider than what was found, so that no end of it is a score
-            reach = 1.5 * float(np.abs(outcome.brackets[:, trial, level] - thresholds[0]).max())
-            around = (float(thresholds[0]) - reach, float(thresholds[0]) + reach)
-        bracket = around if np.isfinite(around).all() else None
-    return Calibration(
-        method=method,
-        alpha=float(exact_alpha(alpha)),
-        thresholds=thresholds,
-        device_ids=network.ids,
-        scores=scores,
-        certificate=outcome.certificates[trial][level],
-        cost=batch.cost,
-        estimate=None if outcome.estimates is None else float(outcome.estimates[:, trial, level].max()),
-        seconds=seconds,
-        network=network.name,
-        options={**batch.options, **outcome.facts},
-        score=score,
-        notes=outcome.notes,
-        bracket=bracket,
-    )
 
 
 def _plain(option: Any) -> Any:

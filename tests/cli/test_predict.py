@@ -149,7 +149,7 @@ BAD = {
     "both devices": (["r.json", "p.csv", "--device", "d1", "--device-column", "x"], "not both"),
     "not JSON": (["p.csv", "p.csv"], "does not parse"),
     "other JSON": (["other.json", "p.csv"], "needed a result of `conformesh calibrate`"),
-    "half a result": (["half.json", "p.csv"], "lacks the key"),
+    "half a result": (["half.json", "p.csv"], "half.json: it lacks"),
     "unknown device": (["r.json", "p.csv", "--device", "zz"], "unknown device 'zz'"),
     "unknown device in a row": (["r.json", "strange.csv"], "unknown device 'zz'"),
     "missing column": (["r.json", "p.csv", "--device-column", "zz"], "needs a column 'zz'"),

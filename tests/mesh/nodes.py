@@ -26,10 +26,10 @@ def calibration(threshold=0.75, score=LAC(), **changes):  # noqa: B008 - frozen
         "thresholds": np.full(3, threshold, dtype=float),
         "device_ids": DEVICES,
         "scores": 60,
-        "certificate": Certificate("counted", 55, 55),
+        "certificate": Certificate("counted", 57, 57),
         "cost": Cost(12, np.full(3, 24.0), np.full(3, 1536.0)),
         "score": score,
-        "bracket": (0.7, 0.8),
+        "bracket": (threshold - 0.05, threshold + 0.05) if np.isfinite(threshold) else None,
     }
     return Calibration(**{**facts, **changes})
 

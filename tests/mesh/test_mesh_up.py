@@ -42,7 +42,7 @@ def test_one_threshold_is_said_once(capsys):
     out = printed(capsys, *(ended(name, 0.1 + 0.2, sent=1500, received=900) for name in "abc"))
     assert "threshold: 0.30000000000000004 (all 3 devices agree, bit for bit)\n" in out
     assert out.count("0.30000000000000004") == 1
-    assert "guarantee: counted: the rank was counted exactly; required rank 55, counted rank 55\n" in out
+    assert "guarantee: counted: the rank was counted exactly; required rank 57, counted rank 57\n" in out
     assert "devices: 3 of 3 with 60 scores in all\n" in out
     assert "cost: 12 rounds, 4.61 kbit sent in all\n" in out
     assert out.count("12  1.54 kbit  1.5 kB     900 B  done") == 3

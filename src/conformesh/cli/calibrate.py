@@ -17,8 +17,9 @@ from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import exact_alpha
-from conformesh.result.calibration import Calibration, Calibrations
+from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS
+from conformesh.result.several import Calibrations
 from conformesh.scores import SCORES, Score, get_score
 
 

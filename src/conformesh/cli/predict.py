@@ -16,9 +16,12 @@ from numpy.typing import NDArray
 
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
+from conformesh.io.json_numbers import from_json
 from conformesh.io.output_files import read_outputs
 from conformesh.promises import exact_alpha
-from conformesh.result.calibration import SEVERAL, Calibration, Calibrations
+from conformesh.result.calibration import Calibration
+from conformesh.result.files import SEVERAL
+from conformesh.result.several import Calibrations
 from conformesh.scores import LAC, SCORES, Score
 
 STDIN = "-"
@@ -112,18 +115,10 @@ def predict(
 
 def _load(source: str) -> Calibration | Calibrations:
     where = "standard input" if source == STDIN else source
-    try:
-        try:
-            raw = json.loads(sys.stdin.read() if source == STDIN else Path(source).read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-            raise ValueError(f"{where}: a calibration is a JSON object, but it does not parse: {problem}") from None
-        if isinstance(raw, dict) and raw.get("format") == SEVERAL:
-            return Calibrations.from_dict(raw, where)
-        return Calibration.from_dict(raw, where)
-    except KeyError as missing:
-        raise ValueError(
-            f"{source}: the calibration lacks the key {missing}; run `conformesh calibrate` again"
-        ) from None
+    raw = from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where)
+    if isinstance(raw, dict) and raw.get("format") == SEVERAL:
+        return Calibrations.from_dict(raw, where)
+    return Calibration.from_dict(raw, where)
 
 
 def _score(calibration: Calibration | Calibrations, named: Score | None) -> Score:

@@ -237,27 +237,33 @@ def _require_room(topology: str, devices: int, edges: float) -> None:
 
 def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
     """Rows and columns from what the caller said: a number of devices, both sides, or a number and one side."""
-    if len(size) > 2 or (len(size) == 2 and (rows, columns) != (None, None)):
-        raise TypeError(f"{kind} takes a number of devices, or rows and columns, got {size}")
-    if len(size) == 2:
-        rows, columns = size
-    devices = _at_least_one(size[0]) if len(size) == 1 else None
-    if devices is None and (rows is None or columns is None):
-        raise TypeError(f"{kind} needs a number of devices, or rows and columns")
-    if devices is not None:
-        for given in (rows, columns):
-            if given is not None and (given < 1 or devices % given):
-                raise ValueError(f"{kind} of {devices} devices: a side of {given} does not divide {devices}")
-        if rows is None and columns is None:
-            columns = _squarest(kind, devices)
-        rows = devices // columns if rows is None and columns is not None else rows
-        columns = devices // rows if columns is None and rows is not None else columns
-    assert rows is not None
-    assert columns is not None
-    if min(rows, columns) < shortest or (devices is not None and rows * columns != devices):
-        of = "" if devices is None else f" with rows * columns = {devices}"
-        raise ValueError(f"{kind} needs sides of at least {shortest}{of}, got {rows}x{columns}")
-    return rows, columns
+    match size:
+        case (_, _) if rows is None and columns is None:
+            r, c = size
+        case () if rows is not None and columns is not None:
+            r, c = rows, columns
+        case (devices,):
+            r, c = _sides_of(kind, _at_least_one(devices), rows, columns)
+        case ():
+            raise TypeError(f"{kind} needs a number of devices, or rows and columns")
+        case _:
+            raise TypeError(f"{kind} takes a number of devices, or rows and columns, got {size}")
+    if min(r, c) < shortest:
+        raise ValueError(f"{kind} needs sides of at least {shortest}, got {r}x{c}")
+    return r, c
+
+
+def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) -> tuple[int, int]:
+    """Rows and columns of so many devices: as given, as one given side leaves, or as square as can be."""
+    if rows is None and columns is None:
+        columns = _squarest(kind, devices)
+    given = columns if rows is None else rows
+    if given is None or given < 1 or devices % given:
+        raise ValueError(f"{kind} of {devices} devices: a side of {given} does not divide {devices}")
+    r, c = (devices // given, given) if rows is None else (given, devices // given)
+    if columns is not None and columns != c:
+        raise ValueError(f"{kind} needs rows * columns = {devices}, got {rows}x{columns}")
+    return r, c
 
 
 def _squarest(kind: str, devices: int) -> int:

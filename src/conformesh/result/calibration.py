@@ -5,29 +5,28 @@
 
 from __future__ import annotations
 
-import json
-import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
 from conformesh.io.files import write_file
-from conformesh.promises import exact_alpha
+from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
+from conformesh.promises import Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
+from conformesh.result.files import FORMAT, checked_calibration
 from conformesh.scores import Score, get_score
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-
-FORMAT = "conformesh-calibration/1"
-SEVERAL = "conformesh-calibrations/1"
+    from conformesh.protocols.site import Outcome
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +71,46 @@ class Calibration:
     score: Score | None = None
     notes: tuple[str, ...] = ()
     bracket: tuple[float, float] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        outcome: Outcome,
+        cost: Cost,
+        *,
+        method: str,
+        alpha: Alpha,
+        device_ids: Sequence[str],
+        scores: int,
+        trial: int = 0,
+        level: int = 0,
+        network: str = "",
+        options: Mapping[str, Any] | None = None,
+        score: Score | None = None,
+        seconds: float = 0.0,
+    ) -> Calibration:
+        """Take one (trial, level) out of what a method handed back; the rest are attributes of the result.
+
+        `device_ids` name the devices whose thresholds the outcome has, all of a simulation or one on a real device;
+        `scores` counts those of all devices that took part.
+        """
+        thresholds = outcome.thresholds[:, trial, level]
+        return cls(
+            method=method,
+            alpha=float(exact_alpha(alpha)),
+            thresholds=thresholds,
+            device_ids=tuple(device_ids),
+            scores=scores,
+            certificate=outcome.certificates[trial][level],
+            cost=cost,
+            estimate=None if outcome.estimates is None else float(outcome.estimates[:, trial, level].max()),
+            seconds=seconds,
+            network=network,
+            options={**(options or {}), **outcome.facts},
+            score=score,
+            notes=outcome.notes,
+            bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, trial, level]),
+        )
 
     @property
     def threshold(self) -> float:
@@ -130,10 +169,6 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
-        certificate = asdict(self.certificate)
-        for key in ("required_rank", "counted_rank"):
-            if isinstance(certificate[key], tuple):
-                certificate[key] = list(certificate[key])
         result = {
             "format": FORMAT,
             "version": __version__,
@@ -144,7 +179,7 @@ class Calibration:
             "threshold": self.threshold,
             "thresholds": self.thresholds.tolist(),
             "estimate": self.estimate,
-            "certificate": certificate,
+            "certificate": asdict(self.certificate),
             "cost": self.cost.to_dict(),
             "seconds": self.seconds,
             "network": self.network,
@@ -154,16 +189,16 @@ class Calibration:
             "notes": list(self.notes),
             "bracket": None if self.bracket is None else list(self.bracket),
         }
-        clean: dict[str, Any] = _infinities_as_text(result)
+        clean: dict[str, Any] = in_json(result)
         return clean
 
     def to_json(self) -> str:
         """Return the JSON object on one line."""
-        return json.dumps(self.to_dict(), allow_nan=False)
+        return to_json(self.to_dict())
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the result as JSON, whole or not at all. It holds no score."""
-        write_file(path, json.dumps(self.to_dict(), allow_nan=False, indent=2) + "\n")
+        write_file(path, to_json(self.to_dict(), indent=2))
 
     def update(self, devices: Iterable[ArrayLike], network: Network, **options: Any) -> Calibration:
         """Calibrate again after devices gained or lost scores, starting from this result.
@@ -181,41 +216,34 @@ class Calibration:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:
-        """Read what `save` wrote."""
-        try:
-            raw = json.loads(Path(path).read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise ValueError(f"{path}: a calibration is a JSON file, but it does not parse: {error}") from None
-        return cls.from_dict(raw, str(path))
+        """Read what `save` wrote, and check that it fits together. Of the cost it knows the means over the devices."""
+        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
 
     @classmethod
     def from_dict(cls, raw: Any, where: str = "calibration") -> Calibration:
-        """Rebuild a result from its JSON object."""
-        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-            got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-            raise ValueError(f"{where}: needed a result of `conformesh calibrate` ({FORMAT}), got {got!r}")
-        raw = _text_as_infinities(raw)
-        certificate = dict(raw["certificate"])
-        for key in ("required_rank", "counted_rank"):
-            if isinstance(certificate[key], list):
-                certificate[key] = tuple(certificate[key])
-        score = dict(raw["score"]) if raw.get("score") else None
-        cost, k = raw["cost"], len(raw["device_ids"])
+        """Rebuild a result from its JSON object, and check that it fits together; `where` names it in an error."""
+        file = checked_calibration(raw, where)
+        certificate, cost, k = structs.asdict(file.certificate), file.cost, file.devices
+        for key, value in certificate.items():
+            if isinstance(value, list):
+                certificate[key] = tuple(value)
+            elif key.startswith("epsilon") and value is not None:
+                certificate[key] = number(value, key)
         return cls(
-            method=raw["method"],
-            alpha=raw["alpha"],
-            thresholds=np.array(raw["thresholds"], dtype=np.float64),
-            device_ids=tuple(raw["device_ids"]),
-            scores=raw["scores"],
+            method=file.method,
+            alpha=file.alpha,
+            thresholds=np.array([number(value) for value in file.thresholds]),
+            device_ids=tuple(file.device_ids),
+            scores=file.scores,
             certificate=Certificate(**certificate),
-            cost=Cost(cost["rounds"], np.full(k, cost["numbers_per_device"]), np.full(k, cost["bits_per_device"])),
-            estimate=raw["estimate"],
-            seconds=raw["seconds"],
-            network=raw["network"],
-            options=raw["options"],
-            score=None if score is None else get_score(score.pop("name"), **score),
-            notes=tuple(raw["notes"]),
-            bracket=tuple(raw["bracket"]) if raw.get("bracket") else None,
+            cost=Cost(cost.rounds, np.full(k, cost.numbers_per_device), np.full(k, cost.bits_per_device)),
+            estimate=None if file.estimate is None else number(file.estimate, "estimate"),
+            seconds=file.seconds,
+            network=file.network,
+            options={name: with_infinities(value) for name, value in file.options.items()},
+            score=None if file.score is None else _score_of(file.score, where),
+            notes=tuple(file.notes),
+            bracket=file.bracket,
         )
 
     def __repr__(self) -> str:
@@ -242,136 +270,21 @@ class Calibration:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
 
 
-@dataclass(frozen=True, eq=False)
-class Calibrations:
-    """Thresholds by group and level, each with its own rank and certificate; one shared cost.
-
-    Attributes
-    ----------
-    items
-        ``items[group, alpha]``; the group is None where there are none.
-    cost
-        What the whole run cost.
-    """
-
-    items: dict[tuple[str | None, float], Calibration]
-    cost: Cost
-
-    @property
-    def groups(self) -> tuple[str | None, ...]:
-        """The groups, in natural order."""
-        return tuple(dict.fromkeys(group for group, _ in self.items))
-
-    @property
-    def alphas(self) -> tuple[float, ...]:
-        """The levels, as given."""
-        return tuple(dict.fromkeys(alpha for _, alpha in self.items))
-
-    def get(self, alpha: float | None = None, group: object = None) -> Calibration:
-        """Return one of the results; alpha may be left out if there is one only."""
-        level = self._alpha(alpha)
-        key = (None if group is None else str(group), level)
-        if key not in self.items:
-            raise ValueError(f"no threshold for group {group!r}; known: {', '.join(map(str, self.groups))}")
-        return self.items[key]
-
-    def predict(
-        self,
-        outputs: ArrayLike,
-        *,
-        groups: ArrayLike | None = None,
-        alpha: float | None = None,
-        score: Score | None = None,
-        labels: Sequence[object] | None = None,
-    ) -> NDArray[Any]:
-        """Return prediction sets or intervals, each row by the threshold of its group.
-
-        Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
-        is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
-        without calibration scores is always in.
-        """
-        table = np.asarray(outputs)
-        kind = self.score if score is None else score
-        if kind is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
-        level = self._alpha(alpha)
-        if groups is not None:
-            names = [str(name) for name in np.asarray(groups).tolist()]
-            thresholds = np.array([self.get(level, name).threshold for name in names])
-            return kind.intervals(table, thresholds) if kind.task == "regression" else kind.sets(table, thresholds)
-        if kind.task == "regression" or None in self.groups:
-            raise ValueError("predict needs groups=, one per row: thresholds differ by group")
-        known = {group: self.items[group, level].threshold for group in self.groups}
-        columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
-        strange = [group for group in known if group not in columns]
-        if strange:
-            raise ValueError(
-                f"class-conditional sets need groups named by label, {columns[0]} to {columns[-1]}, got "
-                f"{strange[0]!r}; or pass groups=, one per row"
-            )
-        by_label = np.array([known.get(label, np.inf) for label in columns])
-        return np.asarray(kind.of_all_labels(table) <= by_label)  # type: ignore[attr-defined]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object: shared facts, and one calibration per group and level."""
-        first = next(iter(self.items.values()))
-        return {
-            "format": SEVERAL,
-            "method": first.method,
-            "alphas": list(self.alphas),
-            "groups": list(self.groups),
-            "cost": self.cost.to_dict(),
-            "calibrations": [{"group": group, **item.to_dict()} for (group, _), item in self.items.items()],
-        }
-
-    def to_json(self) -> str:
-        """Return the JSON object on one line."""
-        return json.dumps(self.to_dict(), allow_nan=False)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the results as JSON, whole or not at all. They hold no score."""
-        write_file(path, json.dumps(self.to_dict(), allow_nan=False, indent=2) + "\n")
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Calibrations:
-        """Read what `save` wrote."""
-        return cls.from_dict(json.loads(Path(path).read_text(encoding="utf-8")), str(path))
-
-    @classmethod
-    def from_dict(cls, raw: Any, where: str = "calibrations") -> Calibrations:
-        """Rebuild the results from their JSON object."""
-        if not isinstance(raw, dict) or raw.get("format") != SEVERAL:
-            raise ValueError(f"{where}: needed several calibrations ({SEVERAL})")
-        entries = raw["calibrations"]
-        items = {(entry["group"], entry["alpha"]): Calibration.from_dict(entry, where) for entry in entries}
-        return cls(items, next(iter(items.values())).cost)
-
-    @property
-    def score(self) -> Score | None:
-        """The score the thresholds belong to, where it was named."""
-        return next(iter(self.items.values())).score
-
-    def _alpha(self, alpha: float | None) -> float:
-        if alpha is None and len(self.alphas) == 1:
-            return self.alphas[0]
-        if alpha is None or float(exact_alpha(alpha)) not in self.alphas:
-            raise ValueError(f"say which alpha: {', '.join(f'{a:g}' for a in self.alphas)}, got {alpha}")
-        return float(exact_alpha(alpha))
+def _score_of(raw: Mapping[str, Any], where: str) -> Score:
+    options = {**raw}
+    name = options.pop("name", None)
+    try:
+        return get_score(name, **options)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{where}: score: {error}") from None
 
 
-def _infinities_as_text(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _infinities_as_text(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_infinities_as_text(item) for item in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
-
-
-def _text_as_infinities(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {key: _text_as_infinities(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_text_as_infinities(item) for item in value]
-    return float(value) if isinstance(value, str) and value in ("inf", "-inf") else value
+def _around(thresholds: NDArray[np.float64], ends: NDArray[np.float64]) -> tuple[float, float] | None:
+    """Return a bracket around the threshold, wider than what a search ended with, so that no end of it is a score."""
+    if not np.isfinite(thresholds).all():
+        return None
+    middle = float(thresholds[0])
+    with np.errstate(over="ignore"):
+        reach = 1.5 * float(np.abs(ends - middle).max())
+        around = (middle - reach, middle + reach)
+    return around if np.isfinite(around).all() else None

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.calibrating import Batch, one_result
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import drive, opened
@@ -56,10 +55,18 @@ def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Cali
     outcome = device.result
     counts = device.counts
     cost = Cost(device.round, np.array([float(counts.numbers)]), np.array([float(counts.payload_bits)]))
-    alone = Network.from_pairs([config.name], [], name=config.network.name)
-    batch = Batch(outcome, cost, {**config.options})
-    scores = int(outcome.facts[SCORES])
-    return one_result(batch, scores, alone, config.method, config.alpha, 0, 0, config.chosen_score, seconds)
+    return Calibration.of(
+        outcome,
+        cost,
+        method=config.method,
+        alpha=config.alpha,
+        device_ids=(config.name,),
+        scores=int(outcome.facts[SCORES]),
+        network=config.network.name,
+        options=config.options,
+        score=config.chosen_score,
+        seconds=seconds,
+    )
 
 
 def calibrate_once(

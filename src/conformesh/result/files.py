@@ -1,0 +1,174 @@
+"""Result files: what a saved calibration looks like, and what must fit together in it before anybody relies on it.
+
+A file cannot be checked against the scores, which it does not hold. But whatever it says twice must agree, and what
+follows from the number of scores, of devices and alpha must have followed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct
+
+from conformesh.io.json_numbers import number
+from conformesh.io.schemas import Number, checked
+from conformesh.names import unknown
+from conformesh.promises import conformal_rank
+from conformesh.result.certificate import Kind
+
+FORMAT = "conformesh-calibration/1"
+SEVERAL = "conformesh-calibrations/1"
+
+Count = Annotated[int, Meta(ge=0)]
+Amount = Annotated[float, Meta(ge=0)]
+Rank = Count | list[Count] | None
+
+
+class CertificateFields(Struct, forbid_unknown_fields=True):
+    """A `Certificate` as JSON."""
+
+    kind: Kind
+    required_rank: Rank
+    counted_rank: Rank
+    epsilon: Number | None
+    epsilon_T: Number | None  # noqa: N815 - the paper's symbol
+    epsilon_bias: Number | None
+    assumption: str
+
+
+class CostFields(Struct, forbid_unknown_fields=True):
+    """A `Cost` as JSON: means over the devices."""
+
+    rounds: Count
+    numbers_per_device: Amount
+    bits_per_device: Amount
+
+
+class CalibrationFields(Struct, forbid_unknown_fields=True):
+    """A `Calibration` as JSON."""
+
+    format: Literal["conformesh-calibration/1"]
+    version: str
+    method: str
+    alpha: Annotated[float, Meta(gt=0, lt=1)]
+    devices: Annotated[int, Meta(ge=1)]
+    scores: Count
+    threshold: Number
+    thresholds: list[Number]
+    estimate: Number | None
+    certificate: CertificateFields
+    cost: CostFields
+    seconds: Amount
+    network: str
+    options: dict[str, Any]
+    score: dict[str, Any] | None
+    device_ids: Annotated[list[str], Meta(min_length=1)]
+    notes: list[str]
+    bracket: tuple[float, float] | None = None
+    classes: list[str] | None = None
+    group: str | None = None
+
+
+class CalibrationsFields(Struct, forbid_unknown_fields=True):
+    """`Calibrations` as JSON."""
+
+    format: Literal["conformesh-calibrations/1"]
+    method: str
+    alphas: Annotated[list[float], Meta(min_length=1)]
+    groups: Annotated[list[str | None], Meta(min_length=1)]
+    cost: CostFields
+    calibrations: list[dict[str, Any]]
+
+
+def checked_calibration(raw: Any, where: str) -> CalibrationFields:
+    """Return the fields of a result file, each of its type and all of them consistent, or say what is wrong."""
+    _require_format(raw, FORMAT, "a result of `conformesh calibrate`", where)
+    fields = checked(raw, CalibrationFields, where)
+    _require_method(fields, where)
+    for problem in _contradictions(fields):
+        raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
+    return fields
+
+
+def checked_calibrations(raw: Any, where: str) -> CalibrationsFields:
+    """Return the fields of a file with several results, whose parts are still to be checked, or say what is wrong."""
+    _require_format(raw, SEVERAL, "several calibrations (several alphas, or groups)", where)
+    fields = checked(raw, CalibrationsFields, where)
+    wanted = [(group, alpha) for group in fields.groups for alpha in fields.alphas]
+    got = [(item.get("group"), item.get("alpha")) for item in fields.calibrations]
+    if got != wanted:
+        raise ValueError(
+            f"{where}: it lists {len(fields.groups)} groups and {len(fields.alphas)} alphas, so calibrations must have "
+            f"one entry for each pair of them, in this order, got {len(got)} others; it was changed or damaged"
+        )
+    return fields
+
+
+def _require_format(raw: Any, wanted: str, what: str, where: str) -> None:
+    got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+    if got != wanted:
+        raise ValueError(f"{where}: needed {what} ({wanted}), got {got!r}")
+
+
+def _require_method(file: CalibrationFields, where: str) -> None:
+    from conformesh.methods import METHODS
+
+    if file.method not in METHODS:
+        raise ValueError(f"{where}: {unknown('method', file.method, METHODS)}; written by version {file.version}")
+
+
+def _contradictions(file: CalibrationFields) -> Iterator[str]:
+    """Yield what in a file cannot be so."""
+    thresholds = [number(value, "thresholds") for value in file.thresholds]
+    certificate, n = file.certificate, file.scores
+    if twice := [name for name, count in Counter(file.device_ids).items() if count > 1]:
+        yield f"device_ids must differ, {twice[0]!r} is there more than once"
+    if not len(thresholds) == len(file.device_ids) == file.devices:
+        yield (
+            f"devices, device_ids and thresholds must be equally many, got {file.devices}, {len(file.device_ids)} and "
+            f"{len(thresholds)}"
+        )
+    elif number(file.threshold, "threshold") != max(thresholds):
+        yield f"threshold must be the largest of thresholds, {max(thresholds)}, got {file.threshold}"
+    if file.bracket is not None and not file.bracket[0] <= max(thresholds) <= file.bracket[1]:
+        yield f"bracket must be two numbers around the threshold, got {list(file.bracket)}"
+    if certificate.kind == "counted" and (certificate.counted_rank is None or certificate.required_rank is None):
+        yield "a counted certificate must say counted_rank and required_rank, got nothing"
+    required, counted = certificate.required_rank, certificate.counted_rank
+    if isinstance(required, list):
+        yield from _each_for_itself(required, counted, thresholds, n)
+    elif isinstance(counted, list):
+        yield f"counted_rank must be of the kind of required_rank, a whole number, got {counted[:5]}"
+    elif required is not None:
+        yield from _for_all(file, required, counted, min(thresholds))
+
+
+def _for_all(file: CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
+    """Check ranks among the scores of all devices."""
+    n = file.scores
+    least = conformal_rank(n, str(file.alpha))
+    if required < least:
+        yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
+    if counted is not None and counted > n:
+        yield f"counted_rank must be at most the number of scores, {n}, got {counted}"
+    if required > n and smallest < math.inf:
+        yield f"the threshold must be inf where rank {required} of {n} scores is required, got {smallest}"
+    if counted is not None and counted < required and smallest < math.inf:
+        yield f"counted_rank must be at least required_rank, {required}, got {counted}"
+
+
+def _each_for_itself(
+    required: list[int], counted: int | list[int] | None, thresholds: list[float], n: int
+) -> Iterator[str]:
+    """Check ranks that every device has among its own scores."""
+    if not isinstance(counted, list) or not len(required) == len(counted) == len(thresholds):
+        yield f"required_rank and counted_rank must have one entry for each of {len(thresholds)} devices"
+        return
+    if sum(counted) > n:
+        yield f"counted_rank must add up to at most the number of scores, {n}, got {sum(counted)}"
+    for k, (need, have, threshold) in enumerate(zip(required, counted, thresholds, strict=True)):
+        if have < need and threshold < math.inf:
+            yield f"counted_rank[{k}] must be at least required_rank[{k}], {need}, got {have}"

@@ -1,0 +1,138 @@
+"""Calibrations: thresholds by group and level from one run, each with its own rank and certificate."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.io.files import write_file
+from conformesh.io.json_numbers import from_json, to_json
+from conformesh.promises import exact_alpha
+from conformesh.result.calibration import Calibration
+from conformesh.result.certificate import Cost
+from conformesh.result.files import SEVERAL, checked_calibrations
+from conformesh.scores import Score
+
+
+@dataclass(frozen=True, eq=False)
+class Calibrations:
+    """Thresholds by group and level, each with its own rank and certificate; one shared cost.
+
+    Attributes
+    ----------
+    items
+        ``items[group, alpha]``; the group is None where there are none.
+    cost
+        What the whole run cost.
+    """
+
+    items: dict[tuple[str | None, float], Calibration]
+    cost: Cost
+
+    @property
+    def groups(self) -> tuple[str | None, ...]:
+        """The groups, in natural order."""
+        return tuple(dict.fromkeys(group for group, _ in self.items))
+
+    @property
+    def alphas(self) -> tuple[float, ...]:
+        """The levels, as given."""
+        return tuple(dict.fromkeys(alpha for _, alpha in self.items))
+
+    def get(self, alpha: float | None = None, group: object = None) -> Calibration:
+        """Return one of the results; alpha may be left out if there is one only."""
+        level = self._alpha(alpha)
+        key = (None if group is None else str(group), level)
+        if key not in self.items:
+            raise ValueError(f"no threshold for group {group!r}; known: {', '.join(map(str, self.groups))}")
+        return self.items[key]
+
+    def predict(
+        self,
+        outputs: ArrayLike,
+        *,
+        groups: ArrayLike | None = None,
+        alpha: float | None = None,
+        score: Score | None = None,
+        labels: Sequence[object] | None = None,
+    ) -> NDArray[Any]:
+        """Return prediction sets or intervals, each row by the threshold of its group.
+
+        Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
+        is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
+        without calibration scores is always in.
+        """
+        table = np.asarray(outputs)
+        kind = self.score if score is None else score
+        if kind is None:
+            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        level = self._alpha(alpha)
+        if groups is not None:
+            names = [str(name) for name in np.asarray(groups).tolist()]
+            thresholds = np.array([self.get(level, name).threshold for name in names])
+            return kind.intervals(table, thresholds) if kind.task == "regression" else kind.sets(table, thresholds)
+        if kind.task == "regression" or None in self.groups:
+            raise ValueError("predict needs groups=, one per row: thresholds differ by group")
+        known = {group: self.items[group, level].threshold for group in self.groups}
+        columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
+        strange = [group for group in known if group not in columns]
+        if strange:
+            raise ValueError(
+                f"class-conditional sets need groups named by label, {columns[0]} to {columns[-1]}, got "
+                f"{strange[0]!r}; or pass groups=, one per row"
+            )
+        by_label = np.array([known.get(label, np.inf) for label in columns])
+        return np.asarray(kind.of_all_labels(table) <= by_label)  # type: ignore[attr-defined]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: shared facts, and one calibration per group and level."""
+        first = next(iter(self.items.values()))
+        return {
+            "format": SEVERAL,
+            "method": first.method,
+            "alphas": list(self.alphas),
+            "groups": list(self.groups),
+            "cost": self.cost.to_dict(),
+            "calibrations": [{"group": group, **item.to_dict()} for (group, _), item in self.items.items()],
+        }
+
+    def to_json(self) -> str:
+        """Return the JSON object on one line."""
+        return to_json(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the results as JSON, whole or not at all. They hold no score."""
+        write_file(path, to_json(self.to_dict(), indent=2))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Calibrations:
+        """Read what `save` wrote."""
+        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
+
+    @classmethod
+    def from_dict(cls, raw: Any, where: str = "calibrations") -> Calibrations:
+        """Rebuild the results from their JSON object."""
+        file = checked_calibrations(raw, where)
+        items = {
+            (entry["group"], entry["alpha"]): Calibration.from_dict(entry, f"{where}, calibrations[{i}]")
+            for i, entry in enumerate(file.calibrations)
+        }
+        return cls(items, next(iter(items.values())).cost)
+
+    @property
+    def score(self) -> Score | None:
+        """The score the thresholds belong to, where it was named."""
+        return next(iter(self.items.values())).score
+
+    def _alpha(self, alpha: float | None) -> float:
+        if alpha is None and len(self.alphas) == 1:
+            return self.alphas[0]
+        if alpha is None or float(exact_alpha(alpha)) not in self.alphas:
+            raise ValueError(f"say which alpha: {', '.join(f'{a:g}' for a in self.alphas)}, got {alpha}")
+        return float(exact_alpha(alpha))
