@@ -1,10 +1,12 @@
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from conformesh import Calibration, Network, TooFewScores, calibrate, scores
+from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 
 
@@ -139,3 +141,13 @@ def test_wilson_matches_the_quadratic():
 def test_unknown_methods_suggest(name, message):
     with pytest.raises(ValueError, match=message):
         calibrate([[0.1]], Network.chain(1), 0.5, name)
+
+
+def test_what_a_mesh_has_sent_besides_is_kept():
+    result = calibrate([[0.1, 0.2], [0.3, 0.4, 0.5]], Network.chain(2), 0.5)
+    sent = Cost(9, np.full(2, 20.0), np.full(2, 1280.0))
+    cost = replace(result.cost, sent=sent)
+    back = Calibration.from_dict(replace(result, cost=cost).to_dict()).cost
+    assert back.to_dict() == cost.to_dict() == {**result.cost.to_dict(), "sent": sent.to_dict()}
+    assert str(back).endswith("; with what only a mesh must send 9 rounds, 20 numbers and 1,280 bits per device")
+    assert Calibration.from_dict(result.to_dict()).cost.sent is None

@@ -42,7 +42,7 @@ OPTIONS = {"q-dcp": {"rounds": 30}, "h-dcp": {"rounds": 30, "bins": 20}, "e-dcp"
 def large(monkeypatch):
     """Treat every network as a large one: routes and tallies are not remembered, maxima spread."""
     monkeypatch.setattr(simulator, "REMEMBERED", 0)
-    monkeypatch.setattr("conformesh.engines.ledger.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.protocols.ledger.REMEMBERED", 0)
 
 
 @pytest.mark.parametrize("network", [Network.torus(20_000), Network.geometric(20_000)], ids=lambda n: n.name)
@@ -104,7 +104,7 @@ def test_a_large_network_is_simulated_as_a_small_one(method, monkeypatch):
     network, samples = Network.torus(6, 5), ragged(30)
     small = calibrate_batch(samples, network, [0.3], method, **OPTIONS.get(method, {}))
     monkeypatch.setattr(simulator, "REMEMBERED", 0)
-    monkeypatch.setattr("conformesh.engines.ledger.REMEMBERED", 0)
+    monkeypatch.setattr("conformesh.protocols.ledger.REMEMBERED", 0)
     assert_same_batch(calibrate_batch(samples, network, [0.3], method, **OPTIONS.get(method, {})), small)
 
 

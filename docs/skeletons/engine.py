@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Driver
 from conformesh.engines.base import Observer
-from conformesh.engines.ledger import Ledger
 from conformesh.graph.network import Network
+from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 from conformesh.result.certificate import Cost
 

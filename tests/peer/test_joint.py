@@ -1,9 +1,10 @@
 import numpy as np
 import pytest
 
-from conformesh import Network
+from conformesh import METHODS, Network
+from conformesh.calibrating import calibrate_batch
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.loopback import Faults, play
+from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome
 from conformesh.samples import Samples
@@ -24,6 +25,37 @@ def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method
     played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
     assert thresholds(played.devices) == expected(network, scores, method, **options)
     assert len({device.round for device in played.devices}) == 1
+
+
+@pytest.mark.parametrize("network", [Network.cycle(8), Network.star(5)])
+def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is_counted_apart(method, network):
+    """On a cycle of 8 e-dcp with the tree takes 28 rounds, and the sizes 4 more of 8 numbers: 512 bits each."""
+    scores, options = ragged(network), SHORT.get(method, {})
+    right = calibrate_batch(Samples.of(scores), network, (0.1,), method, **options).cost
+    played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
+    for k, device in enumerate(played.devices):
+        cost, sent = device.result.cost, device.ledger.cost()
+        assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (
+            right.rounds,
+            [right.numbers[k]],
+            [right.bits[k]],
+        )
+        assert sent.rounds == device.round
+        if METHODS[method].needs != "server":
+            sizes = network.diameter * network.devices
+            assert sent.rounds == cost.rounds + network.diameter
+            assert sent.numbers[0] == cost.numbers[0] + sizes
+            assert sent.bits[0] == cost.bits[0] + 64 * sizes
+
+
+def test_a_crash_changes_nothing_on_the_ledger():
+    network = Network.cycle(8)
+    scores, costs = ragged(network), []
+    for pauses in ((), (Pause(3, 0.02, 0.3, crash=True), Pause(5, 0.05, 0.4, crash=True))):
+        faults = Faults(pauses=pauses, delay=(0.001, 0.002))
+        played = play(network, starter(network, scores), faults, np.random.default_rng(1))
+        costs.append([device.ledger.cost().to_dict() for device in played.devices])
+    assert costs[0] == costs[1]
 
 
 def test_an_oracle_is_refused_by_name():

@@ -15,6 +15,8 @@ from typing import Any
 
 import typer
 
+from conformesh.result.certificate import Cost
+
 PATIENCE = 1.0  # seconds before a progress bar appears
 
 USAGE: Any = typer.BadParameter.__base__  # typer may carry a click of its own; this is that click's UsageError
@@ -214,6 +216,24 @@ def _print_aligned(
         print(line(row))
         if end:
             print()
+
+
+def in_cost(costs: Sequence[Cost], where: str = "") -> str:
+    """Return what devices of a mesh sent: for the method, as in a simulation, and with all that a mesh adds to it.
+
+    >>> import numpy as np
+    >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
+    >>> in_cost([two, two], " in all")
+    '2 rounds, 256 bit sent in all'
+    >>> in_cost([Cost(2, two.numbers, two.bits, more)])
+    '2 rounds, 128 bit sent; 5 rounds, 320 bit with what only a mesh must send'
+    """
+
+    def words(costs: Sequence[Cost]) -> str:
+        return f"{max(cost.rounds for cost in costs):,} rounds, {in_bits(sum(cost.bits_per_device for cost in costs))}"
+
+    mesh = [cost.sent for cost in costs if cost.sent is not None]
+    return f"{words(costs)} sent{where}" + (f"; {words(mesh)} with what only a mesh must send" if mesh else "")
 
 
 def in_bits(bits: float) -> str:

@@ -117,12 +117,11 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
         threshold = f"{low!r} to {high!r}, each device its own"
     rosters = {tuple((one.result or {})["roster"]) for one in good}
     counts = sorted({len(roster) for roster in rosters})
-    bits = sum(result.cost.bits_per_device for result in results)
     return [
         ("threshold", threshold),
         *((("guarantee", words),) if (words := _guarantee(results)) else ()),
         ("devices", f"{' or '.join(map(str, counts))} of {devices} with {results[0].scores:,} scores in all"),
-        ("cost", f"{max(result.cost.rounds for result in results):,} rounds, {console.in_bits(bits)} sent in all"),
+        ("cost", console.in_cost([result.cost for result in results], " in all")),
     ]
 
 

@@ -94,6 +94,6 @@ def node(
         ("threshold", console.in_digits(result.threshold)),
         ("guarantee", str(result.certificate)),
         ("devices", f"{len(found.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
-        ("cost", f"{result.cost.rounds:,} rounds, {console.in_bits(result.cost.bits_per_device)} sent"),
+        ("cost", console.in_cost([result.cost])),
     ]
     console.print_facts("conformesh node", facts)

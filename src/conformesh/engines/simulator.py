@@ -16,13 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines.base import Observer
-from conformesh.engines.ledger import REMEMBERED, Ledger
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import heard_from
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours, unsigned
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading, can_spread
+from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 from conformesh.result.certificate import Cost
 

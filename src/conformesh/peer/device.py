@@ -34,6 +34,7 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.memory import ENDED, Heading, pack_round, unpack_round
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
+from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Message
 
 Array = NDArray[Any]
@@ -81,6 +82,7 @@ class Device:
             "protocol version": str(PROTOCOL_VERSION),
         }
         self.counts = Counts()
+        self.ledger = Ledger(1)
         self.phase: Phase = "greeting"
         self.error: PeerError | None = None
         self.result: Any = None
@@ -337,7 +339,7 @@ class Device:
         network, row = self._network()
         self.phase, self._ready = "running", self._everyone
         self._protocol = self.make(network, row)
-        self.counts.numbers = self.counts.payload_bits = 0
+        self.ledger = Ledger(1)
         self.log(f"run {self.number}: {network.devices} devices")
         self._advance(None)
 
@@ -357,10 +359,9 @@ class Device:
         self._length = len(self._head) + row.nbytes
         if value is None:
             flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
-        else:  # as on the simulator's ledger: a broadcast counts once, repetitions do not
+        else:
             flags, body = 0, self._head + value.astype(self._wire, copy=False).tobytes()
-            self.counts.numbers += value.size
-            self.counts.payload_bits += 8 * value.nbytes
+        self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
         self._mine.pop(self.round - 2, None)
         self._heard, self._bodies = {}, {}

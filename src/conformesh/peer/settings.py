@@ -37,12 +37,10 @@ class Settings:
 
 @dataclass
 class Counts:
-    """What a device has sent and heard. `numbers` and `payload_bits` are of the current run, as on the ledger."""
+    """What a device has sent and heard, in frames and bytes; its messages are on its ledger."""
 
     sent: int = 0
     sent_bytes: int = 0
-    numbers: int = 0
-    payload_bits: int = 0
     resent: int = 0
     heard: Counter[int] = field(default_factory=Counter)
     heard_bytes: Counter[int] = field(default_factory=Counter)

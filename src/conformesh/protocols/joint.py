@@ -4,7 +4,9 @@ Assumes     graph connected, its map known; the method's own assumptions
 Guarantees  the method's own
 Message     the table of sizes for as many rounds as the diameter; then the method's
 Departures  a mesh has no server: what a method asks of one (`Pool`) floods the network, everybody's values to
-            everybody. That costs K times the values and hides nothing; such methods are there to compare with
+            everybody. That costs K times the values and hides nothing; such methods are there to compare with.
+            What the method costs is counted by what it asks, as everywhere: without the table of sizes, and a question
+            to a server as an upload. Who moves the messages counts all of them
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.protocols.consensus import largest
+from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.site import Outcome, Site
 from conformesh.samples import Samples
 
-SCORES = "scores in all"  # the fact that says how many scores all devices hold
 Method = Callable[[Site, Samples], Protocol[Outcome]]
 
 
@@ -32,12 +34,13 @@ def joint(network: Network, row: int, samples: Samples, method: Method) -> Proto
     blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
     sizes = yield from _gathered(samples.sizes, blank)
     site = Site(network, here, sizes)
-    outcome = yield from without_server(method(site, samples), site)
-    return replace(outcome, facts={**outcome.facts, SCORES: str(int(sizes.sum()))})
+    ledger = Ledger(len(here))
+    outcome = yield from without_server(method(site, samples), site, ledger)
+    return replace(outcome, sizes=sizes, cost=ledger.cost())
 
 
-def without_server(protocol: Protocol[Outcome], site: Site) -> Protocol[Outcome]:
-    """Drive a protocol, and answer what it asks of a server by flooding."""
+def without_server(protocol: Protocol[Outcome], site: Site, ledger: Ledger) -> Protocol[Outcome]:
+    """Drive a protocol, charge what it asks, and answer what it asks of a server by flooding."""
     answer: Any = None
     while True:
         try:
@@ -45,6 +48,7 @@ def without_server(protocol: Protocol[Outcome], site: Site) -> Protocol[Outcome]
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
+        ledger.enter(message)
         if not isinstance(message, Pool):
             answer = yield message
         elif message.oracle:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.promises import conformal_rank
-from conformesh.result.certificate import Certificate
+from conformesh.result.certificate import Certificate, Cost
 
 
 def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -117,6 +117,9 @@ class Outcome:
         What was chosen on the way, for the record: words by name.
     brackets
         Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
+    sizes, cost
+        How many scores every device holds, (devices, trials), and what the method cost the devices here, where nobody
+        but the protocol knows: on a mesh, see `joint`.
     """
 
     thresholds: NDArray[np.float64]
@@ -125,6 +128,8 @@ class Outcome:
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
     brackets: NDArray[np.float64] | None = None
+    sizes: NDArray[np.int64] | None = None
+    cost: Cost | None = None
 
     @classmethod
     def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Outcome]) -> Outcome:

@@ -21,7 +21,7 @@ from conformesh.io.json_numbers import from_json, in_json, number, to_json, with
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
-from conformesh.result.files import FORMAT, checked_calibration
+from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Score, get_score
 
 if TYPE_CHECKING:
@@ -223,7 +223,7 @@ class Calibration:
     def from_dict(cls, raw: Any, where: str = "calibration") -> Calibration:
         """Rebuild a result from its JSON object, and check that it fits together; `where` names it in an error."""
         file = checked_calibration(raw, where)
-        certificate, cost, k = structs.asdict(file.certificate), file.cost, file.devices
+        certificate = structs.asdict(file.certificate)
         for key, value in certificate.items():
             if isinstance(value, list):
                 certificate[key] = tuple(value)
@@ -236,7 +236,7 @@ class Calibration:
             device_ids=tuple(file.device_ids),
             scores=file.scores,
             certificate=Certificate(**certificate),
-            cost=Cost(cost.rounds, np.full(k, cost.numbers_per_device), np.full(k, cost.bits_per_device)),
+            cost=_cost_of(file.cost, file.devices),
             estimate=None if file.estimate is None else number(file.estimate, "estimate"),
             seconds=file.seconds,
             network=file.network,
@@ -268,6 +268,12 @@ class Calibration:
             return self.thresholds[[rows[str(name)] for name in np.asarray(device).tolist()]]
         except KeyError as missing:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
+
+
+def _cost_of(fields: CostFields, devices: int) -> Cost:
+    """Rebuild a cost from its means over the devices."""
+    numbers, bits = np.full(devices, float(fields.numbers_per_device)), np.full(devices, float(fields.bits_per_device))
+    return Cost(fields.rounds, numbers, bits, None if fields.sent is None else _cost_of(fields.sent, devices))
 
 
 def _score_of(raw: Mapping[str, Any], where: str) -> Score:

@@ -74,11 +74,15 @@ class Cost:
         Synchronous rounds of communication.
     numbers, bits
         Sent by each device, shape (devices,).
+    sent
+        On a mesh, everything that was sent: also the table of sizes, which a simulator is given, and floods in place of
+        a server, which the figures above charge as an upload. None where the figures above are everything.
     """
 
     rounds: int
     numbers: NDArray[np.float64]
     bits: NDArray[np.float64]
+    sent: Cost | None = None
 
     @property
     def numbers_per_device(self) -> float:
@@ -91,15 +95,18 @@ class Cost:
         return _plain(self.bits)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the three figures of the JSON result."""
-        return {
+        """Return the three figures of the JSON result; on a mesh the same three of everything sent besides."""
+        figures = {
             "rounds": self.rounds,
             "numbers_per_device": self.numbers_per_device,
             "bits_per_device": self.bits_per_device,
         }
+        return figures if self.sent is None else {**figures, "sent": self.sent.to_dict()}
 
     def __str__(self) -> str:
-        return f"{self.rounds} rounds, {self.numbers_per_device:,} numbers and {self.bits_per_device:,} bits per device"
+        numbers, bits = self.numbers_per_device, self.bits_per_device
+        mesh = "" if self.sent is None else f"; with what only a mesh must send {self.sent}"
+        return f"{self.rounds} rounds, {numbers:,} numbers and {bits:,} bits per device{mesh}"
 
 
 def _plain(per_device: NDArray[np.float64]) -> float:

@@ -40,11 +40,12 @@ class CertificateFields(Struct, forbid_unknown_fields=True):
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
-    """A `Cost` as JSON: means over the devices."""
+    """A `Cost` as JSON: means over the devices; of a mesh also of everything sent."""
 
     rounds: Count
     numbers_per_device: Amount
     bits_per_device: Amount
+    sent: CostFields | None = None
 
 
 class CalibrationFields(Struct, forbid_unknown_fields=True):

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines.base import Observer
-from conformesh.engines.ledger import REMEMBERED, Ledger
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
@@ -30,6 +29,7 @@ from conformesh.engines.mpi.partition import partition
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_max, neighbour_min, neighbour_sum, weighted_neighbour_sum
 from conformesh.kernels.threads import limit_threads
+from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 from conformesh.protocols.site import in_rows
 from conformesh.result.certificate import Cost

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Generator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -18,10 +19,9 @@ from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal, Journal
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.promises import exact_alpha
-from conformesh.protocols.joint import SCORES, joint
+from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Message
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
 
 JOURNAL = "journal.bin"
@@ -53,15 +53,13 @@ def make_device(
 def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Calibration:
     """Return a finished device's result: its own threshold, with its reason and what it cost."""
     outcome = device.result
-    counts = device.counts
-    cost = Cost(device.round, np.array([float(counts.numbers)]), np.array([float(counts.payload_bits)]))
     return Calibration.of(
         outcome,
-        cost,
+        replace(outcome.cost, sent=device.ledger.cost()),
         method=config.method,
         alpha=config.alpha,
         device_ids=(config.name,),
-        scores=int(outcome.facts[SCORES]),
+        scores=int(outcome.sizes.sum()),
         network=config.network.name,
         options=config.options,
         score=config.chosen_score,

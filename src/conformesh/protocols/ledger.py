@@ -18,7 +18,7 @@ class Ledger:
     who else is in the block, change nothing.
     """
 
-    def __init__(self, devices: int, runs: int) -> None:
+    def __init__(self, devices: int, runs: int = 1) -> None:
         self.rounds = 0
         self.runs = runs
         self.shared = [0, 0]  # numbers and bits that every device sent and every run pays in full
