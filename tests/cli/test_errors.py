@@ -25,8 +25,11 @@ FILES = {
     "empty file": ("", ["small.csv is empty", "'device' and 'score'"]),
     "only blank": ("\n\n", ["small.csv is empty"]),
     "no rows": ("device,score\n", ["small.csv has no rows"]),
-    "missing score": ("device,scores\na,1\n", ["needs a column 'score'", "'device', 'scores'", "did you mean"]),
-    "missing device": ("node,score\na,1\n", ["needs a column 'device'", "'node', 'score'"]),
+    "missing score": (
+        "device,scroe\na,1\n",
+        ["needs a column 'score'", "'device', 'scroe'", "did you mean", "--score-column"],
+    ),
+    "missing device": ("place,score\na,1\n", ["needs a column 'device'", "'place', 'score'", "--device-column"]),
     "text for a number": ("device,score\na,0.5\nb,abc\n", ["line 3", "must be a number", "'abc'"]),
     "empty score": ("device,score\na,0.5\nb,\n", ["line 3", "the cell is empty"]),
     "empty device": ("device,score\na,0.5\n  ,0.2\n", ["line 3", "the device is empty"]),

@@ -119,7 +119,9 @@ def test_formats_agree_to_the_last_bit(run, outputs):
     one, *others = (scores_in(f"s.{end}") for end in ("csv", "parquet", "npz"))
     for other in others:
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-    assert pl.read_csv("s.csv").columns == ["device", "score", "label"]
+    assert pl.read_csv("s.csv").columns == ["device", "score", "label", "classes"]
+    known = [read_scores(f"s.{end}").classes for end in ("csv", "parquet", "npz")]
+    assert known == [tuple(map(str, range(40)))] * 3
 
 
 def test_the_summary_says_what_was_done(run, outputs):

@@ -9,6 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh.io.output_files import read_outputs
+from conformesh.io.tables import Layout
 
 
 def test_header_names_the_labels_and_device_is_none():
@@ -20,7 +21,7 @@ def test_header_names_the_labels_and_device_is_none():
 
 def test_another_column_may_name_the_device(tmp_path):
     pl.DataFrame({"where": [1, 2], "cat": [0.5, 1.0]}).write_parquet(tmp_path / "p.parquet")
-    found = read_outputs(str(tmp_path / "p.parquet"), "where")
+    found = read_outputs(str(tmp_path / "p.parquet"), Layout("where"))
     assert (found.labels, found.devices) == (("cat",), ["1", "2"])
 
 

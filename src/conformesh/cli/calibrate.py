@@ -13,8 +13,10 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
+from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
@@ -63,6 +65,10 @@ def calibrate(
             help=f"Who runs the devices: {'; '.join(f'{name}, {driver.summary}' for name, driver in ENGINES.items())}.",
         ),
     ] = "simulator",
+    device_column: DeviceColumn = None,
+    score_column: ScoreColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
     strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
@@ -70,8 +76,8 @@ def calibrate(
 ) -> None:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
 
-    SCORES has columns `device` and `score`, one row per calibration point. The devices talk over the topology, or over
-    the graph whose edges are given. Methods: see `conformesh methods`.
+    SCORES has columns `device` and `score`, or others that are named, one row per calibration point. The devices
+    talk over the topology, or over the graph whose edges are given. Methods: see `conformesh methods`.
     """
     with job(engine) as hosts:
         levels = [level.strip() for level in alpha.split(",")]
@@ -83,9 +89,10 @@ def calibrate(
         kind = named_score(score, score_option or [])
         if warm is not None:
             chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
+        layout = Layout(device_column, score_column, group=group, separator=separator, decimal=decimal)
         held, host = hosts.load(
             scores,
-            group,
+            layout,
             lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
         )
         network = host.network

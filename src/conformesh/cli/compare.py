@@ -21,6 +21,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
 from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.io.tables import Layout
 from conformesh.methods import METHODS
 from conformesh.plots.pictures import draw_comparison
 from conformesh.promises import exact_alpha
@@ -141,7 +142,7 @@ def _sizing(
     if kind is None:
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
-    read = read_outputs(outputs, device_column, logits=kind.name == "logit")
+    read = read_outputs(outputs, Layout(device_column), logits=kind.name == "logit")
     values = read.values[:, 0] if kind.task == "regression" and read.values.shape[1] == 1 else read.values
     return {"score": kind, "outputs": values, "rows_at": read.devices}
 

@@ -17,7 +17,7 @@ from conformesh.engines.mpi.partition import completed
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.score_folders import ScoreFolder
-from conformesh.io.tables import STDIN
+from conformesh.io.tables import STDIN, Layout
 from conformesh.names import natural_order
 
 MakeNetwork = Callable[[ScoreFile], Network]
@@ -32,9 +32,9 @@ class Alone:
     def __init__(self, make: MakeEngine) -> None:
         self.make = make
 
-    def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def load(self, source: str, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Read the scores of the devices here; `network` makes the network, once it is known who is there."""
-        held = read_scores(source, group=group)
+        held = read_scores(source, layout=layout)
         return held, self.make(network(held))
 
 
@@ -45,32 +45,32 @@ class Ranks:
         self.make, self.comm = make, comm
         self.first = comm.rank == 0
 
-    def load(self, source: str, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def load(self, source: str, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Read the scores of the devices here; of a single file every rank reads the whole and keeps its part."""
         if source != STDIN and Path(source).is_dir():
             folder = ScoreFolder.open(source)
-            return (self._by_file if folder.per_rank else self._by_device)(folder, group, network)
-        held = read_scores(source, group=group) if self.first or source != STDIN else None
+            return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
+        held = read_scores(source, layout=layout) if self.first or source != STDIN else None
         if source == STDIN:  # which only the first rank has
             held = self.comm.bcast(held)
         assert held is not None
         return held, self.make(network(held), comm=self.comm)
 
-    def _by_device(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_device(self, folder: ScoreFolder, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Agree on who is there, part the devices, and read one's own."""
-        roster = self.comm.bcast(folder.roster() if self.first else None)
+        roster = self.comm.bcast(folder.roster(layout) if self.first else None)
         found = network(ScoreFile(roster.devices, (), str(folder.path)))
         engine = self.make(found, comm=self.comm)
-        return folder.read_for(roster, [found.ids[row] for row in engine.here], group), engine
+        return folder.read_for(roster, [found.ids[row] for row in engine.here], layout), engine
 
-    def _by_file(self, folder: ScoreFolder, group: str | None, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
+    def _by_file(self, folder: ScoreFolder, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Host the devices of one's own file."""
         if len(folder.files) != self.comm.size:
             raise ValueError(
                 f"{folder.path}: has {len(folder.files)} NPZ files for {self.comm.size} ranks; one for each rank is "
                 f"needed: start {len(folder.files)} ranks, or use Parquet files, which any number of ranks can share"
             )
-        held = folder.read_file(self.comm.rank, group)
+        held = folder.read_file(self.comm.rank, layout)
         owner: dict[str, int] = {}
         for rank, names in enumerate(self.comm.allgather(held.devices)):
             for name in names:

@@ -18,6 +18,7 @@ from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.io.json_numbers import from_json
 from conformesh.io.output_files import read_outputs
+from conformesh.io.tables import Layout
 from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 from conformesh.result.files import SEVERAL
@@ -94,7 +95,7 @@ def predict(
     if not several and group_column is not None:
         raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
     column = group_column if several else device_column
-    outputs = read_outputs(probabilities, column, logits=kind.name == "logit")
+    outputs = read_outputs(probabilities, Layout(column), logits=kind.name == "logit")
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
         values = values[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,11 +14,12 @@ from numpy.typing import NDArray
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import as_type, whole
+from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
 from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
-from conformesh.io.labels import CANDIDATES
 from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
-from conformesh.io.writing import check_ending, write_model_outputs, write_scores
+from conformesh.io.tables import Layout
+from conformesh.io.writing import COLUMNS, check_ending, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
 from conformesh.scores import SCORES, ClassificationScore
 
@@ -62,15 +64,12 @@ def make(
             show_default=False,
         ),
     ] = None,
-    device_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column that names each row's device; by default `device`, where there is one.",
-            show_default=False,
-        ),
-    ] = None,
-    label_column: Annotated[str, typer.Option(metavar="COLUMN", help="The column of true labels.")] = CANDIDATES[0],
+    device_column: DeviceColumn = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    keep: Keep = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
     concentration: Annotated[
         str, typer.Option(metavar="<float>", help="Of --partition dirichlet; smaller is more uneven.")
     ] = "0.5",
@@ -86,15 +85,19 @@ def make(
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 
-    The file has the columns `device`, `score` and `label`, and is what `conformesh calibrate` reads. Every device gives
-    the same share of its rows to calibration, drawn at random.
+    The file has the columns `device`, `score`, `label` and `classes`, and is what `conformesh calibrate` reads. Every
+    device gives the same share of its rows to calibration, drawn at random.
     """
     check_ending(out)
     measure = _score(score, score_option or [])
     number = whole(seed, "seed", 0)
     if test_out is not None:
         check_ending(test_out, (".npz",))
-    found = read_model_outputs(outputs, labels, label_column=label_column, device_column=device_column)
+    layout = Layout(device_column, None, label_column, id_column, None, named(keep), separator, decimal)
+    found = read_model_outputs(outputs, labels, layout=layout)
+    taken = [name for name in found.kept if name in COLUMNS]
+    if taken:
+        raise ValueError(f"column {taken[0]!r} of {found.name} cannot pass through: the score file has its own")
     kind = _partition(found, kind, devices, device_column)
     if kind == BY_FILE:
         names, home = _named(found)
@@ -113,7 +116,9 @@ def make(
     table = found.probabilities() if measure.reads == "probabilities" else found.logits()
     values = measure(table[chosen], found.labels[chosen])
     at = [names[k] for k in home[chosen].tolist()]
-    write_scores(out, at, values, [found.classes[label] for label in found.labels[chosen].tolist()])
+    own = found.take(chosen)
+    truth = [found.classes[label] for label in own.labels.tolist()]
+    write_scores(out, at, values, truth, classes=found.classes, kept=own.kept)
     if test_out is not None:
         _write_rest(test_out, found, others, [names[k] for k in home[others].tolist()], measure)
     elif len(others):
@@ -199,8 +204,7 @@ def _rows(text: str, rows: int) -> int:
 def _write_rest(path: Path, found: ModelOutputs, rows: Ints, at: list[str], measure: ClassificationScore) -> None:
     """Write the rows that were not scored, with what the score reads among their arrays, so that predict finds it."""
     rest = found.take(rows)
-    named = ModelOutputs(rest.values, rest.labels, rest.kind, rest.name, rest.classes, at, rest.synthetic)
-    write_model_outputs(path, named, also=measure.reads)
+    write_model_outputs(path, replace(rest, devices=at), also=measure.reads)
 
 
 # --- what was done ----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.output_files import in_arrays
-from conformesh.io.tables import Table, listed, read_table
+from conformesh.io.tables import Layout, Table, is_number, listed, read_table
 
 NEEDED = "one label per row"
 CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
@@ -49,9 +49,9 @@ def column_labels(table: Table, column: str) -> LabelColumn:
     return LabelColumn(table, found)
 
 
-def file_labels(source: str, column: str) -> LabelColumn:
+def file_labels(source: str, column: str, layout: Layout) -> LabelColumn:
     """Read labels from a file of their own: NPY, NPZ, CSV or Parquet; a single column may have any name."""
-    table = read_table(source, NEEDED)
+    table = read_table(source, NEEDED, layout=layout)
     return LabelColumn(table, next(iter(table.columns))) if len(table.columns) == 1 else column_labels(table, column)
 
 
@@ -75,9 +75,9 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
     place = {name: i for i, name in enumerate(classes)}
     if all(name in place for name in names):
         return np.array([place[name] for name in names], np.int64)[index]
-    if all(_is_number(name) for name in names):
+    if all(is_number(name) for name in names):
         return _whole(table, column)
-    strange = next(i for i, name in enumerate(names) if name not in place and not _is_number(name))
+    strange = next(i for i, name in enumerate(names) if name not in place and not is_number(name))
     row = int((index == strange).argmax())
     close = get_close_matches(names[strange], classes, n=1)
     hint = f", did you mean {close[0]!r}?" if close else ";"
@@ -94,11 +94,3 @@ def _whole(table: Table, column: str) -> Ints:
             "repair or drop this row"
         )
     return numbers.astype(np.int64)
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

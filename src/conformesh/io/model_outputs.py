@@ -8,21 +8,29 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.labels import CANDIDATES, column_labels, file_labels, label_indices
-from conformesh.io.output_files import DEVICE, class_array, class_columns, devices_in, in_arrays
-from conformesh.io.tables import STDIN, Table, read_table
+from conformesh.io.output_files import (
+    DEVICE,
+    SLACK,
+    cells_of,
+    class_array,
+    class_columns,
+    devices_in,
+    in_arrays,
+    kept_columns,
+)
+from conformesh.io.tables import STDIN, Layout, Table, read_table
 
 NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
-SLACK = 1e-3  # how far a row of probabilities may sum from one
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 
 Floats = NDArray[np.float64]
@@ -53,6 +61,8 @@ class ModelOutputs:
         The device of each row, where the source names it.
     synthetic
         Whether no real model was involved.
+    kept
+        Columns that pass through as they are, by name.
     """
 
     values: Floats
@@ -62,6 +72,7 @@ class ModelOutputs:
     classes: tuple[str, ...]
     devices: list[str] | None = None
     synthetic: bool = False
+    kept: dict[str, list[Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "values", np.ascontiguousarray(self.values, np.float64))
@@ -110,16 +121,12 @@ class ModelOutputs:
     def take(self, rows: Ints) -> ModelOutputs:
         """Return these rows alone."""
         devices = None if self.devices is None else [self.devices[row] for row in rows.tolist()]
-        return replace(self, values=self.values[rows], labels=self.labels[rows], devices=devices)
+        kept = {name: [cells[row] for row in rows.tolist()] for name, cells in self.kept.items()}
+        return replace(self, values=self.values[rows], labels=self.labels[rows], devices=devices, kept=kept)
 
 
 def read_model_outputs(
-    source: str,
-    labels: str | None = None,
-    *,
-    kind: Kind | None = None,
-    label_column: str = CANDIDATES[0],
-    device_column: str | None = None,
+    source: str, labels: str | None = None, *, kind: Kind | None = None, layout: Layout | None = None
 ) -> ModelOutputs:
     """Read a model's outputs and the true labels.
 
@@ -127,29 +134,31 @@ def read_model_outputs(
     ----------
     source
         NPZ with `logits`, `probabilities` or `outputs`, and `labels`; NPY with outputs; CSV or Parquet in which every
-        column that is neither label nor device is a class. "-" reads CSV from standard input.
+        column is a class unless it is the label, the device or the id of a row or one to keep. "-" reads CSV from
+        standard input.
     labels
         A file of labels, for outputs that have none beside them.
     kind
         What the outputs are. By default their name says it; where it does not, rows between 0 and 1 that sum to 1 are
         probabilities.
-    label_column
-        The column or array of labels; an NPZ may also call it `labels` or `y`. Labels are numbers from 0 or the names
-        of classes.
-    device_column
-        The column or array that names each row's device; by default `device` or `devices`, where there is one.
+    layout
+        What columns or arrays are called: by default labels are `label`, in an NPZ also `labels` or `y`, and devices
+        are `device` or `devices`, where there are some. Labels are numbers from 0 or the names of classes.
     """
-    table = read_table(source, NEEDED)
-    if device_column is None:
-        device_column = next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
-    else:
-        table.column(device_column)
-    own = column_labels(table, label_column) if labels is None else file_labels(labels, label_column)
+    layout = layout or Layout()
+    table = read_table(source, NEEDED, layout=layout)
+    device = layout.device or next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
+    if layout.device is not None:
+        table.column(layout.device)
+    label = layout.label or CANDIDATES[0]
+    own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)
+    beside = layout if labels is None else replace(layout, label=None)  # which names a column of the other file
+    kept = tuple(name for name in kept_columns(table, beside) if labels is not None or name != own.column)
     if in_arrays(table):
-        found, values, classes = class_array(table, _arrays(table, kind))
-        kind = next((known for known in KINDS if known == found), kind)
+        array, values, classes = class_array(table, _arrays(table, kind))
+        kind = next((known for known in KINDS if known == array), kind)
     else:
-        values, classes = class_columns(table, (device_column, label_column))
+        values, classes = class_columns(table, (device, label, *kept))
     if len(own) != len(values):
         raise ValueError(
             f"{own.place}: needs a label for each of the {len(values)} rows of outputs in {table.name}, got {len(own)}"
@@ -163,8 +172,9 @@ def read_model_outputs(
         kind=kind,
         name="standard input" if source == STDIN else Path(source).name,
         classes=classes,
-        devices=devices_in(table, device_column, len(values)),
+        devices=devices_in(table, device, len(values)),
         synthetic=SYNTHETIC in table.columns and in_arrays(table) and bool(np.all(table.columns[SYNTHETIC])),
+        kept={name: cells_of(table, name, len(values)) for name in kept},
     )
 
 

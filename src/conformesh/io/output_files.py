@@ -1,20 +1,27 @@
-"""Model outputs from files: one row per example, one numeric column per class."""
+"""Model outputs from files: one row per example, one numeric column per class.
+
+A column is a class unless it is the device, the label or the id of a row, or was named to pass through. Where it is
+known which classes there should be, they are checked by name, and columns in another order are put right.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from dataclasses import dataclass
-from typing import BinaryIO
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.tables import Table, listed, read_table, same_length
+from conformesh.io.tables import CLASSES, Layout, Table, is_number, listed, read_table, same_length
 
 NEEDED = "one row of model outputs per example, one numeric column per class"
 DEVICE = "device"
 ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
-CLASSES = "classes"  # where an NPZ names its classes
+ROLES = ("id", "label")  # columns beside the classes that need not be named
+SLACK = 1e-3  # how far a row of probabilities may sum from one
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,33 +38,47 @@ class OutputFile:
         The device of every row, where the file names it.
     name
         Where they come from, for errors.
+    kept
+        Columns that pass through as they are, by name: id, label and what else was asked for.
     """
 
-    values: NDArray[np.float64]
+    values: Floats
     labels: tuple[str, ...]
     devices: list[str] | None
     name: str
+    kept: dict[str, list[Any]] = field(default_factory=dict)
 
 
 def read_outputs(
-    source: str, device_column: str | None = None, stdin: BinaryIO | None = None, *, logits: bool = False
+    source: str,
+    layout: Layout | None = None,
+    stdin: BinaryIO | None = None,
+    *,
+    logits: bool = False,
+    classes: Sequence[str] | None = None,
 ) -> OutputFile:
     """Read outputs from CSV, Parquet, NPZ or NPY; "-" reads CSV from standard input.
 
-    A column called `device`, or the one that `device_column` names, says at which device a row is and is no class. An
-    NPZ holds `probabilities`, `logits` or `outputs`; with `logits` these are preferred.
+    A column called `device`, or the one that the layout names, says at which device a row is. An NPZ holds
+    `probabilities`, `logits` or `outputs`; with `logits` these are preferred. `classes` are those that the outputs must
+    have, in the order in which they are wanted.
     """
-    table = read_table(source, NEEDED, stdin)
-    where = device_column or DEVICE
-    if device_column is not None:
-        table.column(device_column)
+    layout = layout or Layout()
+    table = read_table(source, NEEDED, stdin, layout)
+    where = layout.device or DEVICE
+    if layout.device is not None:
+        table.column(layout.device)
+    kept = kept_columns(table, layout, classes or ())
     if in_arrays(table):
-        _, values, labels = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
+        _, values, names = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
     else:
-        values, labels = class_columns(table, (where,))
+        values, names = class_columns(table, (where, *kept), classes)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
-    return OutputFile(values, labels, devices_in(table, where, len(values)), table.name)
+    if classes is not None:
+        values, names = in_order(values, names, classes, table.name)
+    passing = {name: cells_of(table, name, len(values)) for name in kept}
+    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing)
 
 
 def in_arrays(table: Table) -> bool:
@@ -65,32 +86,121 @@ def in_arrays(table: Table) -> bool:
     return isinstance(next(iter(table.columns.values())), np.ndarray)
 
 
-def class_columns(table: Table, besides: Collection[str]) -> tuple[NDArray[np.float64], tuple[str, ...]]:
+def kept_columns(table: Table, layout: Layout, classes: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the columns that pass through: what was asked for, and an `id` and a `label` beside columns of classes."""
+    asked = [name for name in (layout.id, layout.label, *layout.keep) if name is not None]
+    for name in asked:
+        table.column(name)
+    if in_arrays(table):
+        return tuple(dict.fromkeys(asked))
+    usual = [name for name in ROLES if name in table.columns and getattr(layout, name) is None and name not in classes]
+    return tuple(dict.fromkeys([*usual, *asked]))
+
+
+def class_columns(
+    table: Table, besides: Iterable[str], classes: Sequence[str] | None = None
+) -> tuple[Floats, tuple[str, ...]]:
     """Return every column but those as values, with their names."""
-    labels = tuple(name for name in table.columns if name not in besides)
-    if not labels:
+    apart = {*besides}
+    names = tuple(name for name in table.columns if name not in apart)
+    if not names:
         raise ValueError(f"{table.name} has no column but {listed([*table.columns])}; needed {NEEDED}")
-    return np.column_stack([table.numbers(name) for name in labels]), labels
+    _check_names(table, names, classes)
+    try:
+        values = table.matrix(names)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; a column that is no class is named with --id, --label-column or --keep") from None
+    if classes is None:
+        _refuse_strays(table.name, values, names)
+    return values, names
 
 
-def class_array(table: Table, wanted: Iterable[str]) -> tuple[str, NDArray[np.float64], tuple[str, ...]]:
+def _check_names(table: Table, names: Sequence[str], classes: Sequence[str] | None) -> None:
+    """Refuse a first line that names no classes, and columns that are none."""
+    if "" in names:
+        at = [*table.columns].index("") + 1
+        raise ValueError(f"{table.name}: column {at} has no name; name it, and give it with --id if it counts rows")
+    numbers = [name for name in names if is_number(name) and not name.isdecimal()]
+    if table.lines is not None and numbers:
+        raise ValueError(f"{table.name}: the first line must name the classes, got the number {numbers[0]!r}")
+    if classes is not None and not unnamed(classes) and not unnamed(names):
+        strange = [name for name in names if name not in {*classes}]
+        if strange and {*classes} <= {*names}:
+            raise ValueError(
+                f"{table.name}: column {strange[0]!r} is none of the classes {listed(classes)}; "
+                f"name it with --keep {strange[0]}, or drop it"
+            )
+
+
+def _refuse_strays(name: str, values: Floats, names: Sequence[str]) -> None:
+    """Refuse a column that is no class: without it all rows are probabilities, with it they are not."""
+    if values.shape[1] < 3:
+        return
+    inside = ((values >= 0.0) & (values <= 1.0 + SLACK)).all(axis=0)
+    sums = values[:, inside].sum(axis=1)
+    if not inside.all():
+        strays = [*np.flatnonzero(~inside)] if inside.sum() > 1 and (np.abs(sums - 1.0) <= SLACK).all() else []
+    elif (np.abs(sums - 1.0) <= SLACK).all():
+        return
+    else:
+        without = (np.abs(sums[:, None] - values - 1.0) <= SLACK).all(axis=0)
+        strays = [*np.flatnonzero(without & (values != 0.0).any(axis=0))]
+    if strays:
+        raise ValueError(
+            f"{name}: column {names[strays[0]]!r} seems to be no class: without it every row sums to 1; "
+            f"name it with --keep {names[strays[0]]}, or drop it"
+        )
+
+
+def class_array(table: Table, wanted: Iterable[str]) -> tuple[str, Floats, tuple[str, ...]]:
     """Return the first array that is there: its name, its values and the names of its classes."""
-    found = next((name for name in wanted if name in table.columns), None)
-    if found is None:
+    array = next((name for name in wanted if name in table.columns), None)
+    if array is None:
         raise ValueError(
             f"{table.name}: needs an array 'probabilities', 'logits' or 'outputs', found {listed([*table.columns])}"
         )
-    values = table.numbers(found)
+    values = table.numbers(array)
     if values.ndim == 1:
         values = values[:, None]
     if values.ndim != 2:
-        raise ValueError(f"{table.name}: {found!r} must have shape (rows, classes), got {values.shape}")
+        raise ValueError(f"{table.name}: {array!r} must have shape (rows, classes), got {values.shape}")
     names = table.columns.get(CLASSES, np.arange(values.shape[1]))
     if names.shape != values.shape[1:]:
         raise ValueError(
-            f"{table.name}: {CLASSES!r} must name the {values.shape[1]} columns of {found!r}, got shape {names.shape}"
+            f"{table.name}: {CLASSES!r} must name the {values.shape[1]} columns of {array!r}, got shape {names.shape}"
         )
-    return found, values, tuple(map(str, names.tolist()))
+    titles = tuple(map(str, names.tolist()))
+    if len({*titles}) < len(titles):
+        raise ValueError(f"{table.name}: {CLASSES!r} must differ, got {listed(titles)}")
+    return array, values, titles
+
+
+def unnamed(classes: Sequence[str]) -> bool:
+    """Say whether classes are only counted: "0", "1", ..."""
+    return [*classes] == [str(i) for i in range(len(classes))]
+
+
+def in_order(
+    values: Floats, names: Sequence[str], classes: Sequence[str], where: str
+) -> tuple[Floats, tuple[str, ...]]:
+    """Return columns in the order of the classes, or say how they differ.
+
+    Where one side only counts its classes, they are taken in the order in which they stand.
+    """
+    wanted = tuple(classes)
+    if len(names) == len(wanted) and (unnamed(names) or unnamed(wanted)) and {*names} != {*wanted}:
+        return values, tuple(names) if unnamed(wanted) else wanted
+    place = {name: i for i, name in enumerate(names)}
+    lacking = [name for name in wanted if name not in place]
+    strange = [name for name in names if name not in {*wanted}]
+    if lacking or strange:
+        what = [f"lacks {listed(lacking)}"] if lacking else []
+        what += [f"has {listed(strange)}"] if strange else []
+        raise ValueError(
+            f"{where}: {len(names)} classes, but the scores came from {len(wanted)}: it {' and '.join(what)}; "
+            "predict with outputs of the model that was calibrated"
+        )
+    return values[:, [place[name] for name in wanted]], wanted
 
 
 def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
@@ -101,3 +211,11 @@ def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
         same_length(table, [column, next(name for name in ARRAYS if name in table.columns)])
     names, index = table.names(column)
     return [names[i] for i in index]
+
+
+def cells_of(table: Table, column: str, rows: int) -> list[Any]:
+    """Return the cells of a column as they are."""
+    cells = table.column(column)
+    if len(cells) != rows:
+        same_length(table, [column, next(name for name in ARRAYS if name in table.columns)])
+    return cells if isinstance(cells, list) else list(cells.tolist())

@@ -1,7 +1,15 @@
-"""Scores from files: one row per calibration point, with its `device` and its `score`."""
+"""Scores from files: one row per calibration point, with its device and its score.
+
+Columns are called `device` and `score`, or what the caller says; where neither is there, a name that can mean nothing
+else is taken. A file that `conformesh scores make` wrote also says which classes its model knows: an NPZ in an array
+`classes`, CSV and Parquet in a column `classes` with a JSON list in one of its cells. So it stays a plain table, which
+survives sorting and spreadsheets, and needs no second file.
+"""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -9,10 +17,14 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.tables import STDIN, Table, read_table, same_length
+from conformesh.io.tables import CLASSES, STDIN, Layout, Table, listed, read_table, same_length
 from conformesh.names import natural_order
 
 NEEDED = "columns 'device' and 'score', one row per score"
+ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
+    "device": ("devices", "node", "client", "site"),
+    "score": ("scores", "nonconformity"),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +41,15 @@ class ScoreFile:
         Where they come from, for errors.
     groups
         The group of each score, where a column was asked for.
+    classes
+        The classes of the model whose outputs were scored, where the file names them.
     """
 
     devices: tuple[str, ...]
     scores: tuple[NDArray[np.float64], ...]
     name: str
     groups: tuple[NDArray[np.str_], ...] | None = None
+    classes: tuple[str, ...] | None = None
 
     def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return one array for each of `ids`, empty where a device has no scores."""
@@ -47,42 +62,99 @@ class ScoreFile:
         return [held.get(device, np.empty(0, dtype=str)) for device in ids]
 
 
-def read_scores(source: str, stdin: BinaryIO | None = None, group: str | None = None) -> ScoreFile:
+def read_scores(
+    source: str, stdin: BinaryIO | None = None, group: str | None = None, layout: Layout | None = None
+) -> ScoreFile:
     """Read scores from CSV, Parquet or NPZ, or a folder of such; "-" reads CSV from standard input.
 
-    `group` names a column of groups.
+    `group` names a column of groups; `layout` says what else is known about the table.
     """
+    layout = layout or Layout(group=group)
     if source != STDIN and Path(source).is_dir():
         from conformesh.io.score_folders import ScoreFolder
 
-        return ScoreFolder.open(source).read(group=group)
-    return scores_in(read_table(source, NEEDED, stdin), group)
+        return ScoreFolder.open(source).read(layout=layout)
+    return scores_in(read_table(source, NEEDED, stdin, layout), layout)
 
 
-def scores_in(table: Table, group: str | None = None) -> ScoreFile:
+def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     """Sort the rows of a table by device."""
-    columns = ("device", "score") if group is None else ("device", "score", group)
+    layout = layout or Layout()
+    device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
+    columns = (device, score) if layout.group is None else (device, score, layout.group)
     for column in columns:
         if np.ndim(table.column(column)) != 1:
             raise ValueError(
                 f"{table.name}: {column!r} must be one-dimensional, got shape {table.column(column).shape}"
             )
     same_length(table, columns)
-    if not len(table.column("score")):
+    if not len(table.column(score)):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
-    names, index = table.names("device")
-    values = table.numbers("score")
+    names, index = table.names(device)
+    values = table.numbers(score)
     _refuse_nan(table, values, names, index)
     order = np.argsort(index, kind="stable")
     cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
     held = dict(zip(names, np.split(values[order], cuts), strict=True))
     devices = natural_order(names)
     groups = None
-    if group is not None:
-        kinds, which = table.names(group)
+    if layout.group is not None:
+        kinds, which = table.names(layout.group)
         labels = dict(zip(names, np.split(np.array(kinds)[which][order], cuts), strict=True))
-        groups = tuple(labels[device] for device in devices)
-    return ScoreFile(devices, tuple(held[device] for device in devices), table.name, groups)
+        groups = tuple(labels[name] for name in devices)
+    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, _classes(table))
+
+
+def column_named(table: Table, word: str, given: str | None = None) -> str:
+    """Return the name of the column of devices or scores: as given, as usual, or as only one column could be meant."""
+    if given is not None:
+        table.column(given)
+        return given
+    if word in table.columns:
+        return word
+    meant = (word, *ALSO_CALLED[word])
+    found = [name for name in table.columns if name.lower() in meant]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise ValueError(
+            f"{table.name}: the {word} of a row may stand in {listed(found)}: say which, with --{word}-column"
+        )
+    try:
+        table.column(word)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; another name is given with --{word}-column") from None
+    raise AssertionError
+
+
+def _classes(table: Table) -> tuple[str, ...] | None:
+    """Return the classes that a file names; None where it names none, or its column `classes` means something else."""
+    column = table.columns.get(CLASSES)
+    if column is None:
+        return None
+    if isinstance(column, np.ndarray):
+        return tuple(map(str, column.tolist())) if column.ndim == 1 and column.dtype.kind == "U" else None
+    cells = {cell.strip() for cell in column if isinstance(cell, str)} - {""}
+    if not cells or not all(cell.startswith("[") for cell in cells):
+        return None
+    if len(cells) > 1:
+        raise ValueError(f"{table.name}: the column {CLASSES!r} names two sets of classes; keep scores of one model")
+    text = cells.pop()
+    try:
+        names = json.loads(text)
+    except (ValueError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names) or len({*names}) < len(names):
+        raise ValueError(
+            f"{table.name}: the column {CLASSES!r} holds the names of classes as a JSON list, got {text[:60]!r}; "
+            "drop the column, or make the scores again"
+        )
+    return tuple(names)
+
+
+def classes_column(classes: Sequence[str], rows: int) -> list[str]:
+    """Return what `_classes` reads: the list in the first cell, and nothing in the others."""
+    return [json.dumps([*classes], ensure_ascii=False, separators=(",", ":")), *[""] * (rows - 1)][:rows]
 
 
 def _refuse_nan(table: Table, values: NDArray[np.float64], names: list[str], index: NDArray[np.int64]) -> None:

@@ -12,13 +12,13 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
 
 from conformesh.io.score_files import NEEDED, ScoreFile, read_scores, scores_in
-from conformesh.io.tables import Table
+from conformesh.io.tables import CLASSES, Layout, Table, listed
 from conformesh.names import natural_order
 
 if TYPE_CHECKING:
@@ -62,61 +62,78 @@ class ScoreFolder:
         """Whether folder names say whose scores are in a file."""
         return all(_device_of(file) is not None for file in self.files)
 
-    def roster(self) -> Roster:
+    def roster(self, layout: Layout | None = None) -> Roster:
         """Return whose scores there are, without reading a score."""
         if self.per_rank:
             raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
         if self.hive:
             return Roster(natural_order({str(_device_of(file)) for file in self.files}), None)
-        distinct = self._scan().select("device").unique(maintain_order=True).collect()["device"]
-        names, index = Table({"device": distinct}, str(self.path)).names("device")
+        device = _column("device", layout)
+        distinct = self._scan(layout).select(device).unique(maintain_order=True).collect()[device]
+        names, index = Table({device: distinct}, str(self.path)).names(device)
         return Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
 
-    def read(self, devices: Collection[str] | None = None, group: str | None = None) -> ScoreFile:
+    def read(self, devices: Collection[str] | None = None, layout: Layout | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
         if self.per_rank:
-            return joined([self.read_file(at, group) for at in range(len(self.files))], str(self.path))
-        return self.read_for(self.roster(), devices, group)
+            return joined([self.read_file(at, layout) for at in range(len(self.files))], str(self.path))
+        return self.read_for(self.roster(layout), devices, layout)
 
-    def read_for(self, roster: Roster, devices: Collection[str] | None = None, group: str | None = None) -> ScoreFile:
+    def read_for(
+        self, roster: Roster, devices: Collection[str] | None = None, layout: Layout | None = None
+    ) -> ScoreFile:
         """Read the scores of some devices of a roster: only their files, or only their rows."""
         import polars as pl
 
+        layout = layout or Layout()
         wanted = {*(roster.devices if devices is None else devices)}
-        columns = ["score"] if group is None else ["score", group]
+        device, score = _column("device", layout), _column("score", layout)
+        columns = [score] if layout.group is None else [score, layout.group]
         try:
             if roster.raw is None:
                 mine = [(file, name) for file in self.files if (name := _device_of(file)) in wanted]
                 frames = [
-                    pl.read_parquet(file, columns=columns, hive_partitioning=False).with_columns(device=pl.lit(name))
+                    pl.read_parquet(file, columns=columns, hive_partitioning=False).with_columns(
+                        pl.lit(name).alias(device)
+                    )
                     for file, name in mine
                 ]
                 frame = pl.concat(frames) if frames else None
             else:
                 values, names = roster.raw
                 keep = values.filter(pl.Series([name in wanted for name in names], dtype=pl.Boolean))
-                frame = self._scan().select("device", *columns).filter(pl.col("device").is_in(keep.implode())).collect()
-        except (pl.exceptions.PolarsError, OSError) as problem:
-            raise ValueError(f"{self.path}: cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
+                scan = self._scan(layout)
+                if CLASSES in scan.collect_schema().names():
+                    columns.append(CLASSES)
+                frame = scan.select(device, *columns).filter(pl.col(device).is_in(keep.implode())).collect()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
+            raise self._unreadable(problem) from None
         if frame is None or not len(frame):
-            return ScoreFile((), (), str(self.path), None if group is None else ())
-        return scores_in(Table({column.name: column for column in frame.get_columns()}, str(self.path)), group)
+            return ScoreFile((), (), str(self.path), None if layout.group is None else ())
+        table = Table({column.name: column for column in frame.get_columns()}, str(self.path))
+        return scores_in(table, replace(layout, device=device, score=score))
 
-    def read_file(self, at: int, group: str | None = None) -> ScoreFile:
+    def read_file(self, at: int, layout: Layout | None = None) -> ScoreFile:
         """Read one of the files whole."""
-        return read_scores(str(self.files[at]), group=group)
+        return read_scores(str(self.files[at]), layout=layout)
 
-    def _scan(self) -> pl.LazyFrame:
+    def _scan(self, layout: Layout | None) -> pl.LazyFrame:
         import polars as pl
 
         frame = pl.scan_parquet([*self.files], hive_partitioning=False)
         try:
-            found = frame.collect_schema().names()
-        except (pl.exceptions.PolarsError, OSError) as problem:
-            raise ValueError(f"{self.path}: cannot be read as Parquet: {str(problem).splitlines()[0]}") from None
-        if "device" not in found or "score" not in found:
-            raise ValueError(f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {found}")
+            titles = frame.collect_schema().names()
+        except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
+            raise self._unreadable(problem) from None
+        if _column("device", layout) not in titles or _column("score", layout) not in titles:
+            raise ValueError(
+                f"{self.path}: needed {NEEDED}; or a folder device=NAME for each; found {listed(titles)}; "
+                "other names are given with --device-column and --score-column"
+            )
         return frame
+
+    def _unreadable(self, problem: BaseException) -> ValueError:
+        return ValueError(f"{self.path}: cannot be read as Parquet: {(str(problem).splitlines() or ['damaged'])[0]}")
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,11 +154,19 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
             seen[device] = part.name
     order = natural_order(seen)
     held = {device: own for part in parts for device, own in zip(part.devices, part.scores, strict=True)}
-    whole = ScoreFile(order, tuple(held[device] for device in order), name)
+    known = {part.classes for part in parts}
+    if len(known - {None}) > 1:
+        raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
+    whole = ScoreFile(order, tuple(held[device] for device in order), name, classes=max(known, key=bool, default=None))
     if any(part.groups is None for part in parts):
         return whole
     groups = {device: own for part in parts for device, own in zip(part.devices, part.groups or (), strict=True)}
     return replace(whole, groups=tuple(groups[device] for device in order))
+
+
+def _column(word: Literal["device", "score"], layout: Layout | None) -> str:
+    """Return what a column is called; in a folder of many files nobody guesses."""
+    return (layout and getattr(layout, word)) or word
 
 
 def _device_of(file: Path) -> str | None:

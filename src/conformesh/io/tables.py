@@ -5,23 +5,66 @@ CSV is read as text and turned into numbers here, so that ``abc`` in line 7 is r
 
 from __future__ import annotations
 
-import csv
+import gzip
 import io
 import sys
-import zipfile
+import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import polars as pl
+from conformesh.io.text import CellError, check_finite, numbers_in, read_columns
 
 STDIN = "-"
+CLASSES = "classes"  # the column or array in which a file names its classes
+GZIP, PARQUET, NPY, ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
+FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
+    ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",
+    b"\xd0\xcf\x11\xe0": "an Excel workbook: save the sheet as CSV",
+    b"BZh": "compressed by bzip2: give the output of `bzcat` to standard input",
+    b"\xfd7zXZ": "compressed by xz: give the output of `xzcat` to standard input",
+    b"\x28\xb5\x2f\xfd": "compressed by zstd: give the output of `zstdcat` to standard input",
+    b"\x89HDF": "an HDF5 file: save its table as CSV or Parquet",
+    b"ARROW1": "an Arrow file: save its table as Parquet",
+    b"SQLite format 3": "an SQLite database: save its table as CSV",
+    b"%PDF": "a PDF: save its table as CSV",
+    b"\x89PNG": "a picture",
+    b"\x80\x04": "a pickle: save its table as CSV or Parquet",
+    b"{": "JSON: write a table, CSV or Parquet",
+    b"[": "JSON: write a table, CSV or Parquet",
+}
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a table is laid out, where the reader should not find out by itself.
+
+    Attributes
+    ----------
+    device, score, label, id
+        Names of columns; by default what they are called here.
+    group
+        The column of groups, if scores are to be told apart by it.
+    keep
+        Columns of model outputs that are no classes and pass through.
+    separator, decimal
+        What separates cells of CSV, as a character or its name (comma, semicolon, tab, pipe, space), and its decimal
+        sign, "." or ",".
+    """
+
+    device: str | None = None
+    score: str | None = None
+    label: str | None = None
+    id: str | None = None
+    group: str | None = None
+    keep: tuple[str, ...] = ()
+    separator: str | None = None
+    decimal: str | None = None
 
 
 @dataclass(frozen=True)
@@ -31,16 +74,22 @@ class Table:
     Attributes
     ----------
     columns
-        Polars series or NumPy arrays by name.
+        Lists of text, Polars series or NumPy arrays by name.
     name
         The file, or "standard input".
     lines
         The line of each row in a text file; None where a row has no line, and is counted from 0.
+    separator
+        What separates the cells of a text file.
+    decimal
+        The decimal sign of a text file, "." or ","; None where the numbers must tell.
     """
 
     columns: dict[str, Any]
     name: str
     lines: Sequence[int] | None = None
+    separator: str | None = None
+    decimal: str | None = None
 
     def where(self, row: int) -> str:
         """Return the place of a row, for an error."""
@@ -49,10 +98,12 @@ class Table:
     def column(self, name: str) -> Any:
         """Return a column, or say which ones there are."""
         if name not in self.columns:
-            found = [*self.columns]
-            close = get_close_matches(name, found, n=1)
+            titles = [*self.columns]
+            close = get_close_matches(name, titles[:1000], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            raise ValueError(f"{self.name}: needs a column {name!r}, found {listed(found)}{hint}")
+            if not hint and self.lines is not None and any(map(is_number, titles[:1000])):
+                hint = "; the first line must name the columns"
+            raise ValueError(f"{self.name}: needs a column {name!r}, found {listed(titles)}{hint}")
         return self.columns[name]
 
     def numbers(self, name: str) -> NDArray[np.float64]:
@@ -62,63 +113,124 @@ class Table:
             if column.dtype.kind not in "fiub":
                 raise ValueError(f"{self.name}: {name!r} must hold numbers, got dtype {column.dtype}")
             return column.astype(np.float64)
-        return self._parsed(name, column)
+        return self.matrix([name])[:, 0]
 
-    def _parsed(self, name: str, column: pl.Series) -> NDArray[np.float64]:
+    def matrix(self, names: Sequence[str]) -> NDArray[np.float64]:
+        """Return columns side by side as float64, (rows, columns); they agree on one decimal sign."""
+        columns = [self.column(name) for name in names]
+        try:
+            if isinstance(columns[0], list):
+                cells = [cell for column in columns for cell in column]
+                return numbers_in(cells, self.decimal, self.separator).reshape(len(columns), -1).T
+            return self._parsed(names, columns)
+        except CellError as problem:
+            at, row = divmod(problem.cell, len(self))
+            raise ValueError(
+                f"{self.where(row)}: {names[at]} must be a number, {problem}; repair or drop this row"
+            ) from None
+
+    def _parsed(self, names: Sequence[str], columns: Sequence[Any]) -> NDArray[np.float64]:
         import polars as pl
 
-        is_text = column.dtype == pl.String
-        if not (is_text or column.dtype.is_numeric() or column.dtype == pl.Boolean):
-            raise ValueError(f"{self.name}: column {name!r} must hold numbers, got {column.dtype}")
-        values = (column.str.strip_chars() if is_text else column).cast(pl.Float64, strict=False)
-        if values.null_count():
-            row = int(values.is_null().arg_max() or 0)
-            text = (column[row] or "").strip() if is_text else ""
-            got = f"got {text!r}" if text else "the cell is empty"
-            raise ValueError(f"{self.where(row)}: {name} must be a number, {got}; repair or drop this row")
-        return np.asarray(values.to_numpy(), dtype=np.float64)
+        for name, column in zip(names, columns, strict=True):
+            if not (column.dtype == pl.String or column.dtype.is_numeric() or column.dtype == pl.Boolean):
+                raise ValueError(f"{self.name}: column {name!r} must hold numbers, got {column.dtype}")
+        texts = [column.str.strip_chars() if column.dtype == pl.String else column for column in columns]
+        values = [column.cast(pl.Float64, strict=False) for column in texts]
+        odd = any(value.null_count() or value.is_infinite().any() for value in values)
+        if odd or self.decimal == "," or self.separator == ";":  # seldom: for the reader that looks at every cell
+            if all(column.dtype == pl.String for column in columns):
+                cells = [cell or "" for column in texts for cell in column.to_list()]
+                return numbers_in(cells, self.decimal, self.separator).reshape(len(columns), -1).T
+            for at, (text, value) in enumerate(zip(texts, values, strict=True)):
+                self._refuse_gaps(at, text, value)
+        return np.column_stack([value.to_numpy() for value in values])
+
+    def _refuse_gaps(self, at: int, text: Any, value: Any) -> None:
+        """Refuse empty cells, and text that is no number, in a column of a Parquet file."""
+        if value.null_count():
+            row = int(value.is_null().arg_max() or 0)
+            got = text[row] if isinstance(text[row], str) else ""
+            raise CellError(at * len(text) + row, f"got {got!r}" if got else "the cell is empty")
+        if text.dtype.is_numeric():
+            return
+        check_finite(value.to_numpy(), text.cast(str).to_list())
 
     def names(self, name: str) -> tuple[list[str], NDArray[np.int64]]:
         """Return the distinct names in a column, in order of appearance, and for each row the index of its name."""
+        column = self.column(name)
+        if isinstance(column, np.ndarray):
+            cells: list[str] = self._texts(name, column)
+        elif isinstance(column, list):
+            cells = [cell.strip() for cell in column]
+        else:
+            return self._names_in_series(name, column)
+        place: dict[str, int] = {}
+        index = np.fromiter((place.setdefault(cell, len(place)) for cell in cells), np.int64, len(cells))
+        return self._checked_names(name, [*place], index)
+
+    def _texts(self, name: str, column: NDArray[Any]) -> list[str]:
+        if column.dtype.kind == "f" and bool((column == np.rint(column)).all()):
+            column = column.astype(np.int64)  # what 7 becomes in a column that once had gaps
+        if column.dtype.kind not in "iuU":
+            raise ValueError(f"{self.name}: column {name!r} must hold names or integers, got {column.dtype}")
+        return [str(cell).strip() for cell in column.tolist()]
+
+    def _names_in_series(self, name: str, texts: Any) -> tuple[list[str], NDArray[np.int64]]:
         import polars as pl
 
-        column = self.column(name)
-        texts = pl.Series(name, column) if isinstance(column, np.ndarray) else column
         if texts.dtype.is_float() and bool((texts == texts.round()).all()):
-            texts = texts.cast(pl.Int64)  # what 7 becomes in a column that once had gaps
+            texts = texts.cast(pl.Int64)
         if not (texts.dtype.is_integer() or texts.dtype in (pl.String, pl.Categorical, pl.Enum)):
             raise ValueError(f"{self.name}: column {name!r} must hold names or integers, got {texts.dtype}")
-        texts = texts.cast(pl.String).str.strip_chars()
-        empty = (texts.is_null() | (texts == "")).fill_null(True)
-        if empty.any():
-            row = int(empty.arg_max() or 0)
-            raise ValueError(f"{self.where(row)}: the {name} is empty; name the {name} of every row, or drop this one")
+        texts = texts.cast(pl.String).str.strip_chars().fill_null("")
         distinct = texts.unique(maintain_order=True)
         index = texts.replace_strict(distinct, pl.int_range(len(distinct), eager=True), return_dtype=pl.Int64)
-        return distinct.to_list(), index.to_numpy()
+        return self._checked_names(name, distinct.to_list(), index.to_numpy())
+
+    def _checked_names(
+        self, name: str, names: list[str], index: NDArray[np.int64]
+    ) -> tuple[list[str], NDArray[np.int64]]:
+        for i, text in enumerate(names):
+            if not text:
+                row = int((index == i).argmax())
+                raise ValueError(
+                    f"{self.where(row)}: the {name} is empty; name the {name} of every row, or drop this one"
+                )
+            if not text.isprintable():
+                row = int((index == i).argmax())
+                raise ValueError(f"{self.where(row)}: the {name} {text!r} must be one line of printable characters")
+        return names, index
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
 
-def read_table(source: str, needed: str, stdin: BinaryIO | None = None) -> Table:
-    """Read CSV, Parquet or NPZ by the ending of the name; "-" and any other ending are CSV.
+def read_table(source: str, needed: str, stdin: BinaryIO | None = None, layout: Layout | None = None) -> Table:
+    """Read CSV, Parquet or NPZ by the ending of the name, also compressed by gzip; "-" and any other ending are CSV.
 
     `needed` says what the file should hold, for errors.
     """
+    layout = layout or Layout()
     name = "standard input" if source == STDIN else source
     data = _bytes_of(source, stdin)
+    suffix = Path(source).suffix.lower()
+    if data.startswith(GZIP):
+        data, suffix = _unpacked(data, name), Path(Path(source).stem).suffix.lower()
     if not data.strip():
         raise ValueError(f"{name} is empty; needed {needed}")
-    suffix = Path(source).suffix.lower()
     if suffix == ".npz":
         table = Table(_arrays(data, name), name)
-    elif suffix == ".npy":
+    elif suffix == ".npy" or data.startswith(NPY):
         table = Table({"outputs": _array(data, name)}, name)
-    elif suffix in (".parquet", ".pq"):
-        table = _frame(data, name, parquet=True)
+    elif suffix in (".parquet", ".pq") or data.startswith(PARQUET):
+        table = _parquet(data, name)
     else:
-        table = _frame(data, name, parquet=False)
+        for mark, what in FOREIGN.items():
+            if data.startswith(mark):
+                raise ValueError(f"{name}: is {what}; needed {needed}")
+        titles, columns, lines, separator = read_columns(data, name, layout.separator)
+        table = Table(dict(zip(titles, columns, strict=True)), name, lines, separator, layout.decimal)
     if not table.columns or (not len(table) and suffix not in (".npz", ".npy")):
         raise ValueError(f"{name} has no rows; needed {needed}")
     return table
@@ -128,8 +240,8 @@ def same_length(table: Table, names: Iterable[str]) -> None:
     """Refuse columns of unequal length, which only NPZ can have."""
     lengths = {name: len(table.column(name)) for name in names}
     if len({*lengths.values()}) > 1:
-        found = ", ".join(f"{name} {length}" for name, length in lengths.items())
-        raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {found}")
+        each = ", ".join(f"{name} {length}" for name, length in lengths.items())
+        raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {each}")
 
 
 def _bytes_of(source: str, stdin: BinaryIO | None) -> bytes:
@@ -139,48 +251,65 @@ def _bytes_of(source: str, stdin: BinaryIO | None) -> bytes:
         return Path(source).read_bytes()
     except OSError as problem:
         raise ValueError(f"{source}: cannot read the file: {problem.strerror}; check the path") from problem
+    except ValueError as problem:  # a name with a NUL
+        raise ValueError(f"{source!r}: cannot be the name of a file: {problem}") from None
 
 
-def _frame(data: bytes, name: str, parquet: bool) -> Table:
+def _unpacked(data: bytes, name: str) -> bytes:
+    try:
+        return gzip.decompress(data)
+    except (OSError, EOFError, zlib.error) as problem:
+        raise ValueError(f"{name}: cannot be unpacked by gzip: {problem}; is the file whole?") from None
+
+
+def _parquet(data: bytes, name: str) -> Table:
     import polars as pl
 
+    if not data.startswith(PARQUET):
+        raise ValueError(f"{name}: cannot be read as Parquet: it does not begin as Parquet does; CSV is named .csv")
     try:
-        frame = pl.read_parquet(io.BytesIO(data)) if parquet else pl.read_csv(io.BytesIO(data), infer_schema=False)
-    except pl.exceptions.PolarsError as problem:
-        kind = "Parquet" if parquet else "CSV in UTF-8"
-        why = (None if parquet else _odd_line(data)) or str(problem).splitlines()[0]
-        raise ValueError(f"{name}: cannot be read as {kind}: {why}") from None
-    lines: Sequence[int] | None = None if parquet else range(2, len(frame) + 2)
-    blank = frame.select(pl.all_horizontal(pl.all().is_null())).to_series() if lines and frame.width else None
-    if blank is not None and blank.any():  # empty lines count as lines, not as rows
-        lines = (np.flatnonzero(~blank.to_numpy()) + 2).tolist()
-        frame = frame.filter(~blank)
-    return Table({column.name.strip(): column for column in frame.get_columns()}, name, lines)
-
-
-def _odd_line(data: bytes) -> str | None:
-    """Find the line that made a CSV unreadable: the first with more fields than the header."""
-    rows = csv.reader(io.StringIO(data.decode("utf-8-sig", errors="replace")))
-    header = next(rows, [])
-    for row in rows:
-        if len(row) > len(header):
-            return f"line {rows.line_num} has {len(row)} fields, the header {len(header)}"
-    return None
+        frame = pl.read_parquet(io.BytesIO(data))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
+        why = (str(problem).splitlines() or ["it is damaged"])[0]
+        raise ValueError(f"{name}: cannot be read as Parquet: {why}; is the file whole?") from None
+    return Table({column.name.strip(): column for column in frame.get_columns()}, name)
 
 
 def _arrays(data: bytes, name: str) -> dict[str, NDArray[Any]]:
+    if not data.startswith(ZIP[:2]):
+        raise ValueError(f"{name}: cannot be read as NPZ: it does not begin as NPZ does; write it by numpy.savez")
     try:
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
-            return {key: archive[key] for key in archive.files}
-    except (ValueError, OSError, EOFError, KeyError, AttributeError, TypeError, zipfile.BadZipFile) as problem:
-        raise ValueError(f"{name}: cannot be read as NPZ without Python objects: {problem}") from None
+            arrays = {key: archive[key] for key in archive.files}
+            twice = len(archive.files) - len(arrays)
+    except Exception as problem:  # an archive can be broken in as many ways as it has layers
+        raise ValueError(f"{name}: cannot be read as NPZ: {_numpy_says(problem)}; write it by numpy.savez") from None
+    if twice:
+        raise ValueError(f"{name}: holds two arrays of one name; rename or drop one")
+    return arrays
 
 
 def _array(data: bytes, name: str) -> NDArray[Any]:
+    if not data.startswith(NPY):
+        raise ValueError(f"{name}: cannot be read as NPY: it does not begin as NPY does; write it by numpy.save")
     try:
         return np.asarray(np.load(io.BytesIO(data), allow_pickle=False))
-    except (ValueError, OSError, EOFError) as problem:
-        raise ValueError(f"{name}: cannot be read as NPY without Python objects: {problem}") from None
+    except Exception as problem:
+        raise ValueError(f"{name}: cannot be read as NPY: {_numpy_says(problem)}; write it by numpy.save") from None
+
+
+def _numpy_says(problem: Exception) -> str:
+    text = (str(problem).splitlines() or ["it is damaged"])[0]
+    return "it holds Python objects, which could run anything" if "pickle" in text else text
+
+
+def is_number(text: str) -> bool:
+    """Say whether a text reads as a number."""
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
 
 
 def listed(names: Sequence[str], most: int = 8) -> str:

@@ -12,17 +12,36 @@ from numpy.typing import NDArray
 
 from conformesh.io.files import write_file
 from conformesh.io.model_outputs import SYNTHETIC, Kind, ModelOutputs
-from conformesh.io.output_files import CLASSES, DEVICE
+from conformesh.io.output_files import DEVICE, unnamed
+from conformesh.io.score_files import classes_column
+from conformesh.io.tables import CLASSES
 
 ENDINGS = (".csv", ".parquet", ".npz")
+COLUMNS = (DEVICE, "score", "label", CLASSES)  # of a file of scores
 
 
 def write_scores(
-    path: Path, devices: Sequence[str], scores: NDArray[np.float64], labels: Sequence[str] | None = None
+    path: Path,
+    devices: Sequence[str],
+    scores: NDArray[np.float64],
+    labels: Sequence[str] | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    kept: Mapping[str, Sequence[Any]] | None = None,
 ) -> None:
-    """Write a file of scores that `read_scores` reads: the columns `device`, `score` and, where given, `label`."""
-    columns = {DEVICE: np.array(devices, dtype=str), "score": scores}
-    write_columns(path, columns if labels is None else {**columns, "label": np.array(labels, dtype=str)})
+    """Write a file of scores that `read_scores` reads.
+
+    It has the columns `device`, `score` and, where given, `label`, what else is kept of every row, and `classes`: in an
+    NPZ an array of their names, else a JSON list in the column's first cell.
+    """
+    columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
+    if labels is not None:
+        columns["label"] = np.array(labels, dtype=str)
+    columns |= {name: np.asarray(cells) for name, cells in (kept or {}).items()}
+    if classes is not None:
+        arrays = path.suffix.lower() == ".npz"
+        columns[CLASSES] = np.array(classes if arrays else classes_column(classes, len(scores)), dtype=str)
+    write_columns(path, columns)
 
 
 def write_model_outputs(path: Path, outputs: ModelOutputs, also: Kind | None = None) -> None:
@@ -33,10 +52,11 @@ def write_model_outputs(path: Path, outputs: ModelOutputs, also: Kind | None = N
         arrays[also] = outputs.logits() if also == "logits" else outputs.probabilities()
     if outputs.devices is not None:
         arrays[DEVICE] = np.array(outputs.devices, dtype=str)
-    if outputs.classes != tuple(map(str, range(len(outputs.classes)))):
+    if not unnamed(outputs.classes):
         arrays[CLASSES] = np.array(outputs.classes, dtype=str)
     if outputs.synthetic:
         arrays[SYNTHETIC] = np.array(True)
+    arrays |= {name: np.asarray(cells) for name, cells in outputs.kept.items() if name not in arrays}
     write_columns(path, arrays)
 
 
