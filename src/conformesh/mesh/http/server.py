@@ -314,7 +314,7 @@ def _listening(address: Address) -> socket.socket:
         listener.bind(address.target())
         if address.path is not None:
             os.chmod(address.path, 0o600)  # before listen: until then nobody can connect
-        listener.listen(128)
+        listener.listen(1024)  # a program with a timeout is turned away where more wait to be accepted
         listener.setblocking(False)
     except OSError as error:
         listener.close()
