@@ -19,7 +19,8 @@ from conformesh.mesh.config.folders import (
 )
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.config.certificates import check_pair, read_certificate
+from conformesh.mesh.config.certificates import read_certificate
+from conformesh.mesh.config.identity import check_pair
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "scores.csv"]
 

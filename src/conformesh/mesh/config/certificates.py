@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from conformesh.io.files import PRIVATE, make_folder, readable_by_others, write_file
+from conformesh.io.files import PRIVATE, make_folder, write_file
 from conformesh.mesh.config.device_config import check_device_name
 from conformesh.mesh.config.endpoints import is_address
 
@@ -120,38 +120,6 @@ def read_certificate(path: Path) -> Identity:
     """Read what a certificate says."""
     x509 = needs_cryptography()
     return _identity(x509, _load(x509, path))
-
-
-def check_pair(cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None) -> list[str]:
-    """Return what is wrong with a device's certificate, key and authority, in words; nothing if all is well."""
-    x509 = needs_cryptography()
-    now = now or datetime.now(UTC)
-    missing = [path for path in (cert, key, ca) if not path.is_file()]
-    if missing:
-        return [f"{path.name} is missing; copy it from the folder that the authority made" for path in missing]
-    found = [f"{key.name} can be read by others; run: chmod 600 {key}"] if readable_by_others(key) else []
-    try:
-        own, root, private = _load(x509, cert), _load(x509, ca), _load_key(key)
-    except ValueError as problem:
-        return [*found, str(problem)]
-    found += [words for one, path in ((own, cert), (root, ca)) if (words := _out_of_date(one, path, now))]
-    try:
-        own.verify_directly_issued_by(root)
-    except Exception:  # whatever is wrong with the signature, the key or the name
-        found.append(f"{cert.name} was signed by another authority than {ca.name}; both come from one mesh")
-    if _public(private) != _public(own):
-        found.append(f"{key.name} does not match {cert.name}; copy both from the same folder")
-    identity = _identity(x509, own)
-    if name is not None and identity.name != name:
-        found.append(f"{cert.name} names {identity.name!r}, but this device is {name!r}; copy the right folder")
-    return found
-
-
-def _out_of_date(certificate: Any, path: Path, now: datetime) -> str:
-    first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    if now < first:
-        return f"{path.name} is not valid before {first:%Y-%m-%d %H:%M} UTC, now is {now:%Y-%m-%d %H:%M}; set the clock"
-    return f"{path.name} expired on {last:%Y-%m-%d %H:%M} UTC; have it signed again" if now > last else ""
 
 
 def _builder(x509: Any, name: str, public: Any, days: int, at_most: datetime | None) -> Any:

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Literal
 
 from conformesh.io.files import readable_by_others
-from conformesh.mesh.config.certificates import CA_KEY, check_pair, read_certificate
+from conformesh.mesh.config.certificates import CA_KEY, read_certificate
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
+from conformesh.mesh.config.identity import check_pair, wrong_name
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.methods import get_method
 
@@ -123,7 +124,7 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
     if config.insecure:
         return [of("warning", "none: links are not encrypted and anybody can take part (insecure = true)")]
     cert, ca = config.path("cert"), config.path("ca")
-    found = [of("error", words) for words in check_pair(cert, config.path("key"), ca, config.name, now)]
+    found = [of("error", words) for words in check_pair(cert, config.path("key"), ca, now=now)]
     if (config.folder / CA_KEY).exists():
         found.append(
             of("error", f"{CA_KEY} must never be in a device's folder; delete it here, it stays with the authority")
@@ -132,6 +133,7 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
         own, root = read_certificate(cert), read_certificate(ca)
     except ValueError:
         return found
+    found += [of("error", words) for words in wrong_name(cert, own.name, config.name)]
     if own.serial in config.revoked or own.name in config.revoked:
         found.append(of("error", f"{config.cert} is revoked (serial {own.serial}); this device is out of the mesh"))
     host = parse_endpoint(config.endpoints[config.name]).host

@@ -10,6 +10,7 @@ from typing import Any
 from conformesh.mesh.config.checking import Level, Problem
 from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
+from conformesh.mesh.config.identity import common_name
 
 TIMEOUT = 2.0  # seconds
 LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
@@ -57,7 +58,7 @@ def _greet(
     try:
         with context.wrap_socket(link, server_hostname=host) as secure:
             shown: Any = secure.getpeercert()
-            met, serial = _common_name(shown), f"{int(shown['serialNumber'], 16):x}"
+            met, serial = common_name(shown), f"{int(shown['serialNumber'], 16):x}"
             if met in revoked or serial in revoked:
                 return "error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it"
             if met != name:
@@ -85,11 +86,3 @@ def _why_not(problem: OSError, host: str) -> str:
             return f"speaks no TLS ({reason}); is it the right port, and is that device insecure?"
         return f"refused our certificate: {reason}"
     return "refused our certificate: it broke the link off"
-
-
-def _common_name(certificate: Any) -> str:
-    for part in (certificate or {}).get("subject", ()):
-        for key, value in part:
-            if key == "commonName":
-                return str(value)
-    return ""

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Literal
 
-from conformesh.mesh.config.certificates import check_pair
 from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.config.identity import check_pair
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened

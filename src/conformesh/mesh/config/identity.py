@@ -1,0 +1,138 @@
+"""Whether a device's certificate, key and authority are what its neighbours will let in, by the standard library alone.
+
+A node asks this at its start and again while it is up, so nothing is loaded for it that the node does not need anyway.
+The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from conformesh.io.files import readable_by_others
+
+ANY_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: times are judged here, by a clock that may be given
+
+
+@dataclass(frozen=True)
+class Validity:
+    """From when to when a certificate is valid, and the name of its file."""
+
+    file: str
+    first: datetime
+    last: datetime
+
+    def problem(self, now: datetime) -> str:
+        """Return what is wrong with it at a moment, in words; nothing if it is in time."""
+        if now < self.first:
+            first, clock = f"{self.first:%Y-%m-%d %H:%M}", f"{now:%Y-%m-%d %H:%M}"
+            return f"{self.file} is not valid before {first} UTC, now is {clock}; set the clock"
+        if now > self.last:
+            return f"{self.file} expired on {self.last:%Y-%m-%d %H:%M} UTC; have it signed again"
+        return ""
+
+
+def check_pair(cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None) -> list[str]:
+    """Return what is wrong with a device's certificate, key and authority, in words; nothing if all is well."""
+    problems, times = examine_pair(cert, key, ca, name)
+    now = now or datetime.now(UTC)
+    return [*problems, *(words for one in times if (words := one.problem(now)))]
+
+
+def examine_pair(cert: Path, key: Path, ca: Path, name: str | None = None) -> tuple[list[str], list[Validity]]:
+    """Return what is wrong at any time, and from when to when the certificates are valid that could be read."""
+    missing = [path for path in (cert, key, ca) if not path.is_file()]
+    if missing:
+        return [f"{path.name} is missing; copy it from the folder that the authority made" for path in missing], []
+    problems = [f"{key.name} can be read by others; run: chmod 600 {key}"] if readable_by_others(key) else []
+    times = []
+    try:
+        root = _authority(ca)
+        times += [] if root is None else [_validity(ca, root)]
+        own = _shown(_holder(cert, key), ca)
+        if own is None:
+            raise ValueError(f"{cert.name} was signed by another authority than {ca.name}; both come from one mesh")
+    except ValueError as problem:
+        return [*problems, str(problem)], times
+    times.insert(0, _validity(cert, own))
+    return [*problems, *wrong_name(cert, common_name(own), name)], times
+
+
+def wrong_name(cert: Path, shown: str, name: str | None) -> list[str]:
+    """Return the words for a certificate that names another device than this one; nothing if it names this one."""
+    if name is None or shown == name:
+        return []
+    return [f"{cert.name} names {shown!r}, but this device is {name!r}; copy the right folder"]
+
+
+def common_name(certificate: Mapping[str, Any] | None) -> str:
+    """Return whom a certificate names, as `ssl.SSLSocket.getpeercert` describes it."""
+    names = [value for part in (certificate or {}).get("subject", ()) for key, value in part if key == "commonName"]
+    return str(names[0]) if names else ""
+
+
+def _no_password() -> str:
+    raise ValueError("a key of a mesh has no password")
+
+
+def _holder(cert: Path, key: Path) -> ssl.SSLContext:
+    """Return who holds this certificate and its key."""
+    _needs_certificate(cert)
+    holder = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        holder.load_cert_chain(cert, key, password=_no_password)
+    except ssl.SSLError as problem:
+        if problem.reason == "KEY_VALUES_MISMATCH":
+            raise ValueError(f"{key.name} does not match {cert.name}; copy both from the same folder") from None
+        raise ValueError(f"{key}: needed a private key in PEM form without password, got something else") from None
+    except OSError as problem:
+        raise ValueError(f"{key}: cannot read the private key: {problem.strerror}") from None
+    return holder
+
+
+def _needs_certificate(path: Path) -> None:
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+    except ssl.SSLError:
+        raise ValueError(f"{path}: needed a certificate in PEM form, got something else") from None
+    except OSError as problem:
+        raise ValueError(f"{path}: cannot read the certificate: {problem.strerror}") from None
+
+
+def _authority(path: Path) -> Mapping[str, Any] | None:
+    """Return the authority's certificate; None where it is none's, which the handshake will not accept."""
+    _needs_certificate(path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.load_verify_locations(path)
+    authorities: Sequence[Any] = context.get_ca_certs()
+    return authorities[0] if authorities else None
+
+
+def _validity(path: Path, shown: Mapping[str, Any]) -> Validity:
+    first, last = (ssl.cert_time_to_seconds(shown[key]) for key in ("notBefore", "notAfter"))
+    return Validity(path.name, datetime.fromtimestamp(first, UTC), datetime.fromtimestamp(last, UTC))
+
+
+def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
+    """Return the certificate that a neighbour with this authority accepts from the device; None if it refuses."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ANY_TIME
+    client.load_verify_locations(ca)
+    there, back = ssl.MemoryBIO(), ssl.MemoryBIO()
+    asking, answering = client.wrap_bio(back, there), server.wrap_bio(there, back, server_side=True)
+    waiting = [asking, answering]
+    while waiting:
+        for end in [*waiting]:
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                continue
+            except ssl.SSLError:
+                return None
+    return asking.getpeercert()
