@@ -151,3 +151,34 @@ def test_what_a_mesh_has_sent_besides_is_kept():
     assert back.to_dict() == cost.to_dict() == {**result.cost.to_dict(), "sent": sent.to_dict()}
     assert str(back).endswith("; with what only a mesh must send 9 rounds, 20 numbers and 1,280 bits per device")
     assert Calibration.from_dict(result.to_dict()).cost.sent is None
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "words"),
+    [
+        ("h-dcp", {"rounds": "10"}, "rounds must be a whole number or None, got '10'"),
+        ("h-dcp", {"bins": 10.5}, "bins must be a whole number, got 10.5"),
+        ("h-dcp", {"bins": True}, "bins must be a whole number, got True"),
+        ("h-dcp", {"range": (0.0, "1")}, "range must be 2 values, a number each or None"),
+        ("h-dcp", {"weights": 3}, "weights must be text or Weights or ndarray, got 3"),
+        ("q-dcp", {"kappa": "steep"}, "kappa must be a number, got 'steep'"),
+        ("q-dcp", {"certify": 1}, "certify must be true or false, got 1"),
+        (
+            "e-dcp",
+            {"prefer": "speed"},
+            "prefer must be 'rounds' or 'numbers' or 'balanced', got 'speed'",
+        ),
+    ],
+)
+def test_an_option_of_the_wrong_type_is_refused_where_it_is_given(method, options, words):
+    with pytest.raises(ValueError) as caught:
+        calibrate([[0.1, 0.2], [0.3]], Network.chain(2), method=method, **options)
+    assert words in str(caught.value)
+
+
+def test_numbers_of_numpy_are_options_like_any_other():
+    held, network = [np.arange(30.0), np.arange(20.0)], Network.chain(2)
+    plain = calibrate(held, network, method="h-dcp", rounds=5, bins=16, range=(0.0, 40.0))
+    given = {"rounds": np.int64(5), "bins": np.int32(16), "range": np.array([0, 40])}
+    other = calibrate(held, network, method="h-dcp", **given)
+    assert {**other.to_dict(), "seconds": 0} == {**plain.to_dict(), "seconds": 0}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from typing import Any
+from typing import Any, get_type_hints
 
 from conformesh.names import unknown
 from conformesh.protocols.baselines import Alone, Averaged, Pooled, average, cp, fcp, local
@@ -13,6 +13,7 @@ from conformesh.protocols.e_dcp import EDCP, e_dcp
 from conformesh.protocols.fedcp_qq import FedCPQQ, fedcp_qq
 from conformesh.protocols.h_dcp import HDCP, h_dcp
 from conformesh.protocols.messages import Protocol
+from conformesh.protocols.options import as_option
 from conformesh.protocols.q_dcp import QDCP, q_dcp
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wfcp import WFCP, wfcp
@@ -87,7 +88,7 @@ def get_method(name: str) -> Method:
 
 
 def make_options(name: str, given: dict[str, Any]) -> Any:
-    """Build a method's options from keywords; an unknown one is an error that names who has it."""
+    """Build a method's options from keywords, in their types; an unknown one is an error that names who has it."""
     method = get_method(name)
     known = {f.name for f in fields(method.options)}
     for key in given:
@@ -96,4 +97,5 @@ def make_options(name: str, given: dict[str, Any]) -> Any:
             belongs = f"it belongs to {', '.join(owners)}" if owners else "no method has it"
             mine = ", ".join(method.option_names()) or "none"
             raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
-    return method.options(**given)
+    hints = get_type_hints(method.options)
+    return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import types
 from dataclasses import field
-from typing import Any
+from typing import Any, Literal, Union, get_args, get_origin
+
+import msgspec
+import numpy as np
+
+_WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
 
 
 def option(default: Any, help: str) -> Any:
@@ -15,3 +21,38 @@ def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
     """Refuse a word that is none of the known ones."""
     if value not in known:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")
+
+
+def as_option(value: Any, hint: Any, what: str) -> Any:
+    """Return a value in the type of an option, or say what is needed; a whole number may stand for any number.
+
+    >>> as_option(10, float, "kappa")
+    10.0
+    >>> as_option("10", int, "rounds")
+    Traceback (most recent call last):
+    ValueError: rounds must be a whole number, got '10'
+    """
+    kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+    objects = tuple(get_origin(kind) or kind for kind in kinds if not _is_plain(kind))
+    if objects and isinstance(value, objects):
+        return value
+    plain = [kind for kind in kinds if _is_plain(kind)]
+    raw = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    try:
+        return msgspec.convert(raw, Union[tuple(plain)])  # noqa: UP007 - made here
+    except msgspec.ValidationError:
+        needed = " or ".join(map(_needed, kinds))
+        raise ValueError(f"{what} must be {needed}, got {value!r}") from None
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind in _WORDS or get_origin(kind) in (Literal, tuple)
+
+
+def _needed(kind: Any) -> str:
+    if get_origin(kind) is Literal:
+        return " or ".join(map(repr, get_args(kind)))
+    if get_origin(kind) is tuple:
+        each = dict.fromkeys(_WORDS[one] for one in get_args(kind))
+        return f"{len(get_args(kind))} values, {' and '.join(each)} each"
+    return _WORDS[kind] if kind in _WORDS else str((get_origin(kind) or kind).__name__)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import hashlib
 import math
 import re
-import types
 from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config.endpoints import parse_endpoint
-from conformesh.methods import get_method, make_options
+from conformesh.methods import make_options
 from conformesh.names import device_names, listed
 from conformesh.promises import exact_alpha
 from conformesh.scores import Score, get_score
@@ -96,7 +95,8 @@ class DeviceConfig:
         row = {name: k for k, name in enumerate(self.devices)}
         pairs = {(a, b) if row[a] < row[b] else (b, a) for a, b in self.edges}
         object.__setattr__(self, "edges", tuple(sorted(pairs, key=lambda edge: (row[edge[0]], row[edge[1]]))))
-        object.__setattr__(self, "options", checked_method_options(self.method, self.options))
+        chosen = make_options(self.method, self.options)
+        object.__setattr__(self, "options", {name: getattr(chosen, name) for name in self.options})
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
         _ = self.network, self.chosen_score  # a graph in parts and an unknown score are errors now, not later
@@ -158,33 +158,6 @@ def check_device_name(name: str) -> None:
         )
     if name.lower() in RESERVED:
         raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
-
-
-def checked_method_options(method: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Return the options in the types of the method, after it has accepted them."""
-    make = get_method(method).options
-    hints = get_type_hints(make)
-    chosen = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    for name, value in chosen.items():
-        if name in hints and not _fits(value, hints[name]):
-            raise ValueError(f"option {name} of {method} cannot be {value!r}; see `conformesh methods --json`")
-        if name in hints and type(value) is int and not _fits(value, hints[name], exactly=True):
-            chosen[name] = float(value)
-    make_options(method, chosen)
-    return chosen
-
-
-def _fits(value: Any, hint: Any, exactly: bool = False) -> bool:
-    if get_origin(hint) in (Union, types.UnionType):
-        return any(_fits(value, one, exactly) for one in get_args(hint))
-    if get_origin(hint) is Literal:
-        return value in get_args(hint)
-    if get_origin(hint) is tuple:
-        wanted = get_args(hint)
-        return isinstance(value, tuple) and len(value) == len(wanted) and all(map(_fits, value, wanted))
-    if hint is float and not exactly:
-        return type(value) in (int, float)
-    return hint in (bool, int, float, str, type(None)) and type(value) is hint
 
 
 def _check_roster(config: DeviceConfig) -> None:
