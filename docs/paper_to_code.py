@@ -1,8 +1,8 @@
 """From the paper to the code: which function an equation became, and which tests speak of it.
 
-Found in the source are the tags ``[Wen2025] Eq. (26)``, ``[Wen2025] Algorithm 1`` and the like. A tag belongs to the
-innermost function or class around it, or to the module. Its tests are those that carry the same tag or use that
-function; where there are none, the test files that import its module.
+Found in the source are the tags ``[Wen2025] Eq. (26)``, ``[Wen2025] Algorithm 1``, ``[Wen2025] Figure 2`` and so on. A
+tag belongs to the innermost function or class around it, or to the module. Its tests are those that carry the same tag
+or use that function; where there are none, the test file of its module, or those that import it, or that of its folder.
 """
 
 from __future__ import annotations
@@ -51,7 +51,36 @@ ITEMS: dict[str, str] = {
     "Section 5.2": "guarantee of H-DCP; the spectral gap can be estimated without a map",
     "Theorem 5.2": "coverage of H-DCP",
     "Eq. (26)": "epsilon of H-DCP",
-    "Section 6.3": "the consensus weights used in the experiments",
+    "Section 6.1": "setting of the experiments: the data, its division among devices, the draws",
+    "Section 6.2": "results for Q-DCP",
+    "Figure 2": "Q-DCP against the coverage level, Assumption 4.1 taken as satisfied",
+    "Figure 3": "Q-DCP against the coverage level, Assumption 4.1 not satisfied",
+    "Section 6.3": "results for H-DCP; the consensus weights used in the experiments",
+    "Figure 4": "H-DCP against the coverage level",
+    "Section 6.4": "Q-DCP and H-DCP compared at the same communication load",
+    "Figure 5": "coverage and set size against the communication load",
+    "Appendix A.1": "proof of Proposition 4.2, the bias",
+    "Appendix A.2": "proof of Theorem 4.4, coverage of Q-DCP",
+    "Appendix A.3": "proof of Theorem 5.2, coverage of H-DCP",
+    "Appendix B.1": "comparison with the state of the art on a star",
+    "Table 1": "every method on a star",
+    "Appendix B.2": "convergence of Q-DCP and H-DCP",
+    "Figure 6": "Q-DCP against the rounds",
+    "Figure 7": "H-DCP against the rounds",
+    "Appendix B.3": "larger networks",
+    "Figure 8": "Q-DCP on 100 devices",
+    "Figure 9": "H-DCP on 100 devices",
+    "Figure 10": "Q-DCP on random graphs, epsilon0 = 1",
+    "Figure 11": "Q-DCP on random graphs, epsilon0 = 0.1",
+    "Appendix B.4": "ablation studies for Q-DCP",
+    "Figure 12": "Q-DCP against kappa",
+    "Figure 13": "Q-DCP against mu",
+    "Figure 14": "Q-DCP against mu, poor s0 and epsilon0",
+    "Appendix B.5": "ablation study for H-DCP",
+    "Figure 15": "H-DCP against the quantisation levels",
+    "Appendix B.6": "PathMNIST",
+    "Figure 16": "Q-DCP on PathMNIST",
+    "Figure 17": "H-DCP on PathMNIST",
 }
 PART_OF = {  # where an item has no tag of its own: the item whose code holds it
     **dict.fromkeys(["Eq. (1)", "Eq. (2)", "Eq. (3)"], "Section 3.2"),
@@ -61,9 +90,13 @@ PART_OF = {  # where an item has no tag of its own: the item whose code holds it
     **dict.fromkeys([f"Eq. ({n})" for n in (20, 21, 22, 24)], "Algorithm 2"),
     "Assumption 5.1": "Eq. (19)",
     "Section 2": "Algorithm 1",
+    "Appendix A.1": "Proposition 4.2",
+    "Appendix A.2": "Theorem 4.4",
+    "Appendix A.3": "Theorem 5.2",
 }
 REFERENCE = (
-    r"(?:Eqs?\.\s\(\d+\)(?:(?:-|–|\sto\s)\(\d+\))?|(?:Algorithm|Theorem|Proposition|Assumption|Section)\s\d(?:\.\d)?)"
+    r"(?:Eqs?\.\s\(\d+\)(?:(?:-|–|\sto\s)\(\d+\))?"
+    r"|(?:Algorithm|Theorem|Proposition|Assumption|Section|Figure|Table)\s\d+(?:\.\d)?|Appendix\s[AB]\.\d)"
 )
 TAG = re.compile(rf"\[Wen2025\]((?:,?\s+(?:and\s+)?{REFERENCE})+)")
 MOST = 5  # tests named one by one
@@ -100,9 +133,9 @@ def page(root: Path) -> str:
     lines = ["| in the paper | what it is | code | tests |", "| --- | --- | --- | --- |"]
     for item, what in ITEMS.items():
         places = code.get(item, [])
-        where = ", ".join(place.shown(root) for place in places)
-        if not places:
-            where = f"see {PART_OF[item]}" if item in PART_OF else "—"
+        where = ", ".join(place.shown(root) for place in places) or "—"
+        if not places and item in PART_OF:
+            where, places = f"see {PART_OF[item]}", code.get(PART_OF[item], [])
         checked = [place.shown(root) for place in tests.get(item, [])]
         for place in places:
             checked += [test for test in _tests_of(place, root, users) if test not in checked]
@@ -185,6 +218,7 @@ def _tests_of(place: Place, root: Path, users: dict[Path, dict[str, set[str]]]) 
         _mirror(place.path, root)
         or [*importing]
         or [test for user in _importers(module, root) for test in _mirror(user, root)]
+        or _mirror(place.path.with_name(f"{place.path.parent.name}.py"), root)
     )
     return [Place(path).shown(root) for path in files]
 

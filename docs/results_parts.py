@@ -89,7 +89,8 @@ def _cell(curves: Curves, line: str, x: float) -> str:
 
 @cache
 def _verdict(name: str, variant: str, scores: str) -> Verdict:
-    return judge(get_experiment(name), variant, scores, _curves(name, variant, scores), on_their_data=True)
+    curves, released = (_curves(name, which, scores) for which in (variant, "as-released"))
+    return judge(get_experiment(name), variant, scores, curves, on_their_data=True, released=released)
 
 
 @cache

@@ -261,6 +261,17 @@ def test_the_paper_is_mapped(tool):
         assert mapped.get(item), f"no tag [Wen2025] {item} in the source"
 
 
+def test_every_item_of_the_paper_has_code_and_a_test(tool):
+    """The results too: all of Section 6 and the appendix, every figure and table."""
+    rows = [row.strip("| ").split(" | ") for row in tool("paper_to_code").page(ROOT).splitlines()[2:]]
+    for item, _, code, *tests in rows:
+        assert code != "—", f"{item} has no code"
+        assert tests, f"{item} has no test"
+    results = {*(f"Section 6.{n}" for n in range(1, 5)), *(f"Figure {n}" for n in range(2, 18)), "Table 1"}
+    appendix = {*(f"Appendix A.{n}" for n in range(1, 4)), *(f"Appendix B.{n}" for n in range(1, 7))}
+    assert results | appendix <= {row[0] for row in rows}
+
+
 def test_a_tag_belongs_to_the_function_around_it(tool, tmp_path):
     source = '"""[Wen2025] Algorithm 2."""\n\ndef f():\n    """As in [Wen2025] Theorem 5.2, Eq. (26)."""\n'
     (tmp_path / "x.py").write_text(source + '\n\ndef g():\n    "[Lu2023] Theorem 4.3; [Wen2025] Eqs. (10)-(12)"\n')

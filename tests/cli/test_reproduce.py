@@ -131,7 +131,7 @@ def test_given_outputs_are_used(run, tmp_path):
     result = run(*WORDS, "--data", "outputs", "--out", "here", "--draws", "1", "--seed", "4")
     assert (result.exit_code, result.stderr) == (0, "")
     provenance = json.loads((tmp_path / "here" / "provenance.json").read_text())
-    assert (provenance["seed"], provenance["draws"], provenance["synthetic"]) == (4, 1, False)
+    assert (provenance["seed"], provenance["draws"], provenance["synthetic"]) == (4, "1", False)
     assert provenance["data"]["cifar100"].startswith("mine.npz, sha256 ")
     assert "published points met" in result.stdout
 

@@ -10,7 +10,7 @@ import pytest
 
 from conformesh import METHODS, TOPOLOGIES
 from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.core.conventions import POOLED, TALKING
+from conformesh.experiments.core.conventions import CONVENTIONS
 from conformesh.experiments.core.experiment import LEVELS, Case, in_convention
 from conformesh.experiments.core.points import VARIANTS, network_of
 from conformesh.experiments.core.published import published
@@ -124,7 +124,7 @@ def test_every_method_takes_its_options(experiment, variant, scores):
         if point.method in METHODS:
             make_options(point.method, point.options)
             continue
-        function = (TALKING | POOLED)[point.method]
+        function = CONVENTIONS[point.method].run
         inspect.signature(function).bind("site", "samples", "given", **point.options)
 
 

@@ -259,7 +259,7 @@ def test_tables_rows_and_provenance_are_written(real):
     rows = pl.read_parquet(real.folder / "rows.parquet")
     provenance = json.loads((real.folder / "provenance.json").read_text())
     assert provenance["computed"] == provenance["points"] == len([*(real.folder / "cache").rglob("*.parquet")])
-    assert (provenance["seed"], provenance["draws"], provenance["synthetic"]) == (3, 2, False)
+    assert (provenance["seed"], provenance["draws"], provenance["synthetic"]) == (3, "2", False)
     assert provenance["data"].keys() == {"cifar100"}  # what was not used is not named
     assert provenance["data"]["cifar100"].startswith("hundred.npz, sha256 ")
     for name in NAMES:
@@ -362,7 +362,7 @@ def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
         *(get_experiment("star-table"), "data", {"confidences": tmp_path / "p.png"}),
         *(dict.fromkeys(keys, found), dict.fromkeys(keys, verdict)),
     )
-    about = Provenance("", "", 1, 1, "", 1.0, "", {}, False, 1, 1)
+    about = Provenance("", "", 1, "1", "", 1.0, "", {}, False, 1, 1)
     write_report(tmp_path / "report.html", [section], about)
     overview = (tmp_path / "report.html").read_text().split("<h2")[1]
     assert "Overview" in overview
@@ -376,7 +376,7 @@ def test_the_report_escapes_markup(tmp_path):
         get_experiment("star-table"), title=nasty, about=nasty, item=nasty, findings=(Finding(nasty, lambda _: None),)
     )
     (tmp_path / "p.png").write_bytes(b"picture")
-    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False),), (Judged(nasty, False, nasty),), nasty)
+    verdict = Verdict((Match(THEIRS, 0.1, 0.1, False, False, 9.0, 4.0),), (Judged(nasty, False, nasty),), nasty)
     found = curves({nasty: {0.9: value()}})
     keys = [("logits", variant) for variant in VARIANTS]
     section = Section(
@@ -386,7 +386,7 @@ def test_the_report_escapes_markup(tmp_path):
         command=nasty,
         version=nasty,
         seed=1,
-        draws=1,
+        draws="1",
         machine=nasty,
         seconds=1.0,
         made=nasty,

@@ -11,7 +11,7 @@ import pytest
 
 import conformesh
 from conformesh import METHODS
-from conformesh.experiments.core.conventions import POOLED, TALKING
+from conformesh.experiments.core.conventions import CONVENTIONS
 from conformesh.experiments.core.points import (
     DECIDING,
     VARIANTS,
@@ -142,7 +142,8 @@ RUNS = {
     "q-dcp-released": {"rounds": 30},
     "h-dcp-printed": {"rounds": 40, "bins": 50},
     "wfcp": {"bins": 50},
-    **{name: {} for name in ("cp", "fcp", "e-dcp", "fedcp-qq", *POOLED)},
+    **{name: {} for name in ("cp", "fcp", "e-dcp", "fedcp-qq")},
+    **{name: {} for name, convention in CONVENTIONS.items() if not convention.talks},
 }
 
 
@@ -163,11 +164,21 @@ def test_a_row_for_each_draw_and_alpha(cifar, method, variant):
         assert row["certificate"] == "none" or method in METHODS
         assert (row["epsilon"] is None) == (method not in {"q-dcp", "q-dcp-released", "h-dcp-printed"}), row["epsilon"]
         assert all(type(row[name]) is int for name in ("draw", "classes", "rank_margin", "rounds"))
-    if method in TALKING | {"q-dcp": None}:
+    if method == "q-dcp" or (method in CONVENTIONS and CONVENTIONS[method].talks):
         assert rows[0]["rounds"] >= RUNS[method]["rounds"]
-    thousandths = np.array([row["size"] for row in rows]) * 10
-    whole = np.abs(thousandths - np.round(thousandths)).max() < 1e-9
-    assert whole == (variant == "as-released" and method in TALKING | POOLED)
+    tenths = np.array([row["size"] for row in rows]) * 10
+    whole = np.abs(tenths - np.round(tenths)).max() < 1e-9
+    assert whole == (variant == "as-released" and method in CONVENTIONS)
+
+
+def test_released_sizes_are_rounded_to_a_tenth_of_a_label_whatever_the_classes(small_sources):
+    """With nine classes a thousandth of them is 0.009 labels: tenths of that are no tenths of a label."""
+    nine = replace(SETTING, data="pathmnist", devices=8, shares="random")
+    point = replace(POINT, variant="as-released", setting=nine, topology="cycle", alphas=(0.2, 0.5, 0.8))
+    rows = compute(point, small_sources["pathmnist"])
+    plain = compute(replace(point, variant="as-written"), small_sources["pathmnist"])
+    assert [row["size"] for row in rows] == [round(row["size"], 1) for row in plain]
+    assert [row["size"] for row in rows] != [row["size"] for row in plain]
 
 
 def test_the_exact_methods_agree_and_have_their_rank(cifar):
@@ -239,4 +250,4 @@ def test_random_graphs_follow_their_own_seed(cifar):
 
 
 def test_every_convention_is_reached_here():
-    assert RUNS.keys() - METHODS.keys() == TALKING.keys() | POOLED.keys()
+    assert RUNS.keys() - METHODS.keys() == CONVENTIONS.keys()

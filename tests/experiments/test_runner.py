@@ -10,7 +10,7 @@ from conformesh._version import __version__
 from conformesh.experiments import get_experiment
 from conformesh.experiments.core import runner
 from conformesh.experiments.core.points import VARIANTS, compute
-from conformesh.experiments.core.runner import FULL_DRAWS, SEED, Request, run
+from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request, run
 from conformesh.experiments.core.settings import sources_from
 from conformesh.sweeping.provenance import machine
 
@@ -198,7 +198,10 @@ def test_requests_lay_out_both_variants_of_both_scores():
         (scores, variant) for scores in ("logits", "confidences") for variant in VARIANTS
     ]
     assert {(case.experiment, case.draws, case.seed, case.quick) for case in cases} == {
-        ("h-dcp-alpha", FULL_DRAWS, SEED, False)
+        ("h-dcp-alpha", COMPARED_DRAWS, SEED, False)
     }
+    assert {case.draws for case in Request().cases(get_experiment("figure-6"))} == {
+        FULL_DRAWS
+    }  # nothing to compare with
     assert {case.draws for case in Request(quick=True).cases(experiment)} == {2}
     assert {case.draws for case in Request(quick=True, draws=5).cases(experiment)} == {5}

@@ -226,6 +226,22 @@ def test_an_agreed_range_bounds_a_hopeless_run_by_the_largest_score():
     assert result.threshold == max(s.max() for s in scores)
 
 
+def test_the_papers_bound_over_an_agreed_range_says_that_it_is_not_level_m():
+    """The paper's level M is every label. A given range gives that, an agreed one the largest score, with a note."""
+    rng = np.random.default_rng(1)
+    scores = [rng.random(20) for _ in range(20)]
+
+    def hopeless(**options):
+        with pytest.warns(CalibrationNote) as notes:
+            result = calibrate(scores, Network.chain(20), 0.1, "h-dcp", rounds=1, **options)
+        return result.threshold, any("takes level M, which is every label" in str(note.message) for note in notes)
+
+    largest = max(mine.max() for mine in scores)
+    assert hopeless(bound="paper") == (largest, True)
+    assert hopeless(bound="paper", range=(0.0, 1.0)) == (np.inf, False)
+    assert hopeless() == (largest, False)
+
+
 def test_range_agreement_is_paid_for():
     scores = [[0.1, 0.2], [0.3], [0.4, 0.9]]
     net = Network.chain(3)

@@ -15,7 +15,7 @@ from conformesh.experiments import EXPERIMENTS, get_experiment
 from conformesh.experiments.core.experiment import Experiment
 from conformesh.experiments.core.reproducing import Reproduction
 from conformesh.experiments.core.reproducing import reproduce as run_all
-from conformesh.experiments.core.runner import FULL_DRAWS, SEED, Request
+from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
 from conformesh.experiments.core.settings import sources_from
 
 ALL = "all"
@@ -50,7 +50,13 @@ def reproduce(
         bool, typer.Option("--quick", help="A smoke version of everything: two draws, coarse grids, fewer rounds.")
     ] = False,
     draws: Annotated[
-        int | None, typer.Option(min=1, help=f"Draws of calibration data; by default {FULL_DRAWS}.", show_default=False)
+        int | None,
+        typer.Option(
+            min=1,
+            help=f"Draws of calibration data; by default {FULL_DRAWS}, and {COMPARED_DRAWS} where published points are "
+            "known.",
+            show_default=False,
+        ),
     ] = None,
     scores: Annotated[WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = WhichScores.both,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = SEED,

@@ -1,6 +1,7 @@
 """Figure 12: what the smoothness kappa of Q-DCP does.
 
-Reproduces  Q-DCP (T = 1000, mu = 2000, epsilon0 = 0.1, s0 the average) on the torus at alpha = 0.1, against kappa
+Reproduces  [Wen2025] Appendix B.4, Figure 12:
+            Q-DCP (T = 1000, mu = 2000, epsilon0 = 0.1, s0 the average) on the torus at alpha = 0.1, against kappa
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 2 s a case on 2 cores
 Expected    larger sets for small kappa (a blurred loss) and for large kappa (slow convergence)
@@ -12,7 +13,7 @@ from conformesh.experiments.core.experiment import Axis, Case, Experiment, Findi
 from conformesh.experiments.core.findings import is_u_shaped
 from conformesh.experiments.core.grids import STEPS, over_values
 from conformesh.experiments.core.points import Point
-from conformesh.experiments.core.remarks import FULL_SETS, for_confidences
+from conformesh.experiments.core.remarks import FULL_SETS, WRITTEN_Q, for_confidences
 
 KAPPAS = (1.0, 2.0, 5.0, *STEPS)
 
@@ -40,5 +41,5 @@ EXPERIMENT = Experiment(
     points=points,
     axis=Axis("smoothness κ", log=True),
     findings=(Finding("Small κ and large κ both lead to inefficient sets.", is_u_shaped("torus")),),
-    remarks=for_confidences(FULL_SETS),
+    remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
 )

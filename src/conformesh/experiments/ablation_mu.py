@@ -1,6 +1,7 @@
 """Figure 13: what the regulariser mu of Q-DCP does, with the paper's s0 and epsilon0.
 
-Reproduces  Q-DCP (T = 1000, kappa = 2000, epsilon0 = 0.1, s0 the average) on the torus at alpha = 0.1, against mu
+Reproduces  [Wen2025] Appendix B.4, Figure 13:
+            Q-DCP (T = 1000, kappa = 2000, epsilon0 = 0.1, s0 the average) on the torus at alpha = 0.1, against mu
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 2 s a case on 2 cores
 Expected    larger sets for small mu, for which T = 1000 is too few
@@ -12,7 +13,7 @@ from conformesh.experiments.core.experiment import Axis, Case, Experiment, Findi
 from conformesh.experiments.core.findings import size_falls
 from conformesh.experiments.core.grids import STEPS, over_values
 from conformesh.experiments.core.points import Point
-from conformesh.experiments.core.remarks import FULL_SETS, for_confidences
+from conformesh.experiments.core.remarks import FULL_SETS, WRITTEN_Q, for_confidences
 
 
 def points(case: Case) -> list[Point]:
@@ -31,5 +32,5 @@ EXPERIMENT = Experiment(
     points=points,
     axis=Axis("regulariser μ", log=True),
     findings=(Finding("A small μ converges slowly, which makes the sets conservative.", size_falls("torus")),),
-    remarks=for_confidences(FULL_SETS),
+    remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
 )

@@ -1,6 +1,7 @@
 """Figure 14: what the regulariser mu of Q-DCP does, with a poor s0.
 
-Reproduces  Q-DCP (T = 1000, kappa = 2000, epsilon0 = 1e-4, s0 the least local quantile) on the torus at alpha = 0.1
+Reproduces  [Wen2025] Appendix B.4, Figure 14:
+            Q-DCP (T = 1000, kappa = 2000, epsilon0 = 1e-4, s0 the least local quantile) on the torus at alpha = 0.1
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 2 s a case on 2 cores
 Expected    coverage holds for small mu and is lost for large mu, where the estimate hardly leaves s0

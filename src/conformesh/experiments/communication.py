@@ -1,6 +1,7 @@
 """Figure 5: what a bit buys. Coverage and set size against the bits each device sends, on the torus.
 
-Reproduces  Q-DCP with hyper-parameters 1 (epsilon0 = 0.1, s0 the average) and 2 (epsilon0 = 1e-4, s0 = -10), and H-DCP
+Reproduces  [Wen2025] Section 6.4, Figure 5:
+            Q-DCP with hyper-parameters 1 (epsilon0 = 0.1, s0 the average) and 2 (epsilon0 = 1e-4, s0 = -10), and H-DCP
             (M = 1000), with f = 16, 32 and 64 bits a number; the load is T C with C = f for Q-DCP and M f for H-DCP
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws, alpha = 0.1
 Cost        about 15 s a case on 2 cores
@@ -16,7 +17,7 @@ from typing import Any
 from conformesh.experiments.core.experiment import Axis, Case, Experiment, Finding
 from conformesh.experiments.core.findings import covers, is_smaller, misses
 from conformesh.experiments.core.points import Point
-from conformesh.experiments.core.remarks import FULL_SETS, for_confidences
+from conformesh.experiments.core.remarks import FULL_SETS, WRITTEN_Q, for_confidences
 
 LOADS = tuple(4_000 * 2**i for i in range(12))  # bits: 4 kbit ... 8.2 Mbit
 BINS = 1000
@@ -60,5 +61,5 @@ EXPERIMENT = Experiment(
         Finding("With poorly chosen ones it misses 0.9, even at high precision.", misses("Q-DCP 2, f = 64")),
         Finding("H-DCP covers at every load.", covers("H-DCP, f = 16", "H-DCP, f = 32", "H-DCP, f = 64")),
     ),
-    remarks=for_confidences(FULL_SETS),
+    remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
 )

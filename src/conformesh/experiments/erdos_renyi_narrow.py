@@ -1,6 +1,7 @@
 """Figure 11: Q-DCP on growing random graphs, epsilon0 = 0.1.
 
-Reproduces  Q-DCP (T = 3000, epsilon0 = 0.1) at alpha = 0.1 on Erdos-Renyi graphs, p = 0.5, against K = 20 ... 80
+Reproduces  [Wen2025] Appendix B.3, Figure 11:
+            Q-DCP (T = 3000, epsilon0 = 0.1) at alpha = 0.1 on Erdos-Renyi graphs, p = 0.5, against K = 20 ... 80
 Data        CIFAR-100 outputs, the 100 classes divided almost equally among K devices, 10 draws, each with its own graph
 Cost        about 10 s a case on 2 cores
 Expected    coverage falls below 0.9 as K grows; the mean spectral gap rises from 0.44 to 0.68

@@ -1,6 +1,7 @@
 """Figure 4: H-DCP against the coverage level, on five graphs.
 
-Reproduces  coverage and set size of H-DCP (T = 150, M = 1000, eta = 1) for 1 - alpha = 0.1 ... 0.9
+Reproduces  [Wen2025] Section 6.3, Figure 4:
+            coverage and set size of H-DCP (T = 150, M = 1000, eta = 1) for 1 - alpha = 0.1 ... 0.9
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 2 s a case on 2 cores
 Expected    as released, at 0.9: 100 / 100 / 12.1 / 12.1 / 12.1 labels on chain / cycle / star / torus / complete

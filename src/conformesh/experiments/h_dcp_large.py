@@ -1,6 +1,7 @@
 """Figure 9: H-DCP with 100 devices, one class each.
 
-Reproduces  H-DCP (T = 3000, M = 1000) for 1 - alpha = 0.1 ... 0.9
+Reproduces  [Wen2025] Appendix B.3, Figure 9:
+            H-DCP (T = 3000, M = 1000) for 1 - alpha = 0.1 ... 0.9
 Data        CIFAR-100 outputs, K = 100 devices with one class each, 10 draws of 1000 calibration rows
 Cost        about 60 s a case on 2 cores
 Expected    the exact FCP sets, but on the chain, where 3000 rounds are not enough
@@ -12,7 +13,7 @@ from conformesh.experiments.core.experiment import Case, Experiment, Finding
 from conformesh.experiments.core.findings import covers, is_close_to, ranks_suffice
 from conformesh.experiments.core.grids import over_levels
 from conformesh.experiments.core.points import Point
-from conformesh.experiments.core.remarks import COARSE, for_confidences
+from conformesh.experiments.core.remarks import COARSE, WRITTEN_H, for_confidences
 
 
 def points(case: Case) -> list[Point]:
@@ -32,5 +33,8 @@ EXPERIMENT = Experiment(
         Finding("No threshold falls below the required rank.", ranks_suffice()),
         Finding("On the complete graph the sets are those of the exact FCP.", is_close_to("complete", "FCP", 0.1)),
     ),
-    remarks=for_confidences(f"{COARSE}, and with K/n = 0.1 the required level is 0.99"),
+    remarks={
+        "as-written": WRITTEN_H,
+        **for_confidences(f"{COARSE}, and with K/n = 0.1 the required level is 0.99"),
+    },
 )

@@ -1,6 +1,7 @@
 """Figure 17: H-DCP on PathMNIST.
 
-Reproduces  H-DCP (T = 80, M = 100) for 1 - alpha = 0.1 ... 0.9
+Reproduces  [Wen2025] Appendix B.6, Figure 17:
+            H-DCP (T = 80, M = 100) for 1 - alpha = 0.1 ... 0.9
 Data        PathMNIST outputs, K = 8 devices: classes 0 to 6 one each, 7 and 8 together; 10 draws of a tenth of the rows
 Cost        about 2 s a case on 2 cores
 Expected    coverage at least 1 - alpha, about .914 at 0.9 on the well-connected graphs

@@ -1,6 +1,7 @@
 """Figure 16: Q-DCP on PathMNIST.
 
-Reproduces  Q-DCP (T = 8000, kappa = mu = 2000, epsilon0 = 0.1) for 1 - alpha = 0.1 ... 0.9
+Reproduces  [Wen2025] Appendix B.6, Figure 16:
+            Q-DCP (T = 8000, kappa = mu = 2000, epsilon0 = 0.1) for 1 - alpha = 0.1 ... 0.9
 Data        PathMNIST outputs, K = 8 devices: classes 0 to 6 one each, 7 and 8 together; 10 draws of a tenth of the rows
 Cost        about 25 s a case on 2 cores
 Expected    coverage **below** 1 - alpha: .858 at 0.9. s0, the average of the local quantiles, is far below the quantile

@@ -1,6 +1,7 @@
 """Figure 2: Q-DCP against the coverage level, on five graphs, with the paper's s0 and epsilon0.
 
-Reproduces  coverage and set size of Q-DCP (T = 1500, kappa = mu = 2000, epsilon0 = 0.1, s0 the average of the local
+Reproduces  [Wen2025] Section 6.2, Figure 2:
+            coverage and set size of Q-DCP (T = 1500, kappa = mu = 2000, epsilon0 = 0.1, s0 the average of the local
             quantiles) for 1 - alpha = 0.1 ... 0.9
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws of 1000 calibration rows
 Cost        about 5 s a case on 2 cores

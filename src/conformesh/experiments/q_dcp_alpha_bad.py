@@ -1,6 +1,7 @@
 """Figure 3: Q-DCP against the coverage level with an s0 far off and a small epsilon0.
 
-Reproduces  Q-DCP (T = 1500) with s0 = -8 - 20 alpha and epsilon0 = 1e-4, where Assumption 4.1 is false
+Reproduces  [Wen2025] Section 6.2, Figure 3:
+            Q-DCP (T = 1500) with s0 = -8 - 20 alpha and epsilon0 = 1e-4, where Assumption 4.1 is false
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 6 s a case on 2 cores
 Expected    coverage below the level on star, torus and complete graph, for the larger levels
@@ -12,6 +13,7 @@ from __future__ import annotations
 from conformesh.experiments.core.experiment import LEVELS, TOPOLOGIES, Case, Experiment, Finding
 from conformesh.experiments.core.findings import covers, misses
 from conformesh.experiments.core.points import Point
+from conformesh.experiments.core.remarks import WRITTEN_Q
 
 
 def points(case: Case) -> list[Point]:
@@ -53,6 +55,7 @@ EXPERIMENT = Experiment(
         Finding("The chain, which converges least, still covers.", covers("chain")),
     ),
     remarks={
+        "as-written": WRITTEN_Q,
         "as-written, confidences": "scores in [0, 1] leave even the chain little way to go: it settles near s₀ too",
     },
 )

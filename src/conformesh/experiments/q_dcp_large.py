@@ -1,6 +1,7 @@
 """Figure 8: Q-DCP with 100 devices, one class each.
 
-Reproduces  Q-DCP (T = 3000, kappa = mu = 2000, epsilon0 = 0.5) for 1 - alpha = 0.1 ... 0.9
+Reproduces  [Wen2025] Appendix B.3, Figure 8:
+            Q-DCP (T = 3000, kappa = mu = 2000, epsilon0 = 0.5) for 1 - alpha = 0.1 ... 0.9
 Data        CIFAR-100 outputs, K = 100 devices with one class each, 10 draws of 1000 calibration rows
 Cost        about 60 s a case on 2 cores
 Expected    near CP on the well-connected graphs; full sets on the chain. n_k is 10 on average, so that K/n = 0.1

@@ -1,6 +1,7 @@
 """Table 1: every method on a star, where a server could do the work.
 
-Reproduces  coverage and set size of Q-DCP (T = 1500), H-DCP (T = 150), WFCP, FCP and FedCP-QQ at alpha = 0.1
+Reproduces  [Wen2025] Appendix B.1, Table 1:
+            coverage and set size of Q-DCP (T = 1500), H-DCP (T = 150), WFCP, FCP and FedCP-QQ at alpha = 0.1
 Data        CIFAR-100 outputs, K = 20 devices with 5 classes each, 10 draws
 Cost        about 2 s a case on 2 cores
 Expected    published: Q-DCP .913 / 11.35, H-DCP .92 / 12.16, FCP .918 / 11.98, FedCP-QQ .996 / 45.32. FedCP-QQ with its

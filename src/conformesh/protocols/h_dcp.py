@@ -7,6 +7,8 @@ Message     the histogram, one number per bin and round; two more per round whil
 Departures  - the message is the *cumulative* histogram: by linearity the same consensus, and rounding on the wire does
               not add up over bins
             - scores above the range go to an overflow bin whose threshold is +inf; it needs no message: n is known
+            - where the bound is too large for any level the paper takes level M, which is every label; here that is
+              +inf over a given range, and over an agreed one the largest score: no score lies above it
             - counts are integers: rounded once the bound allows it, and a bound only has to exceed r - 1
             - what finite precision adds is part of epsilon (docs/guarantees.md)
 """
@@ -53,7 +55,9 @@ class HDCP:
         "gossip", "gossip as in the paper, chebyshev (accelerated), or finite-time (exact after so many rounds)"
     )
     bound: Literal["cumulative", "row", "paper"] = option(
-        "cumulative", "error bound: cumulative, row (tightest, up to 1,500 devices), or paper (as printed)"
+        "cumulative",
+        "error bound: cumulative, row (tightest, up to 1,500 devices), or paper (as printed; where it reaches no level "
+        "an agreed range still gives the largest score, the paper every label)",
     )
     rounding: bool = option(True, "round counts to integers once the bound allows it")
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
@@ -146,6 +150,8 @@ def _decide(
             row.append(_certificate(rank, rank_here, consensus + precision, weights))
             if counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
                 notes.add(_loose(consensus, precision, chosen))
+                if options.bound == "paper" and quantiser.complete[trial]:
+                    notes.add(_NOT_LEVEL_M)
         certificates.append(row)
     return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
 
@@ -185,6 +191,12 @@ def _certificate(rank: int, counted: int | None, epsilon: float, weights: Weight
     if counted is not None:
         return Certificate("counted", rank, counted, epsilon)
     return Certificate("bounded", rank, None, epsilon)
+
+
+_NOT_LEVEL_M = (
+    "h-dcp: where the paper's bound reaches no level the paper takes level M, which is every label; over the agreed "
+    "range the threshold is the largest score instead, which is valid and smaller; set range for the paper's"
+)
 
 
 def _loose(consensus: float, precision: float, chosen: bool) -> str:

@@ -7,7 +7,8 @@ these (docs/reproduction.md tells what each of them does):
   sigma_max^2 is the largest eigenvalue of D + A + 4 I and E grows by K, and the updates run with 2 c (d_k + 1);
 - c = sqrt(b) L / (sigma_max sigma_min), half of the best; epsilon^(T) has the exponent T - 2, and u* is taken from
   the last iterate;
-- s0 averages interpolated local quantiles at the real level (1 - alpha)(1 + K/n), and devices end with the plain mean;
+- Q-DCP and H-DCP ask for the level ceil((1 - alpha)(n + K)) / n, which is above the text's (1 - alpha)(1 + K/n) where
+  that is no whole number of scores; s0 averages interpolated local quantiles at it, devices end with the plain mean;
 - H-DCP's levels span the range of the calibration *outputs* and are used for 1 - output; test outputs are rounded up
   to a level;
 - pooled CP takes one order statistic more, FCP rounds its level to a whole percent, FedCP-QQ ran with other ranks
@@ -24,6 +25,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +66,10 @@ class Conditions:
         n = site.totals.astype(np.float64)
         return np.array([float(1 - alpha) for alpha in self.alphas]) * (1 + site.devices / n)[:, None]
 
+    def released_levels(self, site: Site) -> Floats:
+        """Return ceil((1 - alpha)(n + K)) / n, the level of a whole number of scores, (draws, alphas)."""
+        return site.ranks(self.alphas) / site.totals.astype(np.float64)[:, None]
+
 
 def q_dcp_released(
     site: Site,
@@ -78,7 +84,8 @@ def q_dcp_released(
     wire: int = 64,
 ) -> Protocol[Printed]:
     """Run Q-DCP with self-loops, half the best c, and epsilon^(T) from the last iterate."""
-    gamma = np.minimum(given.levels(site), 1.0)
+    levels = given.released_levels(site)
+    gamma = np.minimum(levels, 1.0)
     own = local_quantiles(samples, gamma)
     held = np.where(samples.sizes[:, :, None] > 0, own, np.nan)  # devices without scores stay out
     if isinstance(s0, str):
@@ -102,7 +109,7 @@ def q_dcp_released(
         decay = math.exp(-0.5 * (rounds - 2) * math.log1p(rates[trial][1]))
         epsilon[trial, a] = math.sqrt(distance / (site.devices * mu)) * decay + bias_epsilon(n, mu, kappa, epsilon0)
     thresholds = np.broadcast_to(s.mean(axis=0) + epsilon, own.shape)
-    return Printed(np.where(given.levels(site) > 1, np.inf, thresholds), epsilon)
+    return Printed(np.where(levels > 1, np.inf, thresholds), epsilon)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,8 +158,9 @@ def h_dcp_printed(
 ) -> Protocol[Printed]:
     """Run H-DCP by the printed rule alone: its bound, nothing for rounding, full sets where no bin reaches the level.
 
-    The levels span the range of the calibration `outputs`, as released, or that of the `scores`, or the `unit` interval
-    as the text has it for confidences. Messages are histograms, as printed, not cumulative ones.
+    The levels span the range of the calibration `outputs`, as released (then the share asked for is that of a whole
+    number of scores), or that of the `scores`, or the `unit` interval as the text has it for confidences. Messages are
+    histograms, as printed, not cumulative ones.
     """
     weights = constant_weights(site.network, site.network.spectrum)
     ends = _range(samples, given, over)
@@ -165,7 +173,7 @@ def h_dcp_printed(
     cumulative = np.cumsum(x, axis=1)
 
     epsilon = np.array([paper_epsilon(sizes, bins, weights.gap, 1.0, rounds) for sizes in site.sizes.T])
-    levels = given.levels(site)
+    levels = given.released_levels(site) if over == "outputs" else given.levels(site)
     thresholds = np.full((site.devices, site.trials, levels.shape[1]), np.inf)
     for trial, a in np.ndindex(levels.shape):
         enough = cumulative[:, :, trial] >= levels[trial, a] + epsilon[trial] - TIE
@@ -223,12 +231,32 @@ def _everywhere(site: Site, thresholds: Floats) -> Printed:
     return Printed(np.broadcast_to(thresholds, (site.devices, *thresholds.shape)))
 
 
-TALKING: dict[str, Callable[..., Protocol[Printed]]] = {
-    "q-dcp-released": q_dcp_released,
-    "h-dcp-printed": h_dcp_printed,
-}
-POOLED: dict[str, Callable[..., Printed]] = {
-    "cp-released": cp_released,
-    "fcp-released": fcp_released,
-    "fedcp-qq-published": fedcp_qq_published,
+@dataclass(frozen=True)
+class Convention:
+    """A method of the paper in another convention than the text's.
+
+    Attributes
+    ----------
+    of
+        The method of the library that it stands in for when an experiment runs as released.
+    run
+        A protocol if it talks, otherwise a function of all scores.
+    talks
+        Whether devices send messages.
+    each_alpha
+        Whether every alpha is a run of its own, with its own messages.
+    """
+
+    of: str
+    run: Callable[..., Any]
+    talks: bool = False
+    each_alpha: bool = False
+
+
+CONVENTIONS: dict[str, Convention] = {
+    "q-dcp-released": Convention("q-dcp", q_dcp_released, talks=True, each_alpha=True),
+    "h-dcp-printed": Convention("h-dcp", h_dcp_printed, talks=True),
+    "cp-released": Convention("cp", cp_released),
+    "fcp-released": Convention("fcp", fcp_released),
+    "fedcp-qq-published": Convention("fedcp-qq", fedcp_qq_published),
 }

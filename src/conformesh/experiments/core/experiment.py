@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from conformesh.experiments.core.conventions import CONVENTIONS
 from conformesh.experiments.core.points import Point, Variant
 from conformesh.experiments.core.results import Curves
 from conformesh.experiments.core.settings import Scores, Setting
@@ -41,6 +42,10 @@ class Case:
         """Return the rounds of a run; a quick look takes a tenth of more than a thousand."""
         return full // 10 if self.quick and full >= 2000 else full
 
+    def grid_of_rounds(self, full: Sequence[int]) -> tuple[int, ...]:
+        """Return all numbers of rounds, or for a quick look four of them, none of them many."""
+        return tuple(sorted({self.rounds(number) for number in self.thinned(full, keep=4)}))
+
     def point(self, setting: Setting, line: str, method: str, options: dict[str, Any], **more: Any) -> Point:
         """Return a point of this case, its method and options in the case's conventions."""
         method, options = in_convention(self.variant, self.scores, method, options)
@@ -63,13 +68,7 @@ class Case:
 def in_convention(variant: Variant, scores: Scores, method: str, options: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the method and options that a method of the paper becomes in the text's or the code's conventions."""
     if variant == "as-released":
-        released = {
-            "q-dcp": "q-dcp-released",
-            "h-dcp": "h-dcp-printed",
-            "cp": "cp-released",
-            "fcp": "fcp-released",
-            "fedcp-qq": "fedcp-qq-published",
-        }
+        released = {convention.of: name for name, convention in CONVENTIONS.items()}
         return released.get(method, method), options
     if method == "q-dcp":
         return method, {"start": "zeros", "bound": "paper", **options}

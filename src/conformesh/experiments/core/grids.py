@@ -13,6 +13,15 @@ ALPHA = 0.1
 STEPS = tuple(float(step * decade) for decade in (10, 100, 1000, 10_000) for step in (1, 2, 5))  # of kappa and mu
 
 
+def decades(first: int, last: int) -> tuple[int, ...]:
+    """Return whole numbers from a power of ten to another, six a decade, for a logarithmic axis."""
+    values = [first]
+    while values[-1] < last:
+        ten = values[-1]
+        values += [int(step * ten) for step in (1.5, 2.0, 3.0, 5.0, 7.0, 10.0) if (step * ten).is_integer()]
+    return tuple(values)
+
+
 def over_levels(case: Case, data: str, devices: int, method: str, options: dict[str, Any]) -> list[Point]:
     """Lay out a run per topology with all coverage levels in it, and the reference lines."""
     setting = case.setting(data, devices)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from conformesh.calibrating import calibrate_batch
 from conformesh.engines.simulator import Simulator
-from conformesh.experiments.core.conventions import POOLED, TALKING, Conditions
+from conformesh.experiments.core.conventions import CONVENTIONS, Conditions
 from conformesh.experiments.core.settings import Draws, Setting, Source, draws_of
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
@@ -24,7 +24,7 @@ from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 Floats = NDArray[np.float64]
 Variant = Literal["as-written", "as-released"]
 VARIANTS: tuple[Variant, ...] = ("as-written", "as-released")
-THOUSANDTHS = 3  # the code behind the figures rounds set size / classes to so many decimals, draw by draw
+DECIMALS = 1  # the code behind the figures rounds the mean set size of a draw to a tenth of a label
 
 
 @dataclass(frozen=True)
@@ -103,8 +103,8 @@ def compute(point: Point, source: Source) -> list[dict[str, Any]]:
     result = _run(point, draws, network)
     coverage, size = draws.measure(result["thresholds"], point.draws)
     margin = draws.rank_margin(result["thresholds"], point.alphas, point.draws)
-    if point.variant == "as-released" and point.method in TALKING | POOLED:
-        size = np.round(size / draws.classes, THOUSANDTHS) * draws.classes
+    if point.variant == "as-released" and point.method in CONVENTIONS:
+        size = np.round(size, DECIMALS)
     gap = constant_weights(network, network.spectrum).gap
     which = range(point.setting.draws) if point.draws is None else point.draws
     return [
@@ -138,7 +138,8 @@ def _place(point: Point, alpha: float, bits: float) -> float:
 def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     """Return thresholds (devices, draws, alphas), epsilon, the kinds of certificate, and what a device sent."""
     samples = draws.samples(point.draws)
-    if point.method not in TALKING | POOLED:
+    convention = CONVENTIONS.get(point.method)
+    if convention is None:
         batch = calibrate_batch(samples, network, point.alphas, point.method, **point.options)
         certificates = batch.outcome.certificates
         missing = any(c.epsilon is None for row in certificates for c in row)
@@ -149,12 +150,11 @@ def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     site = Site.everywhere(network, samples.sizes)
     given = Conditions(tuple(map(exact_alpha, point.alphas)), draws.output_ranges(point.draws))
     kinds = [["none"] * len(point.alphas)] * samples.trials
-    if point.method in POOLED:
-        printed = POOLED[point.method](site, samples, given, **point.options)
+    if not convention.talks:
+        printed = convention.run(site, samples, given, **point.options)
         return _result(printed.thresholds, printed.epsilon, kinds, 0, 0.0)
-    protocol = TALKING[point.method](site, samples, given, **point.options)
-    runs = samples.trials * (len(point.alphas) if point.method.startswith("q-dcp") else 1)
-    printed, cost = Simulator(network).run(protocol, runs)
+    runs = samples.trials * (len(point.alphas) if convention.each_alpha else 1)
+    printed, cost = Simulator(network).run(convention.run(site, samples, given, **point.options), runs)
     return _result(printed.thresholds, printed.epsilon, kinds, cost.rounds, float(cost.bits.mean()))
 
 

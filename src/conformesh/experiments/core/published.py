@@ -19,7 +19,7 @@ DRAWS = 10
 
 @dataclass(frozen=True)
 class Published:
-    """One published point; sizes are shares of all classes."""
+    """One published point, a mean over draws; sizes are shares of all classes."""
 
     line: str
     x: float
@@ -27,16 +27,17 @@ class Published:
     coverage_std: float
     size: float
     size_std: float
+    draws: int = DRAWS
 
     @property
     def coverage_half(self) -> float:
         """Half the width of the published band around the coverage."""
-        return BAND * self.coverage_std / math.sqrt(DRAWS)
+        return BAND * self.coverage_std / math.sqrt(self.draws)
 
     @property
     def size_half(self) -> float:
         """Half the width of the published band around the size."""
-        return BAND * self.size_std / math.sqrt(DRAWS)
+        return BAND * self.size_std / math.sqrt(self.draws)
 
 
 def published(experiment: str) -> list[Published]:
@@ -44,11 +45,18 @@ def published(experiment: str) -> list[Published]:
     return _table().get(experiment, [])
 
 
+def known_points() -> int:
+    """Return how many published points are known, over all experiments."""
+    return sum(len(points) for points in _table().values())
+
+
 @cache
 def _table() -> dict[str, list[Published]]:
     text = files("conformesh.experiments").joinpath("published.csv").read_text(encoding="utf-8")
     found: dict[str, list[Published]] = {}
     for row in csv.DictReader(text.splitlines()):
-        numbers = ("x", "coverage", "coverage_std", "size_per_class", "size_per_class_std")
-        found.setdefault(row["experiment"], []).append(Published(row["line"], *(float(row[name]) for name in numbers)))
+        names = ("x", "coverage", "coverage_std", "size_per_class", "size_per_class_std")
+        x, coverage, coverage_std, size, size_std = (float(row[name]) for name in names)
+        point = Published(row["line"], x, coverage, coverage_std, size, size_std)
+        found.setdefault(row["experiment"], []).append(point)
     return found

@@ -45,7 +45,7 @@ class Provenance:
     command: str
     version: str
     seed: int
-    draws: int
+    draws: str
     machine: str
     seconds: float
     made: str

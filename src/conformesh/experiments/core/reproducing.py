@@ -80,7 +80,7 @@ def reproduce(
         command=_command(experiments, request),
         version=__version__,
         seed=request.seed,
-        draws=request.cases(experiments[0])[0].draws,
+        draws=_draws_in_words(experiments, request),
         machine=machine(),
         seconds=round(time.perf_counter() - started, 1),
         made=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -105,6 +105,16 @@ def _command(experiments: Sequence[Experiment], request: Request) -> str:
     return " ".join([*parts, f"--seed {request.seed}"])
 
 
+def _draws_in_words(experiments: Sequence[Experiment], request: Request) -> str:
+    """Return how many draws each experiment has, as in "10; 40 for q-dcp-alpha, h-dcp-alpha"."""
+    names: dict[int, list[str]] = {}
+    for experiment in experiments:
+        names.setdefault(request.cases(experiment)[0].draws, []).append(experiment.name)
+    usual = max(names, key=lambda number: len(names[number]))
+    others = [f"{number} for {', '.join(mine)}" for number, mine in names.items() if number != usual]
+    return "; ".join([str(usual), *others])
+
+
 def _section(experiment: Experiment, summary: pl.DataFrame, source: Source, request: Request, folder: Path) -> Section:
     import polars as pl
     import polars.selectors as cs
@@ -117,9 +127,16 @@ def _section(experiment: Experiment, summary: pl.DataFrame, source: Source, requ
     verdicts: dict[tuple[str, str], Verdict] = {}
     for scores in request.scores:
         for variant in VARIANTS:
-            found = curves_of(summary, experiment.name, variant, scores)
-            curves[scores, variant] = found
-            verdicts[scores, variant] = judge(experiment, variant, scores, found, not outputs.synthetic)
+            curves[scores, variant] = curves_of(summary, experiment.name, variant, scores)
+        for variant in VARIANTS:
+            verdicts[scores, variant] = judge(
+                experiment,
+                variant,
+                scores,
+                curves[scores, variant],
+                not outputs.synthetic,
+                released=curves[scores, "as-released"],
+            )
     return Section(experiment, outputs.name, pictures, curves, verdicts)
 
 

@@ -86,7 +86,7 @@ def _expanded(files: Iterable[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Setting:
-    """How calibration data comes to devices.
+    """How calibration data comes to devices ([Wen2025] Section 6.1).
 
     Attributes
     ----------
