@@ -126,7 +126,17 @@ def test_without_any_spread_only_the_same_number_agrees(judged, monkeypatch):
     assert judged(1.0, 100.0).matches[0].errors == 0
     assert not judged(1.0, 99.9).agrees
     assert not judged(0.9999, 100.0).agrees
-    assert "over 99 standard errors" in judged(1.0, 99.9).summary
+    assert "largest gap over 99 standard errors" in judged(0.9999, 100.0).summary
+
+
+def test_sizes_are_not_known_better_than_they_were_rounded(judged, monkeypatch):
+    """Tenths of a label that happen to be equal in all draws: a tenth apart differs, a twentieth does not."""
+    rounded = Published("chain", 0.9, coverage=0.91, coverage_std=0.01, size=0.002, size_std=0.0)
+    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [rounded])
+    near, far = (judged(0.91, size, draws=40) for size in (0.25, 0.3))
+    error = 0.1 / math.sqrt(12) * math.sqrt(1 / 10 + 1 / 40)
+    assert near.matches[0].errors == pytest.approx((0.05 - 0.005) / error)
+    assert (near.agrees, far.agrees) == (True, False)
 
 
 def test_the_joint_error_rate_is_kept(experiment, monkeypatch):

@@ -4,7 +4,8 @@ A published point is a mean over ten draws, ours a mean over more. If both come 
 its standard error (from the spread of both samples together) follows Student's t. An item agrees where no difference,
 of coverage or of size, is larger than chance would make *any* of all published points' in `JOINT_ERROR` of the
 reproductions: the rate is divided among all comparisons (Bonferroni), which holds however points hang together, as the
-levels of one figure do because one draw serves them all.
+levels of one figure do because one draw serves them all. How many points are met, in a band or near, is counted beside
+it and decides nothing: with ten draws on each side it hangs on the seed.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ JOINT_ERROR = 0.01  # how often chance alone may call any of all comparisons a d
 COVERAGE_TOLERANCE, SIZE_TOLERANCE = 0.015, 0.12  # a point is called met within these, too; that decides nothing
 SLACK = 1e-9
 COVERAGE_GRAIN, SIZE_GRAIN = 5e-6, 5e-5  # half the last digit of what was read off the figures
+ROUNDED = 0.1 / math.sqrt(12)  # labels: the spread of rounding to a tenth, below which a spread of sizes says nothing
 MANY = 99.0  # standard errors; the words say "over" beyond
 
 
@@ -188,19 +190,19 @@ def _match(theirs: Published, ours: Value, classes: int, comparisons: int) -> Ma
     draws = (ours.draws, theirs.draws)
     errors = max(
         _errors(coverage_gap - COVERAGE_GRAIN, (ours.coverage_std, theirs.coverage_std), draws),
-        _errors(size_gap - SIZE_GRAIN, (size_std, theirs.size_std), draws),
+        _errors(size_gap - SIZE_GRAIN, (size_std, theirs.size_std), draws, least=ROUNDED / classes),
     )
     allowed = -float(stdtrit(sum(draws) - 2, JOINT_ERROR / comparisons / 2))
     return Match(theirs, ours.coverage, size, inside, near, errors, allowed)
 
 
-def _errors(gap: float, stds: tuple[float, float], draws: tuple[int, int]) -> float:
+def _errors(gap: float, stds: tuple[float, float], draws: tuple[int, int], least: float = 0.0) -> float:
     """Return a difference of two means over its standard error, from the spread of both samples together.
 
-    The standard deviations divide by the number of draws, as the published ones do.
+    The standard deviations divide by the number of draws, as the published ones do; `least` is the smallest spread.
     """
     if gap <= 0:
         return 0.0
     spread = math.sqrt(sum(n * std**2 for n, std in zip(draws, stds, strict=True)) / (sum(draws) - 2))
-    error = spread * math.sqrt(sum(1 / n for n in draws))
+    error = max(spread, least) * math.sqrt(sum(1 / n for n in draws))
     return gap / error if error > 0 else math.inf
