@@ -318,16 +318,19 @@ def references() -> str:
 
 def sweep_keys() -> str:
     """Every key of a sweep's configuration, table by table."""
-    from conformesh.sweeping.config import METHOD, NETWORK, RECORDS, SOURCES, WHOLE
+    from msgspec import NODEFAULT
 
-    tables = {"The whole": WHOLE, "`[[networks]]`": NETWORK, "`[[methods]]`": METHOD}
+    from conformesh.sweeping.config import RECORDS
+    from conformesh.sweeping.schema import SOURCES, MethodTable, NetworkTable, SweepFile, keys_of
+
+    tables = {"The whole": SweepFile, "`[[networks]]`": NetworkTable, "`[[methods]]`": MethodTable}
     tables |= {f'`[scores]`, source = "{name}"': keys for name, keys in SOURCES.items()}
     parts = []
     for title, keys in tables.items():
         rows = [
-            (code(name), key.help, "needed" if key.needed else _left_out(key.default)) for name, key in keys.items()
+            (code(name), meaning, "needed" if default is NODEFAULT else _left_out(default))
+            for name, meaning, default in keys_of(keys)
         ]
-        rows = [row for row in rows if row[0] != "`source`"]
         parts.append(f"### {title}\n\n" + table(("key", "what it says", "by default"), rows))
     recorded = [(code(name), meaning) for name, meaning in RECORDS.items()]
     return "\n\n".join([*parts, "### `record`\n\n" + table(("word", "what is recorded"), recorded)])

@@ -49,7 +49,7 @@ def test_a_wrong_key_is_one_line(run, tmp_path):
     (tmp_path / "sweep.toml").write_text(CONFIG.replace("alphas", "alfas"))
     result = run("sweep", "sweep.toml")
     assert (result.exit_code, result.stdout) == (2, "")
-    assert result.stderr.startswith("error: sweep.toml: unknown key 'alfas', did you mean 'alphas'? known: scores")
+    assert result.stderr.startswith("error: sweep.toml: unknown field 'alfas', did you mean 'alphas'? known: scores")
     assert result.stderr.count("\n") == 1
 
 
@@ -58,7 +58,7 @@ def test_a_network_that_cannot_be_built_is_said_before_anything_runs(run, tmp_pa
     for words in (("--dry-run",), ("--out", "out")):
         result = run("sweep", "sweep.toml", *words)
         assert (result.exit_code, result.stdout) == (2, "")
-        assert result.stderr.startswith("error: [[networks]] topology 'torus' with 7 devices: ")
+        assert result.stderr.startswith("error: networks: topology 'torus' with 7 devices: ")
     assert not (tmp_path / "out").exists()
 
 

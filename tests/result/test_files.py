@@ -70,7 +70,7 @@ TAMPERED = {
     "a score nobody knows": (("score",), {"name": "lca"}, "score: unknown score 'lca', did you mean 'lac'"),
     "a score without a name": (("score",), {}, "score: "),
     "an option nobody knows": (("score",), {"name": "lac", "x": 1}, "score: unknown option of score 'lac' 'x'"),
-    "a field nobody knows": (("treshold",), 1, "it has an unknown field treshold"),
+    "a field nobody knows": (("treshold",), 1, "unknown field 'treshold', did you mean 'threshold'"),
     "a newer format": (("format",), "conformesh-calibration/2", "got 'conformesh-calibration/2'"),
 }
 

@@ -25,7 +25,7 @@ from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpe
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 from conformesh.sweeping.sources import Draw, draw_of, network_of, samples_of
 
-DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "edge_files.py", "sweeping/*.py")
+DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "sweeping/*.py")
 ALIKE: dict[str, Callable[[dict[str, Any]], bool]] = {  # methods whose cost and certificate do not depend on company
     "q-dcp": lambda given: not given.get("certify") and not given.get("continuation"),
     "h-dcp": lambda given: given.get("rounds") is not None,  # else as many as the largest draw needs

@@ -16,7 +16,7 @@ NUMBERS = (  # the files of the package on which every calibration depends
     "graph/**/*.py",
     "protocols/**/*.py",
     "engines/**/*.py",
-    "io/model_outputs.py",
+    "io/*.py",
     "data/partition.py",
     "data/synthetic.py",
     "result/certificate.py",
@@ -28,7 +28,11 @@ def digest_of_code(patterns: Iterable[str]) -> str:
     """Return a digest of the package's files that match, so that changed code never meets old results."""
     root = Path(conformesh.__file__).parent
     digest = hashlib.sha256()
-    for file in sorted({file for pattern in patterns for file in root.glob(pattern)}):
+    files = {pattern: [*root.glob(pattern)] for pattern in patterns}
+    gone = [pattern for pattern, matches in files.items() if not matches]
+    if gone:  # a file that moved would no longer decide anything, without a word
+        raise LookupError(f"no file of the package matches {gone[0]!r}")
+    for file in sorted({file for matches in files.values() for file in matches}):
         digest.update(file.relative_to(root).as_posix().encode() + file.read_bytes())
     return digest.hexdigest()[:16]
 

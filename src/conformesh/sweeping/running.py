@@ -100,7 +100,7 @@ def checked_points(config: Config) -> list[Point]:
             network_of(spec, config.scores, spec.seed)
         except (ValueError, TypeError) as problem:
             what = spec.graph or f"topology {spec.topology!r} with {spec.devices} devices"
-            raise ValueError(f"[[networks]] {what}: {problem}") from None
+            raise ValueError(f"networks: {what}: {problem}") from None
     return points_of(config)
 
 

@@ -1,144 +1,119 @@
-"""Checks of a configuration: every wrong key is an error that says where it stands, what was needed and what came."""
+"""A sweep's file as it is written: every key with its type, its meaning and what holds where it is left out."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any, get_args
 
-from conformesh.names import unknown
+from msgspec import Meta, Struct, field, structs
 
-
-@dataclass(frozen=True)
-class Kind:
-    """What a value must be: words for an error, and a function that returns the value or raises `ValueError`."""
-
-    words: str
-    read: Callable[[Any], Any]
+Whole = Annotated[int, Meta(ge=1)]
+Seed = Annotated[int, Meta(ge=0)]
+Share = Annotated[float, Meta(gt=0, le=1)]
+Text = Annotated[str, Meta(min_length=1)]
+Grid = dict[str, Annotated[list[Any], Meta(min_length=1)]]
 
 
-@dataclass(frozen=True)
-class Key:
-    """A key of a table: its kind, its meaning for the docs, and what holds where it is left out."""
+class FileScores(Struct, tag_field="source", tag="file", forbid_unknown_fields=True, kw_only=True):
+    """Scores from a file."""
 
-    kind: Kind
-    help: str
-    default: Any = None
-    needed: bool = False
-
-
-def read_keys(given: Any, keys: Mapping[str, Key], where: str) -> dict[str, Any]:
-    """Return a value for every key of a table, or say what is wrong with the first that cannot be used."""
-    if not isinstance(given, Mapping):
-        raise ValueError(f"{where}: must be a table of keys and values, got {given!r}")
-    for key in given:
-        if key not in keys:
-            raise ValueError(f"{where}: {unknown('key', str(key), keys)}")
-    missing = [name for name, key in keys.items() if key.needed and name not in given]
-    if missing:
-        raise ValueError(f"{where}: lacks {missing[0]!r}, {keys[missing[0]].help}")
-    return {
-        name: _read(given[name], key, f"{where}: {name}") if name in given else key.default
-        for name, key in keys.items()
-    }
+    file: Annotated[Text, Meta(description="a score file: CSV, Parquet or NPZ with device and score")]
+    calibration: Annotated[
+        Share, Meta(description="the share of its rows that each draw calibrates with; the others test")
+    ] = 1.0
 
 
-def _read(value: Any, key: Key, where: str) -> Any:
-    try:
-        return key.kind.read(value)
-    except _WrongKind:
-        raise ValueError(f"{where} must be {key.kind.words}, got {value!r}") from None
-    except ValueError as problem:
-        raise ValueError(f"{where}: {problem}") from None
+class SyntheticScores(Struct, tag_field="source", tag="synthetic", forbid_unknown_fields=True, kw_only=True):
+    """Normal scores."""
+
+    per_device: Annotated[Seed, Meta(description="calibration scores of each device")] = 50
+    test_per_device: Annotated[Seed, Meta(description="test scores of each device")] = 0
+    spread: Annotated[Annotated[float, Meta(ge=0)], Meta(description="standard deviation of the devices' means")] = 0.0
 
 
-class _WrongKind(ValueError):  # noqa: N818 - never leaves this file
-    """A value of another kind: the words of the kind are enough to say so."""
+class OutputScores(Struct, tag_field="source", tag="outputs", forbid_unknown_fields=True, kw_only=True):
+    """Scores of a model's outputs."""
+
+    file: Annotated[
+        Text | None,
+        Meta(description="model outputs with labels (NPZ, CSV, Parquet); without, those of a synthetic model"),
+    ] = None
+    labels: Annotated[Text | None, Meta(description="a file of labels, where they are not beside the outputs")] = None
+    rows: Annotated[Whole | None, Meta(description="examples of the synthetic model; 10,000 unless said otherwise")] = (
+        None
+    )
+    classes: Annotated[
+        Annotated[int, Meta(ge=2)] | None, Meta(description="its classes; 100 unless said otherwise")
+    ] = None
+    score: Annotated[Text, Meta(description="a classification score")] = "lac"
+    score_options: Annotated[dict[str, Any], Meta(description="its options")] = {}
+    partition: Annotated[
+        Text, Meta(description="who holds which rows, a name of PARTITIONS; device: what the file says")
+    ] = "class"
+    concentration: Annotated[Annotated[float, Meta(gt=0)], Meta(description="of the partition dirichlet")] = 0.5
+    calibration: Annotated[
+        Share, Meta(description="the share of rows that each draw calibrates with; the others test")
+    ] = 0.1
 
 
-def _needs(holds: bool) -> None:
-    if not holds:
-        raise _WrongKind
+class NetworkTable(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One kind of network, or several that differ in a list or a grid."""
+
+    topology: Annotated[Text | None, Meta(description="a name of TOPOLOGIES")] = None
+    graph: Annotated[Text | None, Meta(description="instead: a file with two device names a line")] = None
+    devices: Annotated[
+        Whole | list[Whole] | None,
+        Meta(description="how many devices; a list is a network for each; by default those of the score file"),
+    ] = None
+    seeds: Annotated[
+        Seed | list[Seed] | None,
+        Meta(description="seeds of a random topology; a list is a network for each; by default the sweep's seed"),
+    ] = None
+    redraw: Annotated[bool, Meta(description="a new random graph for every draw, of seed + d")] = False
+    options: Annotated[dict[str, Any], Meta(description="options of the topology")] = {}
+    grid: Annotated[Grid, Meta(description="options with a list of values each: a network for every combination")] = {}
 
 
-def _is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+class MethodTable(Struct, forbid_unknown_fields=True, kw_only=True):
+    """One method, or several that differ in a grid."""
+
+    name: Annotated[Text, Meta(description="a name of METHODS")]
+    options: Annotated[dict[str, Any], Meta(description="its options")] = {}
+    grid: Annotated[Grid, Meta(description="options with a list of values each: a method for every combination")] = {}
 
 
-def whole(least: int) -> Kind:
-    """Return the kind of whole numbers from `least` on."""
+class SweepFile(Struct, forbid_unknown_fields=True, kw_only=True):
+    """A whole sweep."""
 
-    def read(value: Any) -> int:
-        _needs(_is_whole(value) and value >= least)
-        return int(value)
-
-    return Kind(f"a whole number of at least {least}", read)
-
-
-def wholes(least: int) -> Kind:
-    """Return the kind of one whole number, or a list of different ones."""
-
-    def read(value: Any) -> tuple[int, ...]:
-        listed = value if isinstance(value, list | tuple) else [value]
-        _needs(len(listed) > 0 and all(_is_whole(one) and one >= least for one in listed))
-        _needs(len({*listed}) == len(listed))
-        return tuple(listed)
-
-    return Kind(f"a whole number of at least {least}, or a list of different ones", read)
-
-
-def number(words: str, holds: Callable[[float], bool]) -> Kind:
-    """Return the kind of numbers for which something holds."""
-
-    def read(value: Any) -> float:
-        _needs(isinstance(value, int | float) and not isinstance(value, bool) and holds(float(value)))
-        return float(value)
-
-    return Kind(words, read)
+    scores: Annotated[
+        FileScores | SyntheticScores | OutputScores,
+        Meta(description='a table that says where scores come from: source = "file", "synthetic" or "outputs"'),
+    ]
+    networks: Annotated[
+        Annotated[list[NetworkTable], Meta(min_length=1)],
+        Meta(description="a list of tables, one for every kind of network"),
+    ]
+    methods: Annotated[
+        Annotated[list[MethodTable], Meta(min_length=1)], Meta(description="a list of tables, one for every method")
+    ]
+    alphas: Annotated[Annotated[list[float | str], Meta(min_length=1)], Meta(description="the levels")] = field(
+        default_factory=lambda: [0.1]
+    )
+    draws: Annotated[Whole, Meta(description="how many draws of calibration scores")] = 1
+    seed: Annotated[Seed, Meta(description="draw d uses seed + d for all that is random in it")] = 0
+    record: Annotated[list[str] | None, Meta(description="what to record; by default everything")] = None
+    batch: Annotated[Whole, Meta(description="the most draws that ride along in one run of the simulator")] = 32
 
 
-def choice(*words: str) -> Kind:
-    """Return the kind that is one of these words."""
-
-    def read(value: Any) -> str:
-        _needs(value in words)
-        return str(value)
-
-    return Kind(" or ".join(map(repr, words)), read)
+SOURCES = {str(kind.__struct_config__.tag): kind for kind in (FileScores, SyntheticScores, OutputScores)}
 
 
-def _text(value: Any) -> str:
-    _needs(isinstance(value, str) and bool(value))
-    return str(value)
+def keys_of(table: type[Struct]) -> list[tuple[str, str, Any]]:
+    """Return every key with its meaning and its default, which is `NODEFAULT` where it is needed."""
+    return [
+        (key.name, _meaning(key.type), key.default_factory() if callable(key.default_factory) else key.default)
+        for key in structs.fields(table)
+    ]
 
 
-def _flag(value: Any) -> bool:
-    _needs(isinstance(value, bool))
-    return bool(value)
-
-
-def _table(value: Any) -> dict[str, Any]:
-    _needs(isinstance(value, Mapping))
-    return {str(name): frozen(inner) for name, inner in value.items()}
-
-
-def _grid(value: Any) -> dict[str, tuple[Any, ...]]:
-    _needs(isinstance(value, Mapping) and all(isinstance(v, list | tuple) and len(v) > 0 for v in value.values()))
-    return {str(name): tuple(map(frozen, values)) for name, values in value.items()}
-
-
-def _tables(value: Any) -> list[Any]:
-    _needs(isinstance(value, list | tuple) and len(value) > 0)
-    return [*value]
-
-
-def frozen(value: Any) -> Any:
-    """Return a value with tuples for lists, as options hold them."""
-    return tuple(map(frozen, value)) if isinstance(value, list | tuple) else value
-
-
-TEXT = Kind("a text in quotes", _text)
-FLAG = Kind("true or false", _flag)
-TABLE = Kind("a table of options", _table)
-GRID = Kind("a table with a list of values for each option", _grid)
-TABLES = Kind("a list of tables, at least one", _tables)
+def _meaning(kind: Any) -> str:
+    return next(meta.description for meta in get_args(kind) if isinstance(meta, Meta) and meta.description)
