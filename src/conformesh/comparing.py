@@ -210,7 +210,7 @@ def compare(
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
     samples = Samples.of(devices, ids)
     n = int(samples.sizes.sum())
-    measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at))
+    measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
     groups = tuple(_on(network, samples, alpha, chosen, measure, seed, begin) for network in networks)
@@ -254,9 +254,11 @@ class _Measure:
         score: Score | None,
         outputs: ArrayLike | None,
         rows: NDArray[np.int64] | None,
+        seed: int,
     ) -> None:
         self.samples, self.rank, self.score, self.rows = samples, rank, score, rows
         self.outputs = None if outputs is None else np.asarray(outputs)
+        self.draws = {} if score is None or outputs is None else score.draws(outputs, rng=seed)  # for every threshold
         self._known: dict[bytes, tuple[float, float | None]] = {}
 
     def __call__(self, thresholds: Floats) -> tuple[float, float | None]:
@@ -276,7 +278,7 @@ class _Measure:
         if self.score.task == "regression":
             lower, upper = self.score.intervals(self.outputs, used).T
             return float(np.maximum(upper - lower, 0.0).mean())
-        return float(self.score.sets(self.outputs, used).sum(axis=1).mean())
+        return float(self.score.sets(self.outputs, used, **self.draws).sum(axis=1).mean())
 
 
 def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int64] | None:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
+from conformesh.cli.options import whole
 from conformesh.io.json_numbers import from_json
 from conformesh.io.output_files import read_outputs
 from conformesh.io.tables import Layout
@@ -75,6 +76,9 @@ def predict(
             show_default=False,
         ),
     ] = None,
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of a randomised score (APS, RAPS) that has none of its own.")
+    ] = "0",
     form: Annotated[Format, typer.Option("--format", help="CSV or JSON lines.")] = Format.csv,
     labels: Annotated[bool, typer.Option("--labels/--indices", help="Write label names, or column numbers.")] = True,
 ) -> None:
@@ -88,7 +92,7 @@ def predict(
     if device is not None and device_column is not None:
         raise ValueError("give --device or --device-column, not both")
     calibration = _load(result)
-    kind = _score(calibration, named_score(score, score_option or []))
+    kind = _score(calibration, named_score(score, score_option or [])).seeded(whole(seed, "seed", 0))
     several = isinstance(calibration, Calibrations)
     if several and (device is not None or device_column is not None):
         raise ValueError("several calibrations go by --group-column and --alpha, not by device")

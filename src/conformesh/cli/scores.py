@@ -89,8 +89,8 @@ def make(
     device gives the same share of its rows to calibration, drawn at random.
     """
     check_ending(out)
-    measure = _score(score, score_option or [])
     number = whole(seed, "seed", 0)
+    measure = _score(score, score_option or []).seeded(number)
     if test_out is not None:
         check_ending(test_out, (".npz",))
     layout = Layout(device_column, None, label_column, id_column, None, named(keep), separator, decimal)

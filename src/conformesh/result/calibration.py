@@ -16,13 +16,16 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
+from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
+from conformesh.names import unknown
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Score, get_score
+from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
@@ -55,6 +58,8 @@ class Calibration:
         Sentences for the user.
     bracket
         Two numbers around the threshold between which a search ended: where `update` starts.
+    classes
+        The names of the classes, in the order of the columns of outputs, where they are known.
     """
 
     method: str
@@ -71,6 +76,7 @@ class Calibration:
     score: Score | None = None
     notes: tuple[str, ...] = ()
     bracket: tuple[float, float] | None = None
+    classes: tuple[str, ...] | None = None
 
     @classmethod
     def of(
@@ -87,6 +93,7 @@ class Calibration:
         network: str = "",
         options: Mapping[str, Any] | None = None,
         score: Score | None = None,
+        classes: Sequence[str] | None = None,
         seconds: float = 0.0,
     ) -> Calibration:
         """Take one (trial, level) out of what a method handed back; the rest are attributes of the result.
@@ -110,6 +117,7 @@ class Calibration:
             score=score,
             notes=outcome.notes,
             bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, trial, level]),
+            classes=None if classes is None else tuple(classes),
         )
 
     @property
@@ -131,7 +139,13 @@ class Calibration:
             raise ValueError(f"unknown device {device!r}; known: {known}") from None
 
     def predict(
-        self, outputs: ArrayLike, *, score: Score | None = None, device: str | int | ArrayLike | None = None
+        self,
+        outputs: ArrayLike,
+        *,
+        score: Score | None = None,
+        device: str | int | ArrayLike | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
     ) -> NDArray[Any]:
         """Return prediction sets (rows x labels, boolean) or intervals (rows x 2) for model outputs.
 
@@ -143,13 +157,16 @@ class Calibration:
             The nonconformity score; by default the one the calibration was told of.
         device
             Whose threshold to use: a name, or one name per row. By default the one valid on every device.
+        rng, keys
+            For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call: a generator or
+            its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
         """
         score = self._score(score)
         threshold = self._thresholds_for(device)
-        table = np.asarray(outputs)
+        table = as_array(outputs, "outputs")
         if score.task == "regression":
             return score.intervals(table, threshold)
-        return score.sets(table, threshold)
+        return score.sets(table, threshold, **score.draws(table, rng=rng, keys=keys))
 
     def evaluate(
         self,
@@ -158,14 +175,22 @@ class Calibration:
         *,
         score: Score | None = None,
         device: str | int | ArrayLike | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
     ) -> Evaluation:
-        """Measure coverage and size on labelled data, per class and per device, with Wilson intervals."""
+        """Measure coverage and size on labelled data, per class and per device, with Wilson intervals.
+
+        Labels are column numbers of the outputs, or names where the calibration knows its classes; the rest is as in
+        `predict`, whose sets are the ones measured.
+        """
         score = self._score(score)
         threshold = self._thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
+        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
         if score.task == "regression":
-            return evaluate_intervals(score, np.asarray(outputs), np.asarray(labels), threshold, rows)
-        return evaluate_sets(score, np.asarray(outputs), np.asarray(labels), threshold, rows)
+            return evaluate_intervals(score, table, truth, threshold, rows)
+        draws = score.draws(table, rng=rng, keys=keys)
+        return evaluate_sets(score, table, self._columns(truth), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -187,7 +212,8 @@ class Calibration:
             "score": None if self.score is None else {"name": self.score.name, **self.score.options()},
             "device_ids": list(self.device_ids),
             "notes": list(self.notes),
-            "bracket": None if self.bracket is None else list(self.bracket),
+            "bracket": self.bracket,
+            "classes": self.classes,
         }
         clean: dict[str, Any] = in_json(result)
         return clean
@@ -244,6 +270,7 @@ class Calibration:
             score=None if file.score is None else _score_of(file.score, where),
             notes=tuple(file.notes),
             bracket=file.bracket,
+            classes=None if file.classes is None else tuple(file.classes),
         )
 
     def __repr__(self) -> str:
@@ -257,6 +284,16 @@ class Calibration:
         if found is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found
+
+    def _columns(self, labels: NDArray[Any]) -> NDArray[Any]:
+        """Return labels as column numbers, where they are names of classes."""
+        if self.classes is None or labels.dtype.kind not in "OUST":
+            return labels
+        column = {name: i for i, name in enumerate(self.classes)}
+        names = [str(name) for name in labels.tolist()]
+        if strange := next((name for name in names if name not in column), None):
+            raise ValueError(f"labels: {unknown('class', strange, self.classes)}")
+        return np.array([column[name] for name in names], dtype=np.int64)
 
     def _thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
         if device is None:

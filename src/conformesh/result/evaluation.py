@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Any
@@ -10,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.scores import Score
+from conformesh.scores.base import labels_of
 
 
 @dataclass(frozen=True)
@@ -89,10 +91,12 @@ def evaluate_sets(
     labels: NDArray[Any],
     threshold: float | NDArray[np.float64],
     devices: ArrayLike | None = None,
+    draws: Mapping[str, NDArray[np.float64]] | None = None,
 ) -> Evaluation:
-    """Evaluate label sets; the set and the coverage come from the same table."""
+    """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
     _same_length(outputs, labels, devices)
-    sets = score.sets(outputs, threshold)
+    sets = score.sets(outputs, threshold, **(draws or {}))
+    labels = labels_of(score.name, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
     sizes = sets.sum(axis=1)
     return Evaluation(

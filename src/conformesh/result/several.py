@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.promises import exact_alpha
@@ -18,6 +19,7 @@ from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Score
+from conformesh.scores.draws import Rng
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,14 +63,17 @@ class Calibrations:
         alpha: float | None = None,
         score: Score | None = None,
         labels: Sequence[object] | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
     ) -> NDArray[Any]:
         """Return prediction sets or intervals, each row by the threshold of its group.
 
         Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
         is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
-        without calibration scores is always in.
+        without calibration scores is always in. `rng` and `keys` are for randomised scores, as in
+        `Calibration.predict`.
         """
-        table = np.asarray(outputs)
+        table = as_array(outputs, "outputs")
         kind = self.score if score is None else score
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
@@ -76,7 +81,9 @@ class Calibrations:
         if groups is not None:
             names = [str(name) for name in np.asarray(groups).tolist()]
             thresholds = np.array([self.get(level, name).threshold for name in names])
-            return kind.intervals(table, thresholds) if kind.task == "regression" else kind.sets(table, thresholds)
+            if kind.task == "regression":
+                return kind.intervals(table, thresholds)
+            return kind.sets(table, thresholds, **kind.draws(table, rng=rng, keys=keys))
         if kind.task == "regression" or None in self.groups:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
@@ -88,7 +95,8 @@ class Calibrations:
                 f"{strange[0]!r}; or pass groups=, one per row"
             )
         by_label = np.array([known.get(label, np.inf) for label in columns])
-        return np.asarray(kind.of_all_labels(table) <= by_label)  # type: ignore[attr-defined]
+        scores = kind.of_all_labels(table, **kind.draws(table, rng=rng, keys=keys))  # type: ignore[attr-defined]
+        return np.asarray(scores <= by_label)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: shared facts, and one calibration per group and level."""

@@ -39,7 +39,7 @@ def get_score(name: str, **options: Any) -> Score:
     """Return the score called `name` with these options.
 
     >>> get_score("raps", penalty=0.1)
-    RAPS(penalty=0.1, k_reg=5, randomised=False, seed=0)
+    RAPS(penalty=0.1, k_reg=5, randomised=False, seed=None)
     """
     if name not in SCORES:
         raise ValueError(unknown("score", name, SCORES))

@@ -7,11 +7,15 @@ of the calibration scores: an answer one rounding apart would lose exactly the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal, NoReturn
+from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+
+from conformesh.io.arrays import as_array
+from conformesh.scores.draws import PREDICTION, Rng
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -59,6 +63,21 @@ class Score(ABC):
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return the intervals of a regression score; a classification score has none and says so."""
         raise TypeError(f"score '{self.name}' is for classification and has no intervals; use sets(outputs, threshold)")
+
+    def draws(
+        self,
+        outputs: ArrayLike,
+        *,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+        purpose: str = PREDICTION,
+    ) -> dict[str, Floats]:
+        """Return what `sets` and `covers` take besides outputs and threshold: nothing, where a score does not draw."""
+        return {}
+
+    def seeded(self, seed: int) -> Self:
+        """Return the score with this seed, if it draws and has none; so that a whole run can be repeated."""
+        return self
 
     def options(self) -> dict[str, Any]:
         """Return the options as plain JSON values; ``get_score(score.name, **score.options())`` equals the score."""
@@ -108,8 +127,10 @@ class RegressionScore(Score):
 def numeric(who: str, what: str, values: ArrayLike) -> Array:
     """Return `values` as an array of real numbers, in the dtype it came in."""
     try:
-        array = np.asarray(values)
-    except ValueError:
+        array = as_array(values, f"score '{who}', {what}")
+    except ValueError as error:
+        if "masked" in str(error):
+            raise
         raise ValueError(f"score '{who}' needs {what} as one rectangular array, got rows of unequal length") from None
     if array.dtype.kind not in "fiub":
         raise TypeError(
@@ -154,10 +175,20 @@ def table_of(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array
 
 def labels_of(who: str, table: Array, labels: ArrayLike) -> NDArray[np.int64]:
     """Return labels as int64 indices into the columns of the table, after checking that they are."""
-    array = numeric(who, "labels", labels)
+    array = as_array(labels, f"score '{who}', labels")
+    if array.dtype.kind in "OUST" and array.size:
+        raise TypeError(
+            f"score '{who}' needs labels as column numbers from 0, got {str(array.flat[0])!r}; look names up in the "
+            "list of classes first: [classes.index(name) for name in labels]"
+        )
+    array = numeric(who, "labels", array)
     same_length(who, table, array)
     if array.size == 0:
         return np.empty(0, np.int64)
+    if array.dtype.kind == "f" and np.isnan(array).any():
+        raise ValueError(
+            f"score '{who}' needs a label for each row, got NaN in row {int(np.isnan(array).argmax())}; drop these rows"
+        )
     if array.dtype.kind not in "iu":
         raise TypeError(f"score '{who}' needs integer labels, got dtype {array.dtype}; use labels.astype(int)")
     low, high, classes = array.min(), array.max(), table.shape[1]

@@ -7,8 +7,9 @@ whole rows; `sets` checks the whole table while it fills the sets. float32 entri
 from __future__ import annotations
 
 import operator
-from dataclasses import dataclass
-from typing import ClassVar
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,8 +27,7 @@ from conformesh.scores.base import (
     refuse_row,
     table_of,
 )
-
-CALIBRATION, PREDICTION = 0, 1  # keys of the two independent streams of uniforms
+from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_anew, drawn_by_key, drawn_by_row
 
 
 class _OneMinus(ClassificationScore):
@@ -171,43 +171,47 @@ class _Adaptive(ClassificationScore):
     """What APS and RAPS share: probabilities added up from the most probable label down to this one."""
 
     randomised: bool
-    seed: int
+    seed: int | None
 
     def _penalty(self) -> tuple[float, int]:
         """Return the penalty per rank and the first rank that is free of it."""
         return 0.0, 0
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "randomised", bool(self.randomised))
+        if self.seed is None:
+            return
         try:
             object.__setattr__(self, "seed", operator.index(self.seed))
         except TypeError:
             raise TypeError(f"score '{self.name}' needs an integer seed, got {self.seed!r}") from None
-        object.__setattr__(self, "randomised", bool(self.randomised))
         if self.seed < 0:
             raise ValueError(f"score '{self.name}' needs a seed of 0 or more, got {self.seed}")
 
-    def __call__(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None = None) -> Floats:
-        """Score each label without sorting; `u` are the uniforms of a randomised score, drawn if not given."""
-        return self._scores(outputs, labels, u, CALIBRATION)
+    def __call__(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Floats:
+        """Score each label without sorting; `u` are the uniforms of a randomised score, else as in `draws`."""
+        return self._scores(outputs, labels, u, {"purpose": CALIBRATION, **draw})
 
-    def covers(self, outputs: ArrayLike, labels: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None) -> Bools:
+    def covers(
+        self, outputs: ArrayLike, labels: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None, **draw: Any
+    ) -> Bools:
         """Say for each row whether its label is in ``sets(outputs, threshold, u)``."""
-        scores = self._scores(outputs, labels, u, PREDICTION)
+        scores = self._scores(outputs, labels, u, draw)
         return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
 
-    def sets(self, outputs: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None) -> Bools:
+    def sets(self, outputs: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Bools:
         """Return the most probable labels up to the threshold; `u` as in the call, drawn independently of it."""
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs, contiguous=True)
         sets = np.empty(table.shape, np.bool_)
         thresholds = per_row(self.name, "threshold", threshold, len(table))
-        uniforms = self._uniforms(u, len(table), PREDICTION)
+        uniforms = self._uniforms(table, u, draw)
         bad = label_scores.adaptive_sets(table, thresholds, uniforms, self._penalty(), sets)
         return refuse_row(self.name, table, bad) if bad >= 0 else sets
 
-    def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None) -> Floats:
-        """Return the score of every label, with the uniforms that `sets` uses."""
+    def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Floats:
+        """Return the score of every label, with uniforms as in `sets`."""
         from conformesh.kernels.label_scores import ONE, SLACK, UNIT
 
         p = checked_table(self.name, outputs, 0.0, LARGEST)
@@ -220,31 +224,53 @@ class _Adaptive(ClassificationScore):
         above = np.cumsum(own, axis=1) - own
         penalty, k_reg = self._penalty()
         excess = np.maximum(0, np.arange(1, p.shape[1] + 1) - k_reg)
-        uniforms = self._uniforms(u, len(p), PREDICTION)[:, None]
+        uniforms = self._uniforms(p, u, draw)[:, None]
         scores = np.empty_like(p)
         np.put_along_axis(scores, order, above * UNIT + uniforms * (own * UNIT) + penalty * excess, axis=1)
         return scores
 
-    def _scores(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None, stream: int) -> Floats:
+    def draws(
+        self,
+        outputs: ArrayLike,
+        *,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+        purpose: str = PREDICTION,
+    ) -> dict[str, Floats]:
+        """Return ``{"u": ...}``, the uniforms of these rows: by key, from `rng`, by the seed and the row, or anew."""
+        if not self.randomised:
+            return {}
+        table = table_of(self.name, outputs)
+        if keys is not None:
+            return {"u": drawn_by_key(self.seed or 0, purpose, keys, len(table))}
+        if rng is None and self.seed is not None:
+            return {"u": drawn_by_row(self.seed, table)}
+        return {"u": drawn_anew(len(table), rng)}
+
+    def seeded(self, seed: int) -> Self:
+        """Return the score with this seed, if it draws and has none."""
+        return replace(self, seed=seed) if self.randomised and self.seed is None else self  # type: ignore[call-arg]
+
+    def _scores(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
-        uniforms = self._uniforms(u, len(table), stream)
+        uniforms = self._uniforms(table, u, draw)
         own = labels_of(self.name, table, labels)
         bad = label_scores.adaptive_scores(table, own, uniforms, self._penalty(), scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
-    def _uniforms(self, u: ArrayLike | None, rows: int, stream: int) -> Floats:
+    def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
         """One uniform per row, shared by all its labels; without randomisation u = 1 counts the label in full."""
         if not self.randomised:
             if u is not None:
                 raise ValueError(f"score '{self.name}' takes uniforms u only with randomised=True")
-            return np.ones(rows)
+            return np.ones(len(table))
         if u is None:
-            return np.random.default_rng([self.seed, stream]).random(rows)
-        uniforms = per_row(self.name, "u", u, rows)
-        if rows and not (uniforms.min() >= 0.0 and uniforms.max() <= 1.0):
+            return self.draws(table, **draw)["u"]
+        uniforms = per_row(self.name, "u", u, len(table))
+        if len(table) and not (uniforms.min() >= 0.0 and uniforms.max() <= 1.0):
             worst = uniforms[(uniforms < 0.0) | (uniforms > 1.0)][0]
             raise ValueError(f"score '{self.name}' needs uniforms u between 0 and 1, got {worst}")
         return uniforms
@@ -265,8 +291,9 @@ class APS(_Adaptive):
         Whether the label's own probability counts only in part. Coverage then meets its target rather than exceeding
         it; sets are smaller and may be empty.
     seed
-        Key of the uniforms: row i of any calibration call uses the i-th draw of one stream, row i of any prediction
-        call the i-th draw of another. Give each device its own seed, or pass `u`, so that no two rows share a draw.
+        None draws anew in every call; `rng=` or `keys=` (one per row) in the call make it repeatable. With a number a
+        row's draw follows from the seed and the row's own outputs: repeatable whatever the calls, and one seed serves
+        all devices. Equal rows share a draw, in calibration and prediction alike, so that coverage is not touched.
 
     Notes
     -----
@@ -287,7 +314,7 @@ class APS(_Adaptive):
     """
 
     randomised: bool = False
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "aps"
     summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
@@ -322,7 +349,7 @@ class RAPS(_Adaptive):
     penalty: float = 0.01
     k_reg: int = 5
     randomised: bool = False
-    seed: int = 0
+    seed: int | None = None
 
     name: ClassVar[str] = "raps"
     summary: ClassVar[str] = "regularised adaptive: APS plus a price for each rank beyond k_reg"

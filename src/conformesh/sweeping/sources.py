@@ -139,7 +139,7 @@ def _synthetic(scores: ScoreSpec, devices: int, seed: int, number: int) -> Draw:
 
 def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int) -> Draw:
     found = _outputs(scores)
-    score = get_score(scores["score"], **dict(scores["score_options"]))
+    score = get_score(scores["score"], **dict(scores["score_options"])).seeded(number)
     table = _table(scores, score.reads)  # type: ignore[attr-defined]
     if scores["partition"] == "device":
         names = names_in(scores) or ()
