@@ -103,10 +103,11 @@ def test_outputs_are_scored_split_and_evaluated_as_by_hand():
     config = {"scores": given, "networks": [{"topology": "cycle", "devices": 5}], "methods": [{"name": "e-dcp"}]}
     config |= {"draws": 2, "seed": 3}
     outputs = synthetic_outputs(600, 10)
-    p, score = outputs.probabilities(), scores.APS(randomised=True)
+    p = outputs.probabilities()
     for row in sweep(config, jobs=1).iter_rows(named=True):
         home = partition(outputs.labels, 5, "dirichlet", seed=3 + row["draw"], classes=10)
         chosen, others = split_rows(home, 240, seed=3 + row["draw"])
+        score = scores.APS(randomised=True, seed=3 + row["draw"])
         own = score(p[chosen], outputs.labels[chosen])
         single = calibrate([own[home[chosen] == k] for k in range(5)], Network.cycle(5), 0.1, score=score)
         found = single.evaluate(p[others], outputs.labels[others], device=home[others])
