@@ -86,10 +86,10 @@ def test_an_import_that_looks_up_is_found(tmp_path, monkeypatch):
 def test_what_is_pure_does_no_io(room):
     """No sockets, files, clocks or randomness of their own: an engine has these, and a stream comes with its seed."""
     banned = {"socket", "time", "random", "threading", "asyncio", "subprocess", "os", "pathlib", "numpy.random"}
-    allowed = {  # a journal on disk, the cores of the machine, and waiting for a compiler
+    allowed = {  # a journal on disk and the cores of the machine
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},
-        "kernels/compiling.py": {"os", "threading", "time"},
+        "kernels/compiling.py": {"os"},
     }
     for path in (path for path in SOURCE.rglob("*.py") if room_of(path) == room):
         used = {name for name in names_used(path) for name in (name, name.split(".")[0])}

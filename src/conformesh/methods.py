@@ -44,6 +44,8 @@ class Method:
         One sentence.
     per_alpha
         True if each level alpha needs messages of its own; False if one run serves all levels.
+    kernels
+        Those of `kernels.compiling.LOSS` that a device with many scores runs compiled, loaded before its run.
     """
 
     protocol: MethodProtocol
@@ -54,6 +56,7 @@ class Method:
     paper: str
     summary: str
     per_alpha: bool = False
+    kernels: tuple[str, ...] = ()
 
     def option_names(self) -> tuple[str, ...]:
         """Return the names a user may set."""
@@ -69,7 +72,9 @@ _E = "exact pooled threshold by counting: no tuning, no approximation"
 
 METHODS: dict[str, Method] = {
     "e-dcp": Method(e_dcp, EDCP, "counted", "neighbours", "a few integers a stage", "", _E),
-    "q-dcp": Method(q_dcp, QDCP, "assumed, or counted", "neighbours", "1 number a round", "Wen2025", _Q, True),
+    "q-dcp": Method(
+        q_dcp, QDCP, "assumed, or counted", "neighbours", "1 number a round", "Wen2025", _Q, True, ("pinball",)
+    ),
     "h-dcp": Method(h_dcp, HDCP, "bounded or counted", "neighbours", "M numbers a round", "Wen2025", _H),
     "cp": Method(cp, Pooled, "counted", "server", "all scores", "Vovk2005", "split CP on the pooled scores"),
     "fcp": Method(fcp, Pooled, "counted", "server", "all scores", "Lu2023", "pooled scores, for a mixture of devices"),

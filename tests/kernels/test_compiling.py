@@ -1,93 +1,148 @@
-"""Loops are the same interpreted and compiled, and Numba is loaded when one is long."""
+"""Nothing is compiled in small work, everything in large work, and nothing at all within a node's run."""
 
 import subprocess
 import sys
+import types
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from conformesh import Network
-from conformesh.kernels import graph, segments
-from conformesh.kernels.compiling import Loop, njit
-from conformesh.samples import Samples
+from conformesh import Network, calibrate
+from conformesh.kernels import compiling
+from conformesh.kernels.pinball import DEGREE, admm_step
+from conformesh.methods import METHODS
 
-CODE = """
-import sys
-from conformesh import Network
-from conformesh.kernels.compiling import Loop
-Network.cycle({devices}).diameter
-Network.from_pairs(range({devices}), [(k, k + 1) for k in range({devices} - 1)]).diameter
-print("numba" in sys.modules)
+HEAVY = ("numba", "scipy", "networkx", "sklearn", "matplotlib", "polars")
+NEEDED = {"fedcp-qq": {"scipy"}}  # the incomplete beta function
+SMALL = """
+import sys, warnings
+import numpy as np
+from conformesh import Network, calibrate
+warnings.simplefilter("ignore")
+network = Network.of({topology!r}, {devices})
+rng = np.random.default_rng(0)
+calibrate([rng.random({each}) for _ in range({devices})], network, method={method!r})
+print(*({{name.split(".")[0] for name in sys.modules}} & {{*{heavy!r}}}))
 """
 
 
-@pytest.mark.parametrize(("devices", "loads"), [(20, False), (5000, True)])
-def test_numba_is_loaded_by_the_first_long_loop(devices, loads):
-    code = CODE.format(devices=devices)
+def loaded_by(method, topology="torus", devices=20, each=50):
+    """Return which heavy libraries a process loads that calibrates once."""
+    code = SMALL.format(method=method, topology=topology, devices=devices, each=each, heavy=HEAVY)
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    assert out.split() == [str(loads)]
+    return set(out.split())
 
 
-def both(loop, *args):
-    """What a loop returns, and what it leaves in its arguments, both ways."""
-    function = loop.py_func
-    first, second = ([np.copy(a) if isinstance(a, np.ndarray) else a for a in args] for _ in range(2))
-    return (function(*first), first), (loop(*second), second)
+@pytest.mark.parametrize("method", METHODS)
+def test_small_work_loads_no_compiler(method):
+    assert loaded_by(method) <= NEEDED.get(method, set())
 
 
-def assert_same(one, other):
-    if isinstance(one, list | tuple):
-        assert len(one) == len(other)
-        for a, b in zip(one, other, strict=True):
-            assert_same(a, b)
-    elif isinstance(one, np.ndarray):
-        assert one.dtype == other.dtype
-        np.testing.assert_array_equal(one, other, strict=True)
-    else:
-        assert one == other
+@pytest.mark.parametrize("topology", ["erdos-renyi", "geometric", "tree"])
+def test_small_networks_need_no_library(topology):
+    assert not loaded_by("h-dcp", topology)
 
 
-@given(st.integers(3, 30), st.integers(0, 10**6))
-def test_walks_are_the_same_interpreted(devices, seed):
-    network = Network.of("erdos-renyi", devices, seed=seed, p=0.4)
-    rows = network.indptr, network.indices
-    empty = np.empty(devices, np.int64)
-    assert_same(*both(graph.breadth_first, *rows, seed % devices, empty, empty.copy()))
-    for name in ("components", "eccentricities", "is_bipartite", "without_branches"):
-        assert_same(*both(getattr(graph, name), *rows))
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["e-dcp", "cp", "fcp", "wfcp", "local", "average"])
+def test_a_thousand_devices_need_no_compiler(method):
+    assert not loaded_by(method, "random-regular", 1000, 100)
 
 
-@given(st.lists(st.lists(st.floats(allow_nan=False), max_size=12), min_size=1, max_size=5), st.data())
-def test_counts_are_the_same_interpreted(held, data):
-    samples = Samples.of(held)
-    asked = np.sort(np.array([data.draw(st.lists(st.floats(allow_nan=False), min_size=1, max_size=30))]))
-    trial = np.zeros(1, np.int64)
-    where = samples.values, samples.offsets
-    assert_same(*both(segments._count_at_most, *where, asked, 1, np.zeros((samples.devices, asked.size, 1), np.int64)))
-    counts = np.zeros((samples.devices, asked.size, 1), np.int32)
-    assert_same(*both(segments._count_problems, *where, 1, trial, asked, counts))
-    assert_same(*both(segments.scores_inside, *where, 1, trial, asked[:, 0], asked[:, -1]))
-    for finite in (False, True):
-        assert_same(*both(segments.segment_extremes, *where, finite))
+@pytest.fixture
+def account(monkeypatch):
+    """An account of its own, in which a unit of work loses a second; loading notes which kernel and loads nothing."""
+    loads = []
+
+    def note(name):
+        loads.append(name.rpartition(".")[2])
+        return types.SimpleNamespace(compile_all=lambda: loads.append("compiled"))
+
+    monkeypatch.setattr(compiling, "import_module", note)
+    monkeypatch.setattr(compiling, "_loaded", {})
+    monkeypatch.setattr(compiling, "_lost", {"graph": 0.0, "pinball": 0.0})
+    monkeypatch.setattr(compiling, "LOSS", {"graph": 1.0, "pinball": 1.0})
+    monkeypatch.setattr(compiling, "LOADING", 10.0)
+    monkeypatch.delitem(sys.modules, "numba", raising=False)
+    return loads
+
+
+def test_one_large_call_is_compiled_at_once(account):
+    assert compiling.compiled("graph", 9.0) is None
+    assert compiling.compiled("pinball", 10.0) is not None
+    assert account == ["pinball"]
+
+
+def test_many_small_calls_are_compiled_in_the_end_and_stay_so(account):
+    answers = [compiling.compiled("graph", 3.0) for _ in range(5)]
+    assert [answer is not None for answer in answers] == [False, False, False, True, True]
+    assert compiling.compiled("graph", 0.0) is answers[-1]
+    assert account == ["graph"]
+
+
+def test_with_numba_at_hand_a_tenth_of_the_loss_is_enough(account, monkeypatch):
+    monkeypatch.setitem(sys.modules, "numba", types.ModuleType("numba"))
+    assert compiling.compiled("graph", 0.9) is None
+    assert compiling.compiled("graph", 0.1) is not None
+
+
+def test_a_run_begins_with_everything_compiled_and_compiles_nothing(account):
+    with compiling.prepared(["pinball"], 1.0):
+        assert account == ["pinball", "compiled"]
+        assert compiling.compiled("pinball", 1.0) is not None
+        assert compiling.compiled("graph", 1000.0) is None
+    assert account == ["pinball", "compiled"]
+    assert compiling.compiled("graph", 10.0) is not None
+
+
+def test_a_small_run_prepares_nothing(account):
+    with compiling.prepared(["pinball"], 0.9):
+        assert compiling.compiled("pinball", 1000.0) is None
+    assert account == []
+
+
+def test_a_method_names_kernels_that_exist():
+    assert {kernel for method in METHODS.values() for kernel in method.kernels} <= set(compiling.LOSS)
+
+
+def test_what_was_compiled_beforehand_serves_a_run(monkeypatch):
+    """A prepared run of Q-DCP meets no types that are new to the compiled loops, whether or not scores are frozen."""
+    monkeypatch.setattr(compiling, "_loaded", {})
+    compiling.compile_now("pinball")
+    steps = compiling.load("pinball").admm_steps
+    known = list(steps.signatures)
+    for frozen in (False, True):
+        values = np.sort(np.random.default_rng(0).random(50))
+        values.setflags(write=not frozen)
+        state = np.full((1, 1), np.nan), np.zeros((1, DEGREE + 2))
+        admm_step(values, np.array([0, 50]), 1, *np.ones((9, 1)), *state)
+    assert list(steps.signatures) == known
+
+
+@pytest.mark.parametrize("method", ["e-dcp", "h-dcp", "average", "q-dcp"])
+@pytest.mark.parametrize("topology", ["torus", "erdos-renyi", "star"])
+def test_results_are_the_same_both_ways(method, topology, monkeypatch):
+    rng = np.random.default_rng(3)
+    network = Network.of(topology, 12, seed=1)
+    devices = [np.round(rng.normal(size=n), 2) for n in rng.integers(30, 60, 12)]
+    options = {"rounds": 40} if method == "q-dcp" else {}
+    results = []
+    for loading in (np.inf, -1.0):
+        monkeypatch.setattr(compiling, "_loaded", {})
+        monkeypatch.setattr(compiling, "LOADING", loading)
+        results.append(calibrate(devices, network, method=method, **options))
+    one, other = results
+    assert one.thresholds.tobytes() == other.thresholds.tobytes()
+    assert one.certificate == other.certificate
+    assert one.estimate == other.estimate
+    assert one.cost.rounds == other.cost.rounds
 
 
 def test_a_system_that_is_read_only_compiles_at_every_start(monkeypatch):
     def refuse(*_):
         raise RuntimeError("cannot cache function: no locator available")
 
+    from conformesh.kernels.compiled import loop
+
     monkeypatch.setattr("numba.core.registry.CPUDispatcher.enable_caching", refuse)
-    loop = Loop(lambda n: n + 1, {"cache": True})
-    assert loop(1) == 2
-
-
-@njit(cache=False)
-def _down(n):
-    return 0 if n <= 0 else 1 + _down(n - 1)
-
-
-def test_a_loop_may_call_itself_and_keeps_its_name():
-    assert isinstance(_down, Loop)
-    assert _down.__name__ == "_down"
-    assert _down(5) == 5
+    assert loop(lambda n: n + 1)(1) == 2

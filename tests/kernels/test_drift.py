@@ -3,6 +3,8 @@ import pytest
 
 from conformesh.kernels.drift import drift
 
+pytestmark = pytest.mark.usefixtures("way")
+
 
 @pytest.mark.parametrize("shape", [(4,), (4, 3), (4, 3, 2)])
 def test_drift_equals_the_formula_and_knows_its_own_value(shape):

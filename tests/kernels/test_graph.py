@@ -2,10 +2,13 @@
 
 import networkx as nx
 import numpy as np
+import pytest
 from hypothesis import given
 
 from conformesh.kernels.graph import breadth_first, components, eccentricities, is_bipartite, without_branches
 from tests.strategies import networks
+
+pytestmark = pytest.mark.usefixtures("way")
 
 PATH_AND_PAIR = (np.array([0, 1, 3, 4, 5, 6]), np.array([1, 0, 2, 1, 4, 3], dtype=np.int32))  # 0 - 1 - 2   3 - 4
 

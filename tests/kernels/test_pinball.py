@@ -5,8 +5,10 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from conformesh.kernels.pinball import DEGREE, _solve, minimise
+from conformesh.kernels.pinball import DEGREE, minimise, solve
 from tests.reference import loss_gradient, smoothed_loss
+
+pytestmark = pytest.mark.usefixtures("way")
 
 
 def slow_root(values, kappa, slope, rhs):
@@ -44,7 +46,7 @@ def test_root_equals_a_root_finder(seed, n, kappa, slope, level, kind):
     rng = np.random.default_rng(seed)
     values = drawn(kind, rng, n)
     rhs = level * n + slope * rng.normal()
-    root = _solve(values, 0, n, kappa, slope, rhs, 0.0, np.full(1, np.nan), np.zeros(DEGREE + 2))
+    root = solve(values, 0, n, kappa, slope, rhs, 0.0, np.full(1, np.nan), np.zeros(DEGREE + 2))
     assert root == pytest.approx(slow_root(values, kappa, slope, rhs), rel=1e-9, abs=1e-9)
 
 
@@ -56,7 +58,7 @@ def test_the_interpolant_gives_the_same_root_as_the_sum():
     x = 0.0
     used = False
     for rhs in np.linspace(9_000, 9_100, 40):  # a slowly moving problem, as ADMM poses it
-        x = _solve(values, 0, len(values), 2000.0, 500.0, rhs, x, centre, coefficients)
+        x = solve(values, 0, len(values), 2000.0, 500.0, rhs, x, centre, coefficients)
         used |= bool(np.isfinite(centre[0]))
         assert x == pytest.approx(slow_root(values, 2000.0, 500.0, rhs), abs=1e-12)
     assert used

@@ -19,9 +19,15 @@ from conformesh.engines.base import Observer
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import heard_from
-from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours, unsigned
+from conformesh.kernels.neighbours import (
+    equal_is_same,
+    max_over_neighbours,
+    min_over_neighbours,
+    sum_over_neighbours,
+    unsigned,
+)
 from conformesh.kernels.segments import take_segments
-from conformesh.kernels.spreading import Spreading, can_spread
+from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
 from conformesh.result.certificate import Cost
@@ -128,7 +134,7 @@ class Simulator:
         last = self._spreading
         if last is not None and values is last.values and last.upward is upward and self._brief(message):
             return last.round()
-        if self._brief(message) and len(values) > REMEMBERED and can_spread(values):
+        if self._brief(message) and len(values) > REMEMBERED and equal_is_same(values):
             self._spreading = Spreading(self._indptr, self._indices, values, upward)
             return self._spreading.values
         found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)

@@ -179,7 +179,7 @@ class Network(metaclass=_ByTopology):
     def _diameter(self) -> tuple[int, bool]:
         if self.known.diameter is not None:
             return self.known.diameter, True
-        if self.devices <= EXACT_DIAMETER_UP_TO:
+        if self.devices <= EXACT_DIAMETER_UP_TO and self.edges >= self.devices:  # a tree takes two walks only
             from conformesh.kernels.graph import eccentricities
 
             return int(eccentricities(self.indptr, self.indices).max()), True
@@ -199,11 +199,17 @@ class Network(metaclass=_ByTopology):
         ones = np.ones(len(self.indices))
         return csr_array((ones, self.indices, self.indptr), shape=(self.devices, self.devices))
 
-    def laplacian(self) -> csr_array[np.float64]:
-        """Return the Laplacian D - A, sparse."""
+    def strength(self, edge: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+        """Return the sum of each device's weights, one per directed edge; without weights, its degree."""
+        return np.bincount(self.receivers, edge, self.devices).astype(np.float64)  # one after the other, in order
+
+    def laplacian(self, edge: NDArray[np.float64] | None = None) -> csr_array[np.float64]:
+        """Return the Laplacian D - A, sparse; with a weight for each directed edge, the weighted one."""
         from scipy.sparse import csr_array, diags_array
 
-        return csr_array(diags_array(self.degree.astype(np.float64)) - self.adjacency())
+        ones = np.ones(len(self.indices)) if edge is None else edge
+        off = csr_array((ones, self.indices, self.indptr), shape=(self.devices, self.devices))
+        return csr_array(diags_array(self.strength(edge)) - off)
 
     def positions(self, seed: int = 0) -> NDArray[np.float64]:
         """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.

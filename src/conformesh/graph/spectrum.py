@@ -71,21 +71,28 @@ def spectrum_of(network: Network) -> Spectrum:
     if network.known.eigenvalues is not None:
         ends = Extremes(*network.known.eigenvalues, "closed-form")
     else:
-        ends = extremes_of(network.laplacian())
+        ends = extremes_of(network)
     return Spectrum(ends.largest, ends.smallest, _signless(network, ends), ends.source)
 
 
-def extremes_of(matrix: csr_array[np.float64]) -> Extremes:
-    """Return the ends of the spectrum of a symmetric matrix whose rows sum to zero, leaving out the constant vector."""
-    return dense_extremes(matrix) if matrix.shape[0] <= DENSE_UP_TO else lanczos_extremes(matrix)
+def extremes_of(network: Network, edge: Vector | None = None) -> Extremes:
+    """Return the ends of the spectrum of the Laplacian, leaving out the constant vector.
+
+    `edge` has a weight for each directed edge, the same in both directions; without, each counts as one.
+    """
+    if network.devices <= DENSE_UP_TO:
+        return dense_extremes(_dense_laplacian(network, edge))
+    return lanczos_extremes(network.laplacian(edge))
 
 
-def dense_extremes(matrix: csr_array[np.float64]) -> Extremes:
-    """Find them among all eigenvalues. The constant vector is moved above the rest, so zero need not be recognised."""
-    from scipy.linalg import eigvalsh
+def dense_extremes(matrix: NDArray[np.float64]) -> Extremes:
+    """Find the ends of the spectrum of a symmetric matrix whose rows sum to zero, among all its eigenvalues.
 
-    K = matrix.shape[0]
-    values = eigvalsh(matrix.toarray() + 2 * _bound(matrix) / K)[:-1]
+    The constant vector is moved above the rest, so zero need not be recognised.
+    """
+    rows, columns = np.nonzero(matrix)
+    bound = _bound_by_entries(matrix.diagonal(), rows, columns, matrix[rows, columns])
+    values = np.linalg.eigvalsh(matrix + 2 * bound / len(matrix))[:-1]
     slack = 8 * EPS * float(np.abs(values).max())
     return Extremes(float(values[0]) - slack, float(values[-1]) + slack, "dense")
 
@@ -102,13 +109,16 @@ def _signless(network: Network, ends: Extremes) -> float:
         return 2.0 * int(network.degree[0])  # the eigenvector is constant
     if is_bipartite(network.indptr, network.indices):
         return ends.largest  # D + A is D - A with the signs of one side changed
-    matrix = abs(network.laplacian())
     if network.devices <= DENSE_UP_TO:
-        from scipy.linalg import eigvalsh
+        return float(np.linalg.eigvalsh(np.abs(_dense_laplacian(network)))[-1]) * (1 + 8 * EPS)
+    return _top(abs(network.laplacian()))
 
-        K = network.devices
-        return float(eigvalsh(matrix.toarray(), subset_by_index=[K - 1, K - 1])[0]) * (1 + 8 * EPS)
-    return _top(matrix)
+
+def _dense_laplacian(network: Network, edge: Vector | None = None) -> NDArray[np.float64]:
+    """Return `Network.laplacian` without SciPy, which a small network need not load."""
+    matrix = np.diag(network.strength(edge))
+    matrix[network.receivers, network.indices] = -1.0 if edge is None else -edge
+    return matrix
 
 
 # --- the two ends -----------------------------------------------------------------------------------------------------
@@ -268,23 +278,32 @@ def _factored(matrix: Any) -> Any:
 
 
 def _bound(matrix: csr_array[np.float64]) -> float:
+    return _bound_by_entries(matrix.diagonal(), _rows_of(matrix), matrix.indices, matrix.data)
+
+
+def _bound_by_entries(diagonal: Vector, rows: NDArray[Any], columns: NDArray[Any], entries: Vector) -> float:
     """An upper bound of the largest eigenvalue: the largest sum of two neighbours' diagonals ([AndersonMorley1985]).
 
     It holds for D - A and D + A with any non-negative weights; otherwise Gershgorin's discs bound it.
     """
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    diagonal = matrix.diagonal()
-    if _one_signed(matrix):
-        off = rows != matrix.indices
-        return float((diagonal[rows] + diagonal[matrix.indices])[off].max())
-    return float((diagonal + abs(matrix).sum(axis=1) - abs(diagonal)).max())
+    off = rows != columns
+    if _same_sign(entries[off]):
+        return float((diagonal[rows] + diagonal[columns])[off].max())
+    return float((diagonal + np.bincount(rows, np.abs(entries), len(diagonal)) - np.abs(diagonal)).max())
 
 
 def _one_signed(matrix: csr_array[np.float64]) -> bool:
     """Whether the entries off the diagonal all have the same sign."""
-    rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
-    off = matrix.data[rows != matrix.indices]
-    return bool((off <= 0).all() or (off >= 0).all())
+    return _same_sign(matrix.data[_rows_of(matrix) != matrix.indices])
+
+
+def _same_sign(entries: Vector) -> bool:
+    return bool((entries <= 0).all() or (entries >= 0).all())
+
+
+def _rows_of(matrix: csr_array[np.float64]) -> NDArray[np.int64]:
+    """Return the row of every entry."""
+    return np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
 
 
 def _is_narrow(matrix: csr_array[np.float64]) -> bool:

@@ -23,6 +23,7 @@ Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 
 TRIES = 100  # draws before a random topology gives up on being connected
 MOST_EDGES = 300_000_000  # a few GB as compressed rows
+COMPARED_UP_TO = 1000  # points in the plane, each with every other; SciPy has a tree for more
 
 
 @dataclass(frozen=True)
@@ -160,8 +161,6 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) ->
 
 def geometric(devices: int, radius: float | None = None, *, seed: int = 0) -> Network:
     """Points drawn in the unit square, joined when closer than `radius`, by default ``1.5 sqrt(ln(K) / (pi K))``."""
-    from scipy.spatial import KDTree
-
     K = _at_least_one(devices)
     r = 1.5 * math.sqrt(math.log(K) / (math.pi * K)) if radius is None else radius
     if not r >= 0:
@@ -176,10 +175,20 @@ def geometric(devices: int, radius: float | None = None, *, seed: int = 0) -> Ne
             points = rng.random((K, 2))
             strip = np.floor(points[:, 1] / r) if r > 0 else np.zeros(K)
             points = points[np.lexsort((points[:, 0], strip))]  # neighbours get near rows: memory is walked in order
-            yield KDTree(points).query_pairs(r, output_type="ndarray").astype(np.int64)
+            yield _near_pairs(points, r)
 
     name = f"geometric {K} radius={r:.3g}"
     return _first_connected(K, draws(), name, "raise the radius", coordinates=lambda: points)
+
+
+def _near_pairs(points: NDArray[np.float64], r: float) -> Pairs:
+    """Return the pairs of points at most `r` apart."""
+    if len(points) <= COMPARED_UP_TO:
+        near = ((points[:, None] - points) ** 2).sum(axis=2) <= r * r
+        return np.argwhere(np.triu(near, 1))
+    from scipy.spatial import KDTree
+
+    return np.asarray(KDTree(points).query_pairs(r, output_type="ndarray"), dtype=np.int64)
 
 
 def small_world(devices: int, neighbours: int | None = None, rewire: float = 0.1, *, seed: int = 0) -> Network:

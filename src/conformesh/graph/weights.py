@@ -164,15 +164,11 @@ def _constant(network: Network, a: float, spectrum: Spectrum, name: str) -> Weig
 
 
 def _weighted(network: Network, edge: NDArray[np.float64], name: str) -> Weights:
-    from scipy.sparse import csr_array, diags_array
-
-    K = network.devices
-    if K == 1:
+    if network.devices == 1:
         return Weights(name, edge, np.zeros(1), 0.0, 0.0, "closed-form")
-    off = csr_array((edge, network.indices, network.indptr), shape=(K, K))
-    strength = np.asarray(off.sum(axis=1), dtype=np.float64)
+    strength = network.strength(edge)
     _require_mixing(network, edge)
-    ends = extremes_of(csr_array(diags_array(strength) - off))
+    ends = extremes_of(network, edge)
     second, smallest = 1 - ends.smallest, 1 - ends.largest
     if max(abs(second), abs(smallest)) >= 1:
         raise ValueError(

@@ -1,79 +1,90 @@
-"""Loops that Numba compiles, loaded when the first of them is worth it.
+"""When a loop runs compiled: decided here, by what NumPy would lose.
 
-Numba takes most of a second to load, which a small device pays at every start, and few of its loops are long. So Numba
-is loaded by the first loop that needs it. Until then, loops over whole numbers and comparisons, which have the same
-bits either way, are interpreted while they are short.
+Numba takes most of a second to load, more than a usual calibration takes from start to end. So every kernel exists
+twice, with the same bits: in NumPy, and as a loop for Numba in `kernels.compiled`. Loading is put off until it pays:
+each call that NumPy answers books what it loses against the compiled loop (`LOSS`, times the work of the call), and
+once a kernel has lost what loading costs, its loops are loaded and answer from then on. So a single large call is
+compiled at once, many small ones after a while, and nobody waits for longer than about twice the best of both ways.
+
+A device must not stop to compile while its neighbours wait for it. `prepared` is for nodes: what a run needs is loaded
+before it begins, and nothing is loaded before it has ended.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
-from collections.abc import Callable
-from functools import update_wrapper
-from typing import Any, TypeVar, cast
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from importlib import import_module
+from typing import Any
 
-F = TypeVar("F", bound=Callable[..., Any])
-INTERPRETED = ("conformesh.kernels.graph", "conformesh.kernels.segments")
-SMALL = 4000  # entries of all arrays together
-BUDGET = 0.1  # seconds of interpreting after which loading pays
+LOADING = 1.0  # seconds to load Numba and the first loops, those of the kernels loaded later take a tenth
+LOSS = {  # seconds that NumPy loses for each unit of work, by kernel; measured by benchmarks/small.py
+    "drift": 1e-9,
+    "graph": 1e-7,
+    "label_scores": 1e-8,
+    "neighbours": 1e-9,
+    "pinball": 2e-5,
+    "poisson_binomial": 1e-9,
+    "segments": 1e-8,
+}
 
-
-class Loop:
-    """A function that is compiled at its first call, or later where that is no loss."""
-
-    spent = 0.0  # seconds of a processor that all loops together were interpreted
-    _lock = threading.RLock()
-
-    def __init__(self, function: Callable[..., Any], options: dict[str, Any]) -> None:
-        update_wrapper(self, function)
-        self.py_func, self._options = function, options
-        self._compiled: Callable[..., Any] | None = None
-        self._exact = function.__module__ in INTERPRETED
-
-    def __call__(self, *args: Any) -> Any:
-        """Run it, interpreted or compiled."""
-        if self._compiled is not None:
-            return self._compiled(*args)
-        if not self._exact or Loop.spent > BUDGET or "numba" in sys.modules or _entries(args) > SMALL:
-            return self.compiled()(*args)
-        began = time.thread_time()
-        try:
-            return self.py_func(*args)
-        finally:
-            Loop.spent += time.thread_time() - began
-
-    def compiled(self) -> Callable[..., Any]:
-        """Return the compiled function; what it calls is compiled with it."""
-        with self._lock:
-            if self._compiled is None:
-                compiled = _compiled(self.py_func, self._options)
-                known = self.py_func.__globals__
-                for name in self.py_func.__code__.co_names:
-                    if isinstance(known.get(name), Loop):  # Numba calls only what is its own
-                        known[name] = compiled if known[name] is self else known[name].compiled()
-                self._compiled = compiled
-            return self._compiled
+_loaded: dict[str, Any] = {}
+_lost = dict.fromkeys(LOSS, 0.0)
+_in_a_run = ContextVar("in_a_run", default=False)
 
 
-def _compiled(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    from numba import njit as compile_with
+def compiled(kernel: str, work: float) -> Any:
+    """Return the compiled loops of a kernel if they are to do so much work, or None: then NumPy is to do it.
 
+    The work is counted in additions, comparisons or whatever the kernel repeats, as its entry in `LOSS` has it.
+    """
+    loops = _loaded.get(kernel)
+    if loops is None and not _in_a_run.get():
+        _lost[kernel] += LOSS[kernel] * work
+        if _lost[kernel] >= (LOADING / 10 if "numba" in sys.modules else LOADING):
+            loops = load(kernel)
+    return loops
+
+
+def load(kernel: str) -> Any:
+    """Load the compiled loops of a kernel, to be used from now on in this process."""
+    if kernel not in _loaded:
+        _loaded[kernel] = import_module(f"conformesh.kernels.compiled.{kernel}")
+    return _loaded[kernel]
+
+
+@contextmanager
+def prepared(kernels: Iterable[str], work: float) -> Iterator[None]:
+    """Have everything compiled before a run, and nothing compiled within it.
+
+    Parameters
+    ----------
+    kernels
+        Those whose loops a long run would use, `Method.kernels`.
+    work
+        What a device has to do in the run, about: its scores, or the devices on its map where they are more.
+
+    Small work needs no compiler and none is loaded: the run is then NumPy's, whatever it comes to. Enter before the
+    roll call; the setting belongs to the calling thread.
+    """
+    for kernel in kernels:
+        if LOSS[kernel] * work >= LOADING / 10:
+            compile_now(kernel)
+    token = _in_a_run.set(True)
     try:
-        return compile_with(**options)(function)
-    except RuntimeError:  # nowhere to keep what is compiled, as on a system that is read-only: compile at every start
-        return compile_with(**{**options, "cache": False})(function)
+        yield
+    finally:
+        _in_a_run.reset(token)
 
 
-def njit(**options: Any) -> Callable[[F], F]:
-    """Mark a loop for Numba's compiler, with the options of ``numba.njit``."""
-
-    def mark(function: F) -> F:
-        return cast(F, Loop(function, options))  # called as before
-
-    return mark
+def compile_now(kernel: str) -> None:
+    """Load a kernel's loops and compile them for the types that a device uses, or fetch them from the disk."""
+    loops = load(kernel)
+    if hasattr(loops, "compile_all"):
+        loops.compile_all()
 
 
 def threads() -> int:
@@ -82,7 +93,3 @@ def threads() -> int:
     if given.isdigit() and int(given):
         return int(given)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _entries(args: tuple[Any, ...]) -> int:
-    return sum(getattr(arg, "size", 1) for arg in args)

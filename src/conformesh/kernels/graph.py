@@ -1,193 +1,185 @@
 """Walks over a graph in compressed rows: breadth-first levels, components and eccentricities.
 
 A graph is `indptr` (devices + 1) and `indices` (directed edges): the neighbours of row k are
-``indices[indptr[k]:indptr[k + 1]]``. Every walk is linear in the edges it has to look at.
+``indices[indptr[k]:indptr[k + 1]]``. Every compiled walk is linear in the edges it has to look at; without a compiler a
+walk is an interpreted loop over the rows, and what looks at all edges or walks from everywhere is done in arrays.
 """
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import njit
+from conformesh.kernels.compiling import compiled
 
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
+Bools = NDArray[np.bool_]
+VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 
 
-@njit(cache=True, nogil=True)
 def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
     """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
 
     The walk stops at the last row found: on a dense graph that is long before the last edge.
     """
-    levels[:] = -1
-    levels[source] = 0
-    queue[0] = source
-    reached = 1
-    head = 0
-    while head < reached < levels.size:
-        k = queue[head]
-        head += 1
-        for p in range(indptr[k], indptr[k + 1]):
-            j = indices[p]
-            if levels[j] < 0:
-                levels[j] = levels[k] + 1
-                queue[reached] = j
-                reached += 1
-    return reached
+    loops = compiled("graph", VISITS * levels.size)
+    if loops is not None:
+        return int(loops.breadth_first(indptr, indices, source, levels, queue))
+    hops = [-1] * levels.size
+    hops[source] = 0
+    order = _walk(indptr, indices, source, hops, 1)
+    levels[:] = hops
+    queue[: len(order)] = order
+    return len(order)
 
 
-@njit(cache=True, nogil=True)
+def _walk(indptr: Offsets, indices: Rows, source: int, hops: list[int], step: int) -> list[int]:
+    """Visit what `source` reaches and has no hops yet, counting by `step`; return the rows in the order of the walk."""
+    order = [source]
+    left = hops.count(-1)
+    ends = indptr.tolist()
+    for k in order:  # grows while it is walked
+        if not left:
+            break
+        for j in indices[ends[k] : ends[k + 1]].tolist():
+            if hops[j] < 0:
+                hops[j] = hops[k] + step
+                order.append(j)
+                left -= 1
+    return order
+
+
 def components(indptr: Offsets, indices: Rows) -> Offsets:
     """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
     K = indptr.size - 1
-    labels = np.full(K, -1, np.int64)
-    queue = np.empty(K, np.int64)
+    loops = compiled("graph", VISITS * K)
+    if loops is not None:
+        return np.asarray(loops.components(indptr, indices))
+    labels = [-1] * K
     count = 0
     for source in range(K):
-        if labels[source] >= 0:
-            continue
-        labels[source] = count
-        queue[0] = source
-        head, reached = 0, 1
-        while head < reached:
-            k = queue[head]
-            head += 1
-            for p in range(indptr[k], indptr[k + 1]):
-                j = indices[p]
-                if labels[j] < 0:
-                    labels[j] = count
-                    queue[reached] = j
-                    reached += 1
-        count += 1
-    return labels
+        if labels[source] < 0:
+            labels[source] = count
+            _walk(indptr, indices, source, labels, 0)
+            count += 1
+    return np.array(labels, dtype=np.int64)
 
 
-@njit(cache=True, nogil=True)
 def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
     """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
     K = indptr.size - 1
     levels = np.empty(K, np.int64)
-    queue = np.empty(K, np.int64)
-    result = np.empty(K, np.int64)
-    for source in range(K):
-        reached = breadth_first(indptr, indices, source, levels, queue)
-        result[source] = levels[queue[reached - 1]]
+    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
+    loops = compiled("graph", indices.size * (K / 64) * int(levels.max()) / 25)
+    if loops is not None:
+        return np.asarray(loops.eccentricities(indptr, indices))
+    result = np.zeros(K, np.int64)
+    reached = np.packbits(np.eye(K, dtype=bool), axis=1)  # who is within so many hops of whom, eight rows a byte
+    reached = np.pad(reached, ((0, 0), (0, -reached.shape[1] % 8))).view(np.uint64)
+    everybody = np.bitwise_or.reduce(reached, axis=0)
+    hops = 0
+    while (short := (reached != everybody).any(axis=1)).any():
+        hops += 1
+        result[short] = hops
+        reached |= np.bitwise_or.reduceat(reached[indices], indptr[:-1], axis=0)
     return result
 
 
-@njit(cache=True, nogil=True)
 def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
     """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
     K = indptr.size - 1
+    loops = compiled("graph", VISITS * K)
+    if loops is not None:
+        return bool(loops.is_bipartite(indptr, indices))
     levels = np.empty(K, np.int64)
     breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
-    for k in range(K):
-        for p in range(indptr[k], indptr[k + 1]):
-            if (levels[k] - levels[indices[p]]) % 2 == 0:
-                return False
-    return True
+    return bool(((levels[_receivers(indptr)] - levels[indices]) % 2).all())
 
 
-@njit(cache=True, nogil=True)
-def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
+def without_branches(indptr: Offsets, indices: Rows) -> Bools:
     """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
 
     Entries of a row that point at itself (a matrix's diagonal) are passed over.
     """
     K = indptr.size - 1
-    stays = np.ones(K, np.bool_)
-    degree = np.zeros(K, np.int64)
-    leaves = np.empty(K, np.int64)
-    count = 0
-    for k in range(K):
-        for p in range(indptr[k], indptr[k + 1]):
-            degree[k] += indices[p] != k
-        if degree[k] <= 1:
-            leaves[count] = k
-            count += 1
-    head = 0
-    while head < count:
-        k = leaves[head]
-        head += 1
+    loops = compiled("graph", VISITS * K)
+    if loops is not None:
+        return np.asarray(loops.without_branches(indptr, indices))
+    inside = indices != _receivers(indptr)
+    degree = np.bincount(_receivers(indptr)[inside], minlength=K).tolist()
+    stays = [True] * K
+    leaves = [k for k in range(K) if degree[k] <= 1]
+    for k in leaves:  # grows while it is walked
         stays[k] = False
-        for p in range(indptr[k], indptr[k + 1]):
-            j = indices[p]
+        for j in indices[indptr[k] : indptr[k + 1]].tolist():
             if stays[j] and j != k:
                 degree[j] -= 1
                 if degree[j] == 1:
-                    leaves[count] = j
-                    count += 1
-    return stays
+                    leaves.append(j)
+    return np.array(stays)
 
 
-@njit(cache=True, nogil=True)
-def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np.bool_]:
+def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> Bools:
     """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
-    K = indptr.size - 1
-    has_child = np.zeros(K, np.bool_)
-    for k in range(K):
-        for p in range(indptr[k], indptr[k + 1]):
-            if levels[indices[p]] == levels[k] - 1:
-                has_child[indices[p]] = True
-                break
+    loops = compiled("graph", VISITS * levels.size)
+    if loops is not None:
+        return np.asarray(loops.spanning_tree(indptr, indices, levels))
+    receivers = _receivers(indptr)
+    upward = np.flatnonzero(levels[indices] == levels[receivers] - 1)
+    _, first = np.unique(receivers[upward], return_index=True)
+    has_child = np.zeros(levels.size, dtype=bool)
+    has_child[indices[upward[first]]] = True
     return has_child
 
 
-@njit(cache=True, nogil=True)
 def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
-    total = 0.0
-    for k in range(indptr.size - 1):
-        for p in range(indptr[k], indptr[k + 1]):
-            total += abs(place[k] - place[indices[p]])
-    return total / max(indices.size, 1)
+    loops = compiled("graph", indices.size / 10)
+    if loops is not None:
+        return float(loops.mean_span(indptr, indices, place))
+    return float(np.abs(place[_receivers(indptr)] - place[indices]).sum()) / max(indices.size, 1)
 
 
-@njit(cache=True, nogil=True)
 def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, starts: Offsets) -> Rows:
     """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
+    loops = compiled("graph", indices.size / 10)
+    if loops is not None:
+        return np.asarray(loops.reordered(indptr, indices, order, place, starts))
+    edges, counts = edges_of_rows(indptr, order)
     out = np.empty_like(indices)
-    for i in range(order.size):
-        at = starts[i]
-        for p in range(indptr[order[i]], indptr[order[i] + 1]):
-            out[at] = place[indices[p]]
-            at += 1
+    out[np.arange(len(edges)) + np.repeat(starts[: len(order)] - (np.cumsum(counts) - counts), counts)] = place[
+        indices[edges]
+    ]
     return out
 
 
-@njit(cache=True, nogil=True)
 def heard_from(
-    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: NDArray[np.bool_], near: NDArray[np.bool_]
+    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: Bools, near: Bools
 ) -> tuple[Offsets, Offsets]:
     """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
 
     Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
     """
-    count = 0
-    for k in speakers:
-        speaking[k] = True
-        count += indptr[k + 1] - indptr[k]
-    listeners = np.empty(count, np.int64)
-    found = 0
-    for k in speakers:
-        for p in range(indptr[k], indptr[k + 1]):
-            j = indices[p]
-            if not near[j]:
-                near[j] = True
-                listeners[found] = j
-                found += 1
-    listeners = np.sort(listeners[:found])
-    receiver, sender = np.empty(count, np.int64), np.empty(count, np.int64)
-    at = 0
-    for j in listeners:
-        near[j] = False
-        for p in range(indptr[j], indptr[j + 1]):
-            if speaking[indices[p]]:
-                receiver[at] = j
-                sender[at] = indices[p]
-                at += 1
-    for k in speakers:
-        speaking[k] = False
-    return receiver, sender
+    loops = compiled("graph", VISITS * speakers.size)
+    if loops is not None:
+        receiver, sender = loops.heard_from(indptr, indices, speakers, speaking, near)
+        return receiver, sender
+    edges, counts = edges_of_rows(indptr, speakers)
+    K = indptr.size - 1
+    messages = np.sort(indices[edges].astype(np.int64) * K + np.repeat(speakers, counts))
+    return np.divmod(messages, K)
+
+
+def edges_of_rows(indptr: Offsets, rows: NDArray[Any]) -> tuple[Offsets, Offsets]:
+    """Return where the edges of these rows stand in `indices`, row by row, and how many each row has."""
+    starts = indptr[rows]
+    counts = indptr[rows + 1] - starts
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    return np.asarray(np.repeat(starts, counts) + within), counts
+
+
+def _receivers(indptr: Offsets) -> Offsets:
+    return np.repeat(np.arange(indptr.size - 1), np.diff(indptr))

@@ -10,123 +10,70 @@ on their order, so a calibration that never sorts and a prediction that does agr
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import njit
+from conformesh.kernels.compiling import compiled
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
 
 ONE = 2**50
 UNIT = 2.0**-50
 LARGEST = 1.0 + 1e-6  # a softmax in float32 may end a few roundings above one
 SLACK = ONE // 1000  # how far a row of probabilities may sum from one
-FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 
 
-class Terms(NamedTuple):
-    """What turns a label's place in its row into an adaptive score; `u` belongs to the row."""
-
-    u: float
-    penalty: float
-    k_reg: int
-
-
-@njit(cache=True)
-def _within(p: float, low: float, high: float) -> bool:
-    """Whether p is in [low, high]; NaN is not. Without a branch, so that the loops around it vectorise."""
-    return (p >= low) & (p <= high)
-
-
-@njit(cache=True)
 def one_minus_scores(outputs: Array, labels: NDArray[np.int64], low: float, high: float, scores: Floats) -> int:
-    """Fill ``scores[i] = 1 - outputs[i, labels[i]]``; an entry outside [low, high] or NaN makes a row bad.
-
-    Rows are independent and nothing branches on what was read, so that many of the scattered reads are under way at
-    once: that, not arithmetic, is what this costs.
-    """
-    inside = True
-    for i in range(len(labels)):
-        p = np.float64(outputs[i, labels[i]])
-        inside &= _within(p, low, high)
-        scores[i] = 1.0 - p
-    if not inside:
-        for i in range(len(labels)):
-            if not _within(np.float64(outputs[i, labels[i]]), low, high):
-                return i
-    return -1
+    """Fill ``scores[i] = 1 - outputs[i, labels[i]]``; an entry outside [low, high] or NaN makes a row bad."""
+    loops = compiled("label_scores", labels.size)
+    if loops is not None:
+        return int(loops.one_minus_scores(outputs, labels, low, high, scores))
+    p: Floats = outputs[np.arange(len(labels)), labels].astype(np.float64)
+    np.subtract(1.0, p, out=scores)
+    return _first((p >= low) & (p <= high))
 
 
-@njit(cache=True)
-def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, sets: NDArray[np.bool_]) -> int:
+def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, sets: Bools) -> int:
     """Fill ``sets[i, j] = 1 - outputs[i, j] <= thresholds[i]``; entries outside [low, high] or NaN make a row bad."""
-    rows, classes = outputs.shape
-    for i in range(rows):
-        inside = True
-        for j in range(classes):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, low, high)
-            sets[i, j] = 1.0 - p <= thresholds[i]
-        if not inside:
-            return i
-    return -1
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.one_minus_sets(outputs, thresholds, low, high, sets))
+    p = outputs.astype(np.float64)
+    np.less_equal(1.0 - p, thresholds[:, None], out=sets)
+    return _first(((p >= low) & (p <= high)).all(axis=1))
 
 
-@njit(cache=True)
 def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> int:
     """Fill ``scores[i]`` with the best other label's probability minus the label's own."""
-    rows, classes = outputs.shape
-    for i in range(rows):
-        inside = True
-        rival = -1.0
-        for j in range(classes):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
-            rival = max(rival, -1.0 if j == labels[i] else p)
-        if not inside:
-            return i
-        scores[i] = rival - np.float64(outputs[i, labels[i]])
-    return -1
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.margin_scores(outputs, labels, scores))
+    p = outputs.astype(np.float64)
+    rows = np.arange(len(labels))
+    own = p[rows, labels]
+    bad = _first(_probable(p))
+    p[rows, labels] = -1.0
+    np.subtract(p.max(axis=1, initial=-1.0), own, out=scores)
+    return bad
 
 
-@njit(cache=True)
-def margin_sets(outputs: Array, thresholds: Floats, sets: NDArray[np.bool_]) -> int:
+def margin_sets(outputs: Array, thresholds: Floats, sets: Bools) -> int:
     """Fill ``sets`` with the labels whose margin score is at most their row's threshold."""
-    rows, classes = outputs.shape
-    for i in range(rows):
-        inside = True
-        top = -1.0
-        second = -1.0
-        for j in range(classes):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
-            second = max(second, min(top, p))
-            top = max(top, p)
-        if not inside:
-            return i
-        for j in range(classes):
-            p = np.float64(outputs[i, j])
-            rival = second if p == top else top  # a tie at the top makes both the same number
-            sets[i, j] = rival - p <= thresholds[i]
-    return -1
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.margin_sets(outputs, thresholds, sets))
+    p = outputs.astype(np.float64)
+    padded = np.concatenate([p, np.full((len(p), 2), -1.0)], axis=1)  # a row may have one label, or none
+    best = np.partition(padded, -2, axis=1)
+    rival = np.where(p == best[:, -1:], best[:, -2:-1], best[:, -1:])  # a tie at the top makes both the same number
+    np.less_equal(rival - p, thresholds[:, None], out=sets)
+    return _first(_probable(p))
 
 
-@njit(cache=True)
-def _units(p: float) -> int:
-    """The probability as a whole number of `UNIT`; scaling by a power of two is exact, so only `rint` rounds."""
-    return np.int64(np.rint(p * ONE))  # type: ignore[return-value]
-
-
-@njit(cache=True)
-def _adaptive_score(above: int, own: int, ahead: int, terms: Terms) -> float:
-    """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
-    return above * UNIT + terms.u * (own * UNIT) + terms.penalty * max(0, ahead + 1 - terms.k_reg)
-
-
-@njit(cache=True)
 def adaptive_scores(
     outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: tuple[float, int], scores: Floats
 ) -> int:
@@ -134,140 +81,55 @@ def adaptive_scores(
 
     `penalty` is the price of each rank and how many ranks are free of it, here as in `adaptive_sets`.
     """
-    rows, classes = outputs.shape
-    for i in range(rows):
-        inside = True
-        total = above = ahead = 0
-        label = labels[i]
-        own = np.float64(outputs[i, label])
-        for j in range(label):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
-            total += _units(p)
-            if p >= own:
-                above += _units(p)
-                ahead += 1
-        for j in range(label, classes):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
-            total += _units(p)
-            if p > own:
-                above += _units(p)
-                ahead += 1
-        if not inside or abs(total - ONE) > SLACK:
-            return i
-        scores[i] = _adaptive_score(above, _units(own), ahead, Terms(u[i], penalty[0], penalty[1]))
-    return -1
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.adaptive_scores(outputs, labels, u, penalty, scores))
+    p, units, bad = _units(outputs)
+    own = p[np.arange(len(labels)), labels][:, None]
+    before = (p > own) | ((p == own) & (np.arange(p.shape[1]) < labels[:, None]))
+    above = np.where(before, units, 0).sum(axis=1)
+    mine = units[np.arange(len(labels)), labels]
+    scores[:] = _adaptive(above, mine, before.sum(axis=1), u, penalty)
+    return bad
 
 
-@njit(cache=True)
-def adaptive_sets(
-    outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: NDArray[np.bool_]
-) -> int:
+def adaptive_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: Bools) -> int:
     """Fill ``sets`` with the labels whose adaptive score is at most their row's threshold.
 
     Scores never fall along the order of decreasing probability (u <= 1, penalty >= 0, and rounding is monotone), so a
-    set is a prefix of that order and one cut has to be found. The labels in doubt are halved by value until `FEW` are
-    left: linear in the classes, at most 62 halvings whatever the row, and no sort of labels that are clearly in or out.
+    set is a prefix of that order; the compiled loop looks for its end and sorts next to nothing.
     """
-    rows, classes = outputs.shape
-    names = np.empty(classes, np.int64)
-    values = np.empty(classes + 1, np.float64)  # the last slot belongs to `_cut`
-    for i in range(rows):
-        inside = True
-        total = 0
-        for j in range(classes):
-            p = np.float64(outputs[i, j])
-            inside &= _within(p, 0.0, LARGEST)
-            total += _units(p)
-            sets[i, j] = False
-        if not inside or abs(total - ONE) > SLACK:
-            return i
-        terms = Terms(u[i], penalty[0], penalty[1])
-        if thresholds[i] >= _adaptive_score(total, 0, classes - 1, terms):  # no label can score more
-            sets[i] = True
-        elif thresholds[i] >= 0.0:
-            size = _in_doubt(outputs[i], total, thresholds[i], names, values)
-            _cut(names[:size], values, thresholds[i], terms, sets[i])
-    return -1
+    loops = compiled("label_scores", 4 * outputs.size)
+    if loops is not None:
+        return int(loops.adaptive_sets(outputs, thresholds, u, penalty, sets))
+    p, units, bad = _units(outputs)
+    order = np.argsort(-p, axis=1, kind="stable")
+    own = np.take_along_axis(units, order, axis=1)
+    above = np.cumsum(own, axis=1) - own
+    scores = _adaptive(above, own, np.arange(p.shape[1]), u[:, None], penalty)
+    np.put_along_axis(sets, order, scores <= thresholds[:, None], axis=1)
+    return bad
 
 
-@njit(cache=True)
-def _in_doubt(row: Array, total: int, threshold: float, names: NDArray[np.int64], values: Floats) -> int:
-    """Copy the labels that may be in the set, in class order, and return how many.
-
-    A label of q units and those after it weigh at most ``classes * q``. Where that is less than ``total - threshold``,
-    what comes before the label already exceeds the threshold, so it is out.
-    """
-    floor = -1.0
-    if threshold * ONE < total:
-        # one unit lower than the argument needs, because p itself is compared and not its rounded q
-        floor = ((total - np.int64(np.floor(threshold * ONE))) // len(row) - 1) * UNIT
-    size = 0
-    for j in range(len(row)):
-        p = np.float64(row[j])
-        names[size] = j
-        values[size] = p + 0.0  # -0.0 becomes 0.0: `_cut` needs the sign bit clear
-        size += int(p >= floor)
-    return size
+def _adaptive(above: Any, own: Any, ahead: Any, u: Any, penalty: tuple[float, int]) -> Any:
+    """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
+    return above * UNIT + u * (own * UNIT) + penalty[0] * np.maximum(0, ahead + 1 - penalty[1])
 
 
-@njit(cache=True)
-def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: Terms, chosen: NDArray[np.bool_]) -> None:
-    """Mark in `chosen` which of the named labels score at most the threshold; all other labels come after them.
-
-    Non-negative floats are ordered as their bit patterns are, so values are compared and halved as integers: that
-    splits small probabilities by exponent, and the 62 bits of a number up to one allow no more than 62 halvings.
-    Invariant: `ahead` labels of mass `above` are already in, all larger than those left; everything else is out.
-    """
-    bits = values.view(np.int64)
-    size = len(names)
-    above = ahead = 0
-    low, high = bits[:size].min(), bits[:size].max()
-    while size > FEW and low < high:
-        middle = low + (high - low + 1) // 2
-        mass = many = kept = 0
-        least, most = high, low  # the smallest value of the upper half, the largest of the lower
-        for s in range(size):
-            upper = bits[s] >= middle
-            mass += _units(values[s]) if upper else 0
-            many += upper
-            least = min(least, bits[s] if upper else high)
-            most = max(most, low if upper else bits[s])
-        bits[-1] = least
-        last = _units(values[-1])
-        if _adaptive_score(above + mass - last, last, ahead + many - 1, terms) <= threshold:
-            for s in range(size):  # the whole upper half is in: go on with the lower
-                upper = bits[s] >= middle
-                chosen[names[s]] = upper
-                names[kept], bits[kept] = names[s], bits[s]
-                kept += not upper
-            above += mass
-            ahead += many
-            high = most
-        else:
-            for s in range(size):  # its last label is out, and so is the whole lower half
-                names[kept], bits[kept] = names[s], bits[s]
-                kept += bits[s] >= middle
-            low = least
-        size = kept
-    _sort_descending(names, values, size)
-    for s in range(size):
-        own = _units(values[s])
-        if _adaptive_score(above, own, ahead, terms) > threshold:
-            break
-        chosen[names[s]] = True
-        above += own
-        ahead += 1
+def _units(outputs: Array) -> tuple[Floats, NDArray[np.int64], int]:
+    """Return the probabilities, the same as whole numbers of `UNIT`, and the first row that does not sum to one."""
+    p = outputs.astype(np.float64)
+    inside = _probable(p)
+    with np.errstate(invalid="ignore"):
+        units = np.rint(np.where(inside[:, None], p, 0.0) * ONE).astype(np.int64)
+    return p, units, _first(inside & (np.abs(units.sum(axis=1) - ONE) <= SLACK))
 
 
-@njit(cache=True)
-def _sort_descending(names: NDArray[np.int64], values: Floats, size: int) -> None:
-    """Stable insertion sort: for `FEW` labels, or for any number of equal ones, which it leaves alone in one pass."""
-    for s in range(1, size):
-        name, value = names[s], values[s]
-        t = s
-        while t > 0 and values[t - 1] < value:
-            names[t], values[t] = names[t - 1], values[t - 1]
-            t -= 1
-        names[t], values[t] = name, value
+def _probable(p: Floats) -> Bools:
+    """Mark the rows that hold probabilities; NaN is none."""
+    return np.asarray(((p >= 0.0) & (p <= LARGEST)).all(axis=1))
+
+
+def _first(good: Any) -> int:
+    """Return the first row that is not good, or -1."""
+    return -1 if good.all() else int(good.argmin())

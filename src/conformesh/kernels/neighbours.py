@@ -4,107 +4,98 @@ Every row is combined in the order of its neighbours in `indices` and on its own
 number of threads nor on the engine. Messages arrive in the type that travelled (float16, float32, int8, ...) and are
 combined in float64 or int64.
 
-The loops read `indptr` and `indices` as unsigned integers: an index that cannot be negative needs no test for it, which
-halves the time of a sum of single numbers. Large exchanges are cut into blocks of rows (`threads`).
+Where no compiled loop is worth loading (`compiling`), short messages are combined edge by edge in one pass and long
+ones row by row, in the same order. Large exchanges are cut into blocks of rows (`threads`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import njit
+from conformesh.kernels.compiling import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
 Array = NDArray[Any]
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
-ONE, TWO, THREE, FOUR = np.uint64(1), np.uint64(2), np.uint64(3), np.uint64(4)
+Loop = Callable[..., None]
+LONG = 32  # numbers a message from which rows are combined one by one
 
 
-@njit(cache=True, nogil=True)
-def _sum_of_one(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    for k in range(np.uint64(out.shape[0])):  # the usual message is one number: keep its sum in a register
-        total = x.dtype.type(0)
-        for p in range(indptr[k], indptr[k + ONE]):
-            total += x[indices[p], 0]
-        out[k, 0] = total
+def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    """Write ``sum over j in N_k of x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64."""
+    loops = _compiled(indptr, out)
+    if loops is not None:
+        _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
+    elif x.shape[1] >= LONG:
+        _by_rows(_sum_rows, indptr, indices, x, out=out)
+    else:
+        _sum_edges(indptr, x[indices], out)
 
 
-@njit(cache=True, nogil=True)
-def _sum(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    zero = x.dtype.type(0)
-    for k in range(np.uint64(out.shape[0])):
-        p, end = indptr[k], indptr[k + ONE]
-        if p + FOUR <= end:  # four neighbours a pass, added in the same order: a quarter of the traffic
-            a, b, c, d = indices[p], indices[p + ONE], indices[p + TWO], indices[p + THREE]
-            for m in range(x.shape[1]):
-                out[k, m] = (((zero + x[a, m]) + x[b, m]) + x[c, m]) + x[d, m]  # a sum starts at +0, also of -0
-            p += FOUR
-        else:
-            out[k, :] = 0
-        while p + FOUR <= end:
-            a, b, c, d = indices[p], indices[p + ONE], indices[p + TWO], indices[p + THREE]
-            for m in range(x.shape[1]):
-                out[k, m] = (((out[k, m] + x[a, m]) + x[b, m]) + x[c, m]) + x[d, m]
-            p += FOUR
-        if p + TWO <= end:
-            a, b = indices[p], indices[p + ONE]
-            for m in range(x.shape[1]):
-                out[k, m] = (out[k, m] + x[a, m]) + x[b, m]
-            p += TWO
-        if p < end:
-            a = indices[p]
-            for m in range(x.shape[1]):
-                out[k, m] += x[a, m]
+def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
+    """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``, with one float64 weight per directed edge."""
+    loops = _compiled(indptr, out)
+    if loops is not None:
+        _by_rows(loops.weighted_sum, indptr, indices, weights, x, out=out)
+    elif x.shape[1] >= LONG:
+        _by_rows(_sum_rows_weighted, indptr, indices, weights, x, out=out)
+    else:
+        _sum_edges(indptr, weights[:, None] * x[indices], out)
 
 
-@njit(cache=True, nogil=True)
-def _weighted_sum(indptr, indices, weights, x, out):  # type: ignore[no-untyped-def]
-    if x.shape[1] == 1:
-        for k in range(np.uint64(out.shape[0])):
-            total = 0.0
-            for p in range(indptr[k], indptr[k + ONE]):
-                total += weights[p] * x[indices[p], 0]
-            out[k, 0] = total
-        return
-    for k in range(np.uint64(out.shape[0])):
-        out[k, :] = 0
-        for p in range(indptr[k], indptr[k + ONE]):
-            j = indices[p]
-            w = weights[p]
-            for c in range(x.shape[1]):
-                out[k, c] += w * x[j, c]
+def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    """Write the largest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
+    _extreme(indptr, indices, x, out, True)
 
 
-@njit(cache=True, nogil=True)
-def _raise_to_max(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    for k in range(np.uint64(out.shape[0])):
-        for p in range(indptr[k], indptr[k + ONE]):
-            j = indices[p]
-            for c in range(x.shape[1]):
-                value = x[j, c]
-                if value > out[k, c] or value != value:  # noqa: PLR0124 - NaN, which must not be lost on the way
-                    out[k, c] = value
+def neighbour_min(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    """Write the smallest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
+    _extreme(indptr, indices, x, out, False)
 
 
-@njit(cache=True, nogil=True)
-def _lower_to_min(indptr, indices, x, out):  # type: ignore[no-untyped-def]
-    for k in range(np.uint64(out.shape[0])):
-        for p in range(indptr[k], indptr[k + ONE]):
-            j = indices[p]
-            for c in range(x.shape[1]):
-                value = x[j, c]
-                if value < out[k, c] or value != value:  # noqa: PLR0124
-                    out[k, c] = value
+def _extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool) -> None:
+    out[:] = x[: len(out)]
+    loops = _compiled(indptr, out)
+    if loops is not None:
+        _by_rows(loops.raise_to_max if upward else loops.lower_to_min, indptr, indices, x, out=out)
+    elif equal_is_same(x):  # which of equals is taken leaves no trace
+        best = np.maximum if upward else np.minimum
+        if x.shape[1] >= LONG:
+            _by_rows(partial(_best_rows, best), indptr, indices, x, out=out)
+        elif len(heard := np.flatnonzero(np.diff(indptr.view(np.int64)))):
+            found = best.reduceat(x[indices], indptr.view(np.int64)[heard], axis=0)
+            out[heard] = best(out[heard], found)
+    else:
+        better = np.greater if upward else np.less
+        for rows, edges in _by_position(indptr):
+            said, mine = x[indices[edges]], out[rows]
+            out[rows] = np.where(better(said, mine) | np.isnan(said), said, mine)
 
 
-def _by_rows(kernel: Callable[..., None], indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
+def equal_is_same(values: Array) -> bool:
+    """Say whether equal values have equal bits: float64 without NaN and without zeros of both signs, or int64."""
+    if values.dtype == np.int64:
+        return True
+    if values.dtype != np.float64 or np.isnan(values).any():
+        return False
+    signs = np.signbit(values[values == 0])
+    return bool(signs.all() or not signs.any())
+
+
+def _compiled(indptr: Offsets, out: Array) -> Any:
+    return compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
+
+
+def _by_rows(kernel: Loop, indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
     """Run `kernel` over all rows, in blocks of about equally many edges when there is enough to do."""
     starts, who = unsigned(indptr, indices)
     work = int(indptr[-1] - indptr[0]) * out.shape[1]
@@ -125,26 +116,48 @@ def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArra
     return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
 
 
-def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write ``sum over j in N_k of x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64."""
-    _by_rows(_sum_of_one if x.shape[1] == 1 else _sum, indptr, indices, x, out=out)
+def _sum_edges(indptr: Offsets, said: Array, out: Array) -> None:
+    """Add up what was said along every edge, (edges, columns)."""
+    rows, columns = out.shape
+    if not out.size:
+        return
+    ends = indptr.view(np.int64) - int(indptr[0])
+    if out.dtype == np.int64:  # integers wrap around in any order
+        total = np.zeros((len(said) + 1, columns), np.int64)
+        np.cumsum(said, axis=0, out=total[1:])
+        np.subtract(total[ends[1:]], total[ends[:-1]], out=out)
+        return
+    bins = np.repeat(np.arange(0, rows * columns, columns), np.diff(ends))
+    if columns > 1:
+        bins = (bins[:, None] + np.arange(columns)).ravel()
+    out[:] = np.bincount(bins, said.ravel(), rows * columns).reshape(rows, columns)  # in order, one by one, from +0
 
 
-def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
-    """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``, with one float64 weight per directed edge."""
-    _by_rows(_weighted_sum, indptr, indices, weights, x, out=out)
+def _sum_rows(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    zero = x.dtype.type(0)
+    ends = indptr.tolist()
+    for k, (start, stop) in enumerate(pairwise(ends)):  # along the first axis NumPy adds row after row
+        np.add.reduce(x[indices[start:stop]], axis=0, out=out[k], initial=zero)
 
 
-def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the largest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
-    out[:] = x[: len(out)]
-    _by_rows(_raise_to_max, indptr, indices, x, out=out)
+def _sum_rows_weighted(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
+    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):
+        said = weights[start:stop, None] * x[indices[start:stop]]
+        np.add.reduce(said, axis=0, out=out[k], initial=0.0)
 
 
-def neighbour_min(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the smallest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
-    out[:] = x[: len(out)]
-    _by_rows(_lower_to_min, indptr, indices, x, out=out)
+def _best_rows(best: np.ufunc, indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):
+        if start < stop:
+            best(out[k], best.reduce(x[indices[start:stop]], axis=0), out=out[k])
+
+
+def _by_position(indptr: Offsets) -> Iterator[tuple[Offsets, Offsets]]:
+    """Yield, for the first, second, ... neighbour, the rows that have one and the edge that leads to it."""
+    starts, degree = indptr.view(np.int64)[:-1], np.diff(indptr.view(np.int64))
+    for position in range(int(degree.max(initial=0))):
+        rows = np.flatnonzero(degree > position)
+        yield rows, starts[rows] + position
 
 
 def sum_over_neighbours(

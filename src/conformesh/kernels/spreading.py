@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import njit
-from conformesh.kernels.neighbours import ONE, neighbour_max, neighbour_min, unsigned
+from conformesh.kernels.compiling import compiled
+from conformesh.kernels.graph import edges_of_rows
+from conformesh.kernels.neighbours import neighbour_max, neighbour_min, unsigned
 
 Array = NDArray[Any]
 
@@ -27,7 +28,7 @@ class Spreading:
     indptr, indices
         The graph in compressed rows.
     values
-        Where they start, shape (rows, ...), float64 or int64, `can_spread`; taken as they are and not changed.
+        Where they start, shape (rows, ...), float64 or int64, `equal_is_same`; taken as they are and not changed.
     upward
         True for maxima, False for minima.
 
@@ -54,36 +55,23 @@ class Spreading:
         """Let everybody hear their neighbours once more; return `values`."""
         if self._count:
             changed, news = self._rows[0, : self._count], self._rows[1]
-            self._count = _tell(*self._graph, self._x, self._x[changed], changed, self.upward, self._marked, news)
+            told = *self._graph, self._x, self._x[changed], changed, self.upward
+            loops = compiled("neighbours", 10.0 * self._count * self._x.shape[1])
+            if loops is not None:
+                self._count = loops.tell(*told, self._marked, news)
+            else:
+                rows = _tell(*told)
+                self._count = len(rows)
+                news[: self._count] = rows
             self._rows = self._rows[::-1]
         return self.values
 
 
-def can_spread(values: Array) -> bool:
-    """Say whether equal values have equal bits: float64 without NaN and without zeros of both signs, or int64."""
-    if values.dtype == np.int64:
-        return True
-    if values.dtype != np.float64 or np.isnan(values).any():
-        return False
-    signs = np.signbit(values[values == 0])
-    return bool(signs.all() or not signs.any())
-
-
-@njit(cache=True, nogil=True)
-def _tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: bool, marked: Any, news: Any) -> int:
-    """Let the speakers say their rows to their neighbours; list in `news` who changed, and return how many."""
-    count = 0
-    for i in range(len(speakers)):
-        k = speakers[i]
-        for p in range(indptr[k], indptr[k + ONE]):
-            j = indices[p]
-            for c in range(x.shape[1]):
-                if said[i, c] > x[j, c] if upward else said[i, c] < x[j, c]:
-                    x[j, c] = said[i, c]
-                    if not marked[j]:
-                        marked[j] = True
-                        news[count] = j
-                        count += 1
-    for i in range(count):
-        marked[news[i]] = False
-    return count
+def _tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: bool) -> NDArray[np.int64]:
+    """Let the speakers say their rows to their neighbours; return who changed."""
+    edges, counts = edges_of_rows(indptr.view(np.int64), speakers)
+    receivers = indices[edges].astype(np.int64)
+    listeners = np.unique(receivers)
+    before = x[listeners]
+    (np.maximum if upward else np.minimum).at(x, receivers, np.repeat(said, counts, axis=0))
+    return np.asarray(listeners[(x[listeners] != before).any(axis=1)])

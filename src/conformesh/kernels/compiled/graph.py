@@ -1,0 +1,189 @@
+"""Walks over a graph in compressed rows, each linear in the edges it has to look at."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.compiled import loop
+
+Offsets = NDArray[np.int64]
+Rows = NDArray[np.int32]
+
+
+@loop
+def breadth_first(indptr: Offsets, indices: Rows, source: int, levels: Offsets, queue: Offsets) -> int:
+    """Fill `levels` with hops from `source` (-1: out of reach) and `queue` with rows by distance; return how many.
+
+    The walk stops at the last row found: on a dense graph that is long before the last edge.
+    """
+    levels[:] = -1
+    levels[source] = 0
+    queue[0] = source
+    reached = 1
+    head = 0
+    while head < reached < levels.size:
+        k = queue[head]
+        head += 1
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if levels[j] < 0:
+                levels[j] = levels[k] + 1
+                queue[reached] = j
+                reached += 1
+    return reached
+
+
+@loop
+def components(indptr: Offsets, indices: Rows) -> Offsets:
+    """Return one label per row, equal within a connected component, numbered 0, 1, ... by their lowest row."""
+    K = indptr.size - 1
+    labels = np.full(K, -1, np.int64)
+    queue = np.empty(K, np.int64)
+    count = 0
+    for source in range(K):
+        if labels[source] >= 0:
+            continue
+        labels[source] = count
+        queue[0] = source
+        head, reached = 0, 1
+        while head < reached:
+            k = queue[head]
+            head += 1
+            for p in range(indptr[k], indptr[k + 1]):
+                j = indices[p]
+                if labels[j] < 0:
+                    labels[j] = count
+                    queue[reached] = j
+                    reached += 1
+        count += 1
+    return labels
+
+
+@loop
+def eccentricities(indptr: Offsets, indices: Rows) -> Offsets:
+    """Return, for every row of a connected graph, the hops to the row farthest from it; the largest is the diameter."""
+    K = indptr.size - 1
+    levels = np.empty(K, np.int64)
+    queue = np.empty(K, np.int64)
+    result = np.empty(K, np.int64)
+    for source in range(K):
+        reached = breadth_first(indptr, indices, source, levels, queue)
+        result[source] = levels[queue[reached - 1]]
+    return result
+
+
+@loop
+def is_bipartite(indptr: Offsets, indices: Rows) -> bool:
+    """Say whether a connected graph has two sides with every edge between them: no edge inside an even or odd level."""
+    K = indptr.size - 1
+    levels = np.empty(K, np.int64)
+    breadth_first(indptr, indices, 0, levels, np.empty(K, np.int64))
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            if (levels[k] - levels[indices[p]]) % 2 == 0:
+                return False
+    return True
+
+
+@loop
+def without_branches(indptr: Offsets, indices: Rows) -> NDArray[np.bool_]:
+    """Mark the rows that stay when leaves are cut off again and again: those on cycles and on paths between cycles.
+
+    Entries of a row that point at itself (a matrix's diagonal) are passed over.
+    """
+    K = indptr.size - 1
+    stays = np.ones(K, np.bool_)
+    degree = np.zeros(K, np.int64)
+    leaves = np.empty(K, np.int64)
+    count = 0
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            degree[k] += indices[p] != k
+        if degree[k] <= 1:
+            leaves[count] = k
+            count += 1
+    head = 0
+    while head < count:
+        k = leaves[head]
+        head += 1
+        stays[k] = False
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if stays[j] and j != k:
+                degree[j] -= 1
+                if degree[j] == 1:
+                    leaves[count] = j
+                    count += 1
+    return stays
+
+
+@loop
+def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np.bool_]:
+    """Mark the rows that have a child where every row takes its lowest neighbour one level up as its parent."""
+    K = indptr.size - 1
+    has_child = np.zeros(K, np.bool_)
+    for k in range(K):
+        for p in range(indptr[k], indptr[k + 1]):
+            if levels[indices[p]] == levels[k] - 1:
+                has_child[indices[p]] = True
+                break
+    return has_child
+
+
+@loop
+def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
+    """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
+    total = 0.0
+    for k in range(indptr.size - 1):
+        for p in range(indptr[k], indptr[k + 1]):
+            total += abs(place[k] - place[indices[p]])
+    return total / max(indices.size, 1)
+
+
+@loop
+def reordered(indptr: Offsets, indices: Rows, order: Offsets, place: Offsets, starts: Offsets) -> Rows:
+    """Return the neighbours' places row by row in `order`, from ``starts[i]`` on; within a row the order stays."""
+    out = np.empty_like(indices)
+    for i in range(order.size):
+        at = starts[i]
+        for p in range(indptr[order[i]], indptr[order[i] + 1]):
+            out[at] = place[indices[p]]
+            at += 1
+    return out
+
+
+@loop
+def heard_from(
+    indptr: Offsets, indices: Rows, speakers: Offsets, speaking: NDArray[np.bool_], near: NDArray[np.bool_]
+) -> tuple[Offsets, Offsets]:
+    """Return (receiver, sender) of every message when `speakers` speak: by receiver, then in the receiver's order.
+
+    Work follows the speakers and who hears them. `speaking` and `near` (rows,) are false before and after.
+    """
+    count = 0
+    for k in speakers:
+        speaking[k] = True
+        count += indptr[k + 1] - indptr[k]
+    listeners = np.empty(count, np.int64)
+    found = 0
+    for k in speakers:
+        for p in range(indptr[k], indptr[k + 1]):
+            j = indices[p]
+            if not near[j]:
+                near[j] = True
+                listeners[found] = j
+                found += 1
+    listeners = np.sort(listeners[:found])
+    receiver, sender = np.empty(count, np.int64), np.empty(count, np.int64)
+    at = 0
+    for j in listeners:
+        near[j] = False
+        for p in range(indptr[j], indptr[j + 1]):
+            if speaking[indices[p]]:
+                receiver[at] = j
+                sender[at] = indices[p]
+                at += 1
+    for k in speakers:
+        speaking[k] = False
+    return receiver, sender

@@ -1,0 +1,262 @@
+"""Scores of labels and the sets they induce: see `kernels.label_scores` for what each must return."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.compiled import loop
+from conformesh.kernels.label_scores import LARGEST, ONE, SLACK, UNIT
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+
+FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
+
+
+class Terms(NamedTuple):
+    """What turns a label's place in its row into an adaptive score; `u` belongs to the row."""
+
+    u: float
+    penalty: float
+    k_reg: int
+
+
+@loop
+def _within(p: float, low: float, high: float) -> bool:
+    """Whether p is in [low, high]; NaN is not. Without a branch, so that the loops around it vectorise."""
+    return (p >= low) & (p <= high)
+
+
+@loop
+def one_minus_scores(outputs: Array, labels: NDArray[np.int64], low: float, high: float, scores: Floats) -> int:
+    """Fill ``scores[i] = 1 - outputs[i, labels[i]]``; an entry outside [low, high] or NaN makes a row bad.
+
+    Rows are independent and nothing branches on what was read, so that many of the scattered reads are under way at
+    once: that, not arithmetic, is what this costs.
+    """
+    inside = True
+    for i in range(len(labels)):
+        p = np.float64(outputs[i, labels[i]])
+        inside &= _within(p, low, high)
+        scores[i] = 1.0 - p
+    if not inside:
+        for i in range(len(labels)):
+            if not _within(np.float64(outputs[i, labels[i]]), low, high):
+                return i
+    return -1
+
+
+@loop
+def one_minus_sets(outputs: Array, thresholds: Floats, low: float, high: float, sets: NDArray[np.bool_]) -> int:
+    """Fill ``sets[i, j] = 1 - outputs[i, j] <= thresholds[i]``; entries outside [low, high] or NaN make a row bad."""
+    rows, classes = outputs.shape
+    for i in range(rows):
+        inside = True
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, low, high)
+            sets[i, j] = 1.0 - p <= thresholds[i]
+        if not inside:
+            return i
+    return -1
+
+
+@loop
+def margin_scores(outputs: Array, labels: NDArray[np.int64], scores: Floats) -> int:
+    """Fill ``scores[i]`` with the best other label's probability minus the label's own."""
+    rows, classes = outputs.shape
+    for i in range(rows):
+        inside = True
+        rival = -1.0
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            rival = max(rival, -1.0 if j == labels[i] else p)
+        if not inside:
+            return i
+        scores[i] = rival - np.float64(outputs[i, labels[i]])
+    return -1
+
+
+@loop
+def margin_sets(outputs: Array, thresholds: Floats, sets: NDArray[np.bool_]) -> int:
+    """Fill ``sets`` with the labels whose margin score is at most their row's threshold."""
+    rows, classes = outputs.shape
+    for i in range(rows):
+        inside = True
+        top = -1.0
+        second = -1.0
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            second = max(second, min(top, p))
+            top = max(top, p)
+        if not inside:
+            return i
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            rival = second if p == top else top  # a tie at the top makes both the same number
+            sets[i, j] = rival - p <= thresholds[i]
+    return -1
+
+
+@loop
+def _units(p: float) -> int:
+    """The probability as a whole number of `UNIT`; scaling by a power of two is exact, so only `rint` rounds."""
+    return np.int64(np.rint(p * ONE))  # type: ignore[return-value]
+
+
+@loop
+def _adaptive_score(above: int, own: int, ahead: int, terms: Terms) -> float:
+    """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
+    return above * UNIT + terms.u * (own * UNIT) + terms.penalty * max(0, ahead + 1 - terms.k_reg)
+
+
+@loop
+def adaptive_scores(
+    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: tuple[float, int], scores: Floats
+) -> int:
+    """Fill ``scores[i]`` without sorting: add up what comes before the label, equal probabilities by smaller class.
+
+    `penalty` is the price of each rank and how many ranks are free of it, here as in `adaptive_sets`.
+    """
+    rows, classes = outputs.shape
+    for i in range(rows):
+        inside = True
+        total = above = ahead = 0
+        label = labels[i]
+        own = np.float64(outputs[i, label])
+        for j in range(label):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            total += _units(p)
+            if p >= own:
+                above += _units(p)
+                ahead += 1
+        for j in range(label, classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            total += _units(p)
+            if p > own:
+                above += _units(p)
+                ahead += 1
+        if not inside or abs(total - ONE) > SLACK:
+            return i
+        scores[i] = _adaptive_score(above, _units(own), ahead, Terms(u[i], penalty[0], penalty[1]))
+    return -1
+
+
+@loop
+def adaptive_sets(
+    outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[float, int], sets: NDArray[np.bool_]
+) -> int:
+    """Fill ``sets`` with the labels whose adaptive score is at most their row's threshold.
+
+    Scores never fall along the order of decreasing probability (u <= 1, penalty >= 0, and rounding is monotone), so a
+    set is a prefix of that order and one cut has to be found. The labels in doubt are halved by value until `FEW` are
+    left: linear in the classes, at most 62 halvings whatever the row, and no sort of labels that are clearly in or out.
+    """
+    rows, classes = outputs.shape
+    names = np.empty(classes, np.int64)
+    values = np.empty(classes + 1, np.float64)  # the last slot belongs to `_cut`
+    for i in range(rows):
+        inside = True
+        total = 0
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            total += _units(p)
+            sets[i, j] = False
+        if not inside or abs(total - ONE) > SLACK:
+            return i
+        terms = Terms(u[i], penalty[0], penalty[1])
+        if thresholds[i] >= _adaptive_score(total, 0, classes - 1, terms):  # no label can score more
+            sets[i] = True
+        elif thresholds[i] >= 0.0:
+            size = _in_doubt(outputs[i], total, thresholds[i], names, values)
+            _cut(names[:size], values, thresholds[i], terms, sets[i])
+    return -1
+
+
+@loop
+def _in_doubt(row: Array, total: int, threshold: float, names: NDArray[np.int64], values: Floats) -> int:
+    """Copy the labels that may be in the set, in class order, and return how many.
+
+    A label of q units and those after it weigh at most ``classes * q``. Where that is less than ``total - threshold``,
+    what comes before the label already exceeds the threshold, so it is out.
+    """
+    floor = -1.0
+    if threshold * ONE < total:
+        # one unit lower than the argument needs, because p itself is compared and not its rounded q
+        floor = ((total - np.int64(np.floor(threshold * ONE))) // len(row) - 1) * UNIT
+    size = 0
+    for j in range(len(row)):
+        p = np.float64(row[j])
+        names[size] = j
+        values[size] = p + 0.0  # -0.0 becomes 0.0: `_cut` needs the sign bit clear
+        size += int(p >= floor)
+    return size
+
+
+@loop
+def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: Terms, chosen: NDArray[np.bool_]) -> None:
+    """Mark in `chosen` which of the named labels score at most the threshold; all other labels come after them.
+
+    Non-negative floats are ordered as their bit patterns are, so values are compared and halved as integers: that
+    splits small probabilities by exponent, and the 62 bits of a number up to one allow no more than 62 halvings.
+    Invariant: `ahead` labels of mass `above` are already in, all larger than those left; everything else is out.
+    """
+    bits = values.view(np.int64)
+    size = len(names)
+    above = ahead = 0
+    low, high = bits[:size].min(), bits[:size].max()
+    while size > FEW and low < high:
+        middle = low + (high - low + 1) // 2
+        mass = many = kept = 0
+        least, most = high, low  # the smallest value of the upper half, the largest of the lower
+        for s in range(size):
+            upper = bits[s] >= middle
+            mass += _units(values[s]) if upper else 0
+            many += upper
+            least = min(least, bits[s] if upper else high)
+            most = max(most, low if upper else bits[s])
+        bits[-1] = least
+        last = _units(values[-1])
+        if _adaptive_score(above + mass - last, last, ahead + many - 1, terms) <= threshold:
+            for s in range(size):  # the whole upper half is in: go on with the lower
+                upper = bits[s] >= middle
+                chosen[names[s]] = upper
+                names[kept], bits[kept] = names[s], bits[s]
+                kept += not upper
+            above += mass
+            ahead += many
+            high = most
+        else:
+            for s in range(size):  # its last label is out, and so is the whole lower half
+                names[kept], bits[kept] = names[s], bits[s]
+                kept += bits[s] >= middle
+            low = least
+        size = kept
+    _sort_descending(names, values, size)
+    for s in range(size):
+        own = _units(values[s])
+        if _adaptive_score(above, own, ahead, terms) > threshold:
+            break
+        chosen[names[s]] = True
+        above += own
+        ahead += 1
+
+
+@loop
+def _sort_descending(names: NDArray[np.int64], values: Floats, size: int) -> None:
+    """Stable insertion sort: for `FEW` labels, or for any number of equal ones, which it leaves alone in one pass."""
+    for s in range(1, size):
+        name, value = names[s], values[s]
+        t = s
+        while t > 0 and values[t - 1] < value:
+            names[t], values[t] = names[t - 1], values[t - 1]
+            t -= 1
+        names[t], values[t] = name, value

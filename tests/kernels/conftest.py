@@ -1,0 +1,16 @@
+"""Every test of a kernel runs twice: in NumPy, and compiled."""
+
+import math
+
+import pytest
+
+from conformesh.kernels import compiling
+
+
+@pytest.fixture(scope="module", params=["numpy", "compiled"])
+def way(request):
+    """How the kernels of this module run, whatever the work; `test_compiling` alone does without."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "_loaded", {})
+        patch.setattr(compiling, "LOADING", math.inf if request.param == "numpy" else -1.0)
+        yield request.param
