@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -181,3 +182,133 @@ def test_bad_input(run, csv, result, probabilities, case):
     assert problem in answer.stderr
     assert answer.stderr.splitlines()[-1].startswith("error: ")
     assert answer.stdout == ""
+
+
+# --- which columns are classes ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def named(run, csv, probabilities) -> str:
+    """A calibration that knows its classes, made from the file that `scores make` reads."""
+    truth = [LABELS[int(row.argmax())] for row in probabilities]
+    lines = as_csv(probabilities, LABELS).splitlines()
+    rows = [f"{7 * i},{line},{label}" for i, (line, label) in enumerate(zip(lines[1:], truth, strict=True))]
+    text = "\n".join([f"id,{lines[0]},label", *rows])
+    csv(text + "\n", "outputs.csv")
+    made = run("scores", "make", "outputs.csv", "--devices", "4", "--partition", "iid", "--out", "s.csv")
+    assert made.exit_code == 0, made.stderr
+    assert run("calibrate", "s.csv", "--score", "lac", "--alpha", "0.2", "--out", "named.json").exit_code == 0
+    return "named.json"
+
+
+def test_classes_travel_from_outputs_to_sets(run, named, probabilities):
+    assert Calibration.load(named).classes == tuple(LABELS)
+    answer = run("predict", named, "outputs.csv")
+    assert (answer.exit_code, answer.stderr) == (0, "")
+    expected = Calibration.load(named).predict(probabilities)
+    assert np.array_equal(sets_of(answer.stdout, LABELS), expected)
+    rows = rows_of(answer.stdout)
+    assert [*rows[0]] == ["row", "size", "set", "id", "label"]
+    assert [int(row["id"]) for row in rows] == [7 * i for i in range(30)]
+    assert [row["label"] for row in rows] == [LABELS[int(row.argmax())] for row in probabilities]
+
+
+def test_every_format_carries_the_classes(run, named, probabilities):
+    for end in ("parquet", "npz"):
+        run("scores", "make", "outputs.csv", "--devices", "4", "--partition", "iid", "--out", f"s.{end}")
+        result = run("calibrate", f"s.{end}", "--score", "lac", "--alpha", "0.2", "--json")
+        assert json.loads(result.stdout)["classes"] == LABELS
+    several = run("calibrate", "s.csv", "--score", "lac", "--alpha", "0.2,0.5", "--json")
+    assert [one["classes"] for one in json.loads(several.stdout)["calibrations"]] == [LABELS] * 2
+
+
+def test_columns_in_another_order_are_matched_by_name(run, csv, named, probabilities):
+    order = [2, 0, 3, 1]
+    path = csv(as_csv(probabilities[:, order], [LABELS[i] for i in order]), "p.csv")
+    assert run("predict", named, path).stdout == run("predict", named, csv(as_csv(probabilities, LABELS))).stdout
+
+
+def test_outputs_without_names_are_taken_in_order(run, csv, named, probabilities):
+    np.save("p.npy", probabilities)
+    expected = run("predict", named, csv(as_csv(probabilities, LABELS))).stdout
+    assert run("predict", named, "p.npy").stdout == expected
+    assert run("predict", named, csv(as_csv(probabilities, ["0", "1", "2", "3"]))).stdout == expected
+
+
+def test_columns_pass_through_when_named(run, csv, named, probabilities):
+    text = as_csv(probabilities, LABELS).splitlines()
+    lines = [f"who,{text[0]},weight,truth", *(f"r{i},{x},{i / 2},cat" for i, x in enumerate(text[1:]))]
+    path = csv("\n".join(lines) + "\n", "p.csv")
+    words = ("--id", "who", "--label-column", "truth", "--keep", "weight")
+    rows = rows_of(run("predict", named, path, *words).stdout)
+    assert [*rows[0]] == ["row", "size", "set", "who", "truth", "weight"]
+    kept = [(row["who"], row["weight"], row["truth"]) for row in rows[:2]]
+    assert kept == [("r0", "0.0", "cat"), ("r1", "0.5", "cat")]
+    assert run("predict", named, path, *words, "--out", "sets.parquet").stdout == ""
+    frame = pl.read_parquet("sets.parquet")
+    objects = [json.loads(x) for x in run("predict", named, path, *words, "--format", "jsonl").stdout.splitlines()]
+    assert frame.to_dicts() == objects
+    run("predict", named, path, *words, "--out", "sets.jsonl")
+    run("predict", named, path, *words, "--out", "sets.csv")
+    assert [json.loads(line) for line in Path("sets.jsonl").read_text().splitlines()] == objects
+    assert rows_of(Path("sets.csv").read_text()) == rows
+    assert [" ".join(one["set"]) for one in objects] == [row["set"] for row in rows]
+
+
+@pytest.mark.parametrize("known", [True, False], ids=["classes known", "classes unknown"])
+def test_a_number_beside_the_classes_is_no_class(run, csv, named, result, probabilities, known):
+    """Before, an id of 3 was a class of probability 3, and a label of 0 one that is never certain."""
+    text = as_csv(probabilities, LABELS).splitlines()
+    for column, values in {"id": range(30), "label": [i % 4 for i in range(30)]}.items():
+        path = csv("\n".join([f"{text[0]},{column}", *map("{},{}".format, text[1:], values)]) + "\n", "p.csv")
+        answer = run("predict", named if known else result, path, "--score", "lac")
+        assert answer.exit_code == 0, answer.stderr
+        rows = rows_of(answer.stdout)
+        assert {label for row in rows for label in row["set"].split()} <= {*LABELS}
+        assert [int(row[column]) for row in rows] == [*values]
+    other = csv("\n".join([f"{text[0]},age", *(f"{x},{i % 2}" for i, x in enumerate(text[1:]))]) + "\n", "p.csv")
+    refusal = run("predict", named if known else result, other, "--score", "lac")
+    assert refusal.exit_code == 2
+    assert "'age'" in refusal.stderr
+    assert "--keep age" in refusal.stderr
+
+
+@pytest.mark.parametrize(
+    ("columns", "problem"),
+    [
+        (["cat", "dog", "owl", "bee"], "it lacks 'fox' and has 'bee'"),
+        (["cat", "dog", "owl"], "3 classes, but the scores came from 4: it lacks 'fox'"),
+        (["0", "1", "2"], "3 classes, but the scores came from 4"),
+        (["cat", "dog", "owl", "fox", "bee"], "column 'bee' is none of the classes 'cat', 'dog', 'owl', 'fox'"),
+        (["0.25", "0.5", "0.125", "-1"], "the first line must name the classes, got the number '0.25'"),
+        (["", "dog", "owl", "fox"], "column 1 has no name"),
+        (["cat", "cat", "owl", "fox"], "two columns 'cat'"),
+    ],
+)
+def test_other_classes_are_refused(run, csv, named, columns, problem):
+    row = ",".join([repr(1 / len(columns))] * len(columns))
+    answer = run("predict", named, csv(",".join(columns) + f"\n{row}\n", "p.csv"))
+    assert (answer.exit_code, answer.stdout) == (2, "")
+    assert problem in answer.stderr
+
+
+def test_one_row_at_a_time_from_standard_input(run, csv, named, probabilities):
+    whole = rows_of(run("predict", named, csv(as_csv(probabilities, LABELS))).stdout)
+    for i in range(3):
+        (row,) = rows_of(run("predict", named, "-", input=as_csv(probabilities[i : i + 1], LABELS)).stdout)
+        assert (row["row"], row["set"]) == ("0", whole[i]["set"])
+
+
+def test_a_randomised_score_draws_for_each_row_alike_in_any_call(run, csv, probabilities):
+    """A row has one draw, whether it comes alone or with others; another seed draws anew."""
+    alike = np.tile([0.4, 0.3, 0.2, 0.1], (200, 1)) + 1e-6 * np.arange(200)[:, None] * [1, -1, 0, 0]
+    csv("device,score\n" + "".join(f"{i % 4},{(i + 0.5) / 80}\n" for i in range(80)), "s.csv")
+    run("calibrate", "s.csv", "--score", "aps", "--score-option", "randomised=yes", "--out", "r.json", "--alpha", "0.5")
+    path = csv(as_csv(alike, LABELS), "p.csv")
+    whole = rows_of(run("predict", "r.json", path).stdout)
+    assert len({row["set"] for row in whole}) > 1
+    assert rows_of(run("predict", "r.json", path).stdout) == whole
+    assert rows_of(run("predict", "r.json", path, "--seed", "1").stdout) != whole
+    texts = [as_csv(row[None], LABELS) for row in alike[:9]]
+    alone = [rows_of(run("predict", "r.json", "-", input=text).stdout)[0]["set"] for text in texts]
+    assert alone == [row["set"] for row in whole[:9]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -108,7 +109,14 @@ def calibrate(
             else:
                 result = agree(own, network, levels[0], method, **common)
         if hosts.first:
-            _show(result, method, out, as_json)
+            _show(_with_classes(result, held.classes), method, out, as_json)
+
+
+def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...] | None) -> Calibration | Calibrations:
+    """Let the result know which classes its scores came from, so that `predict` can check them."""
+    if isinstance(result, Calibration):
+        return replace(result, classes=classes)
+    return replace(result, items={key: replace(item, classes=classes) for key, item in result.items.items()})
 
 
 def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_json: bool) -> None:

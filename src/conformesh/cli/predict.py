@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 import typer
-from numpy.typing import NDArray
 
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import whole
-from conformesh.io.json_numbers import from_json
+from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
+from conformesh.io.files import write_file
+from conformesh.io.json_numbers import from_json, in_json
 from conformesh.io.output_files import read_outputs
 from conformesh.io.tables import Layout
+from conformesh.io.writing import check_ending
 from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 from conformesh.result.files import SEVERAL
@@ -30,10 +33,26 @@ STDIN = "-"
 
 
 class Format(StrEnum):
-    """How the sets are written."""
+    """What can be written to standard output."""
 
     csv = "csv"
     jsonl = "jsonl"
+
+
+class Ending(StrEnum):
+    """What can be written."""
+
+    csv = "csv"
+    jsonl = "jsonl"
+    parquet = "parquet"
+
+    @classmethod
+    def of(cls, out: Path | None, form: Format) -> Ending:
+        """Return what the name of the file says, or the format of standard output."""
+        if out is None:
+            return cls(form.value)
+        check_ending(out, [f".{ending}" for ending in cls])
+        return cls(out.suffix.lower().removeprefix("."))
 
 
 def predict(
@@ -57,14 +76,6 @@ def predict(
     device: Annotated[
         str | None, typer.Option(metavar="NAME", help="Use this device's own threshold.", show_default=False)
     ] = None,
-    device_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column that names each row's device; by default `device`, where there is one.",
-            show_default=False,
-        ),
-    ] = None,
     alpha: Annotated[
         str | None, typer.Option(metavar="<float>", help="Which of several levels to use.", show_default=False)
     ] = None,
@@ -79,18 +90,30 @@ def predict(
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of a randomised score (APS, RAPS) that has none of its own.")
     ] = "0",
-    form: Annotated[Format, typer.Option("--format", help="CSV or JSON lines.")] = Format.csv,
+    form: Annotated[Format, typer.Option("--format", help="What goes to standard output.")] = Format.csv,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write to this file instead: .csv, .jsonl or .parquet.", show_default=False),
+    ] = None,
     labels: Annotated[bool, typer.Option("--labels/--indices", help="Write label names, or column numbers.")] = True,
+    device_column: DeviceColumn = None,
+    id_column: IdColumn = None,
+    label_column: LabelColumn = None,
+    keep: Keep = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
 ) -> None:
     """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
 
     Rows are counted from 0. A row's device, where the file names it, selects that device's own threshold; otherwise the
-    threshold that is valid on every device is used.
+    threshold that is valid on every device is used. Where the result knows its classes, columns are matched by name;
+    columns that are no classes are named, and follow behind the sets.
     """
     if result == STDIN == probabilities:
         raise ValueError("only one of RESULT and PROBABILITIES can come from standard input, got - for both")
     if device is not None and device_column is not None:
         raise ValueError("give --device or --device-column, not both")
+    ending = Ending.of(out, form)
     calibration = _load(result)
     kind = _score(calibration, named_score(score, score_option or [])).seeded(whole(seed, "seed", 0))
     several = isinstance(calibration, Calibrations)
@@ -98,8 +121,11 @@ def predict(
         raise ValueError("several calibrations go by --group-column and --alpha, not by device")
     if not several and group_column is not None:
         raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
-    column = group_column if several else device_column
-    outputs = read_outputs(probabilities, Layout(column), logits=kind.name == "logit")
+    layout = Layout(
+        group_column if several else device_column, None, label_column, id_column, None, named(keep), separator, decimal
+    )
+    classes = calibration.classes if kind.task == "classification" else None
+    outputs = read_outputs(probabilities, layout, logits=kind.name == "logit", classes=classes)
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
         values = values[:, 0]
@@ -109,13 +135,19 @@ def predict(
         predicted = calibration.predict(values, score=kind, groups=rows, alpha=level, labels=outputs.labels)
     else:
         predicted = calibration.predict(values, score=kind, device=device if device is not None else outputs.devices)
+    columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
     if kind.task == "regression":
-        _write(("row", "lower", "upper"), _intervals(predicted), form)
-        return
-    names: Sequence[str | int] = outputs.labels if labels else range(len(outputs.labels))
-    if form is Format.csv and any(" " in str(name) for name in names):
-        console.note("some labels contain spaces, which also separate them; --format jsonl keeps labels apart")
-    _write(("row", "size", "set"), _sets(predicted, names, form), form)
+        columns |= {"lower": predicted[:, 0].tolist(), "upper": predicted[:, 1].tolist()}
+    else:
+        names: Sequence[str | int] = outputs.labels if labels else range(len(outputs.labels))
+        columns["size"] = predicted.sum(axis=1).tolist()
+        columns["set"] = [[names[i] for i in np.flatnonzero(inside).tolist()] for inside in predicted]
+        if ending is Ending.csv and any(" " in str(name) for name in names):
+            console.note("some labels contain spaces, which also separate them; --format jsonl keeps labels apart")
+    taken = [name for name in outputs.kept if name in columns]
+    if taken:
+        raise ValueError(f"{outputs.name}: column {taken[0]!r} cannot pass through: the answer has its own; rename it")
+    _write({**columns, **outputs.kept}, ending, out)
 
 
 def _load(source: str) -> Calibration | Calibrations:
@@ -136,21 +168,24 @@ def _score(calibration: Calibration | Calibrations, named: Score | None) -> Scor
     return calibration.score
 
 
-def _sets(sets: NDArray[np.bool_], names: Sequence[str | int], form: Format) -> Iterator[tuple[Any, ...]]:
-    for row, inside in enumerate(sets):
-        members = [names[i] for i in np.flatnonzero(inside).tolist()]
-        yield row, len(members), members if form is Format.jsonl else " ".join(map(str, members))
+def _write(columns: dict[str, list[Any]], ending: Ending, out: Path | None) -> None:
+    """Write the answer, whole or not at all where it goes to a file."""
+    if ending is Ending.parquet:
+        import polars as pl
 
-
-def _intervals(intervals: NDArray[np.float64]) -> Iterator[tuple[Any, ...]]:
-    for row, (lower, upper) in enumerate(intervals.tolist()):
-        yield row, *(value if np.isfinite(value) else str(value) for value in (lower, upper))
-
-
-def _write(columns: tuple[str, ...], rows: Iterable[tuple[Any, ...]], form: Format) -> None:
-    if form is Format.jsonl:
-        sys.stdout.writelines(json.dumps(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+        assert out is not None
+        buffer = io.BytesIO()
+        pl.DataFrame(columns).write_parquet(buffer)
+        write_file(out, buffer.getbuffer())
         return
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows(rows)
+    stream = sys.stdout if out is None else io.StringIO()
+    rows = zip(*columns.values(), strict=True)
+    if ending is Ending.jsonl:
+        objects = (in_json(dict(zip(columns, row, strict=True))) for row in rows)
+        stream.writelines(json.dumps(one, default=str) + "\n" for one in objects)
+    else:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([" ".join(map(str, cell)) if isinstance(cell, list) else cell for cell in row] for row in rows)
+    if isinstance(stream, io.StringIO) and out is not None:
+        write_file(out, stream.getvalue())

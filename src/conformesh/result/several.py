@@ -138,6 +138,11 @@ class Calibrations:
         """The score the thresholds belong to, where it was named."""
         return next(iter(self.items.values())).score
 
+    @property
+    def classes(self) -> tuple[str, ...] | None:
+        """The names of the classes, where they are known."""
+        return next(iter(self.items.values())).classes
+
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:
             return self.alphas[0]
