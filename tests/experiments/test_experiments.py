@@ -5,6 +5,7 @@ import json
 from collections import Counter
 from dataclasses import asdict
 from importlib import import_module
+from itertools import pairwise
 
 import pytest
 
@@ -132,6 +133,22 @@ def test_published_points_stand_where_points_do(experiment):
     points = experiment.points(case_of(experiment, "as-released", "logits"))
     places = {(p.line, round(1 - a, 2) if p.x is None else p.x) for p in points for a in p.alphas}
     assert {(theirs.line, theirs.x) for theirs in published(experiment.name)} <= places
+
+
+@pytest.mark.parametrize(("name", "first"), [("figure-6", 100), ("figure-7", 1)])
+def test_convergence_covers_the_published_range_on_a_logarithmic_axis(name, first):
+    """No step is more than double, so that the curve between two points is seen."""
+    experiment = get_experiment(name)
+    assert experiment.axis.log
+    points = experiment.points(case_of(experiment, "as-released", "logits"))
+    rounds = [point.options["rounds"] for point in points if point.line == "chain"]
+    assert (rounds[0], rounds[-1]) == (first, 10_000)
+    assert all(1 < later / earlier <= 2 for earlier, later in pairwise(rounds))
+    quick = [
+        p.x for p in experiment.points(case_of(experiment, "as-released", "logits", quick=True)) if p.line == "chain"
+    ]
+    assert quick == sorted({*quick})
+    assert max(quick) <= 1000
 
 
 # --- conventions ------------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from conformesh.experiments.core.experiment import Axis, Case, Finding
 from conformesh.experiments.core.figures import draw
 from conformesh.experiments.core.points import VARIANTS
 from conformesh.experiments.core.report import Provenance, Section, write_report
-from conformesh.experiments.core.reproducing import reproduce
+from conformesh.experiments.core.reproducing import _draws_in_words, reproduce
 from conformesh.experiments.core.runner import SCORES, Request
 from conformesh.experiments.core.settings import sources_from
 from conformesh.experiments.core.styles import LOOKS, look_of
@@ -272,6 +272,13 @@ def test_tables_rows_and_provenance_are_written(real):
         np.testing.assert_allclose(table["size"], groups["size"], rtol=1e-5)
         np.testing.assert_allclose(table["size_std"], groups["std"], rtol=1e-5, atol=1e-12)
         assert (table["draws"] == 2).all()
+
+
+def test_draws_in_words():
+    every = [get_experiment(name) for name in EXPERIMENTS]
+    assert _draws_in_words(every, Request()) == "10; 40 for q-dcp-alpha, h-dcp-alpha, star-table"
+    assert _draws_in_words(every[:1], Request()) == "40"
+    assert _draws_in_words(every, Request(draws=3)) == "3"
 
 
 def test_a_second_reproduction_computes_nothing_and_writes_the_same(real, small_sources, tmp_path):
