@@ -86,15 +86,13 @@ def test_changed_code_changes_the_key(monkeypatch):
     assert POINT.key("abc") != before
 
 
-HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and what reads files, whose content has a digest
-    *("__init__.py", "_moved.py", "_version.py", "names.py"),
-    *("result/__init__.py", "result/calibration.py", "result/evaluation.py"),
-    *("data/__init__.py", "io/__init__.py", "io/files.py", "io/labels.py", "io/output_files.py", "io/tables.py"),
-    *("scores/__init__.py", "scores/base.py", "scores/classification.py", "scores/regression.py"),
+HAVE_NO_SAY = {  # modules that computing loads, too: packages, words, and the experiments themselves
+    *("__init__.py", "_moved.py", "_version.py", "names.py", "data/__init__.py"),
     *("experiments/__init__.py", "experiments/core/__init__.py"),
     *("sweeping/__init__.py", "sweeping/provenance.py"),
     *("experiments/core/experiment.py", "experiments/core/results.py"),
 }
+ROOMS_WITHOUT_SAY = ("result/", "scores/")  # results are made afterwards, and the scores here are in settings.py
 
 
 def loaded_modules():
@@ -113,7 +111,8 @@ def loaded_modules():
 def test_every_module_that_computing_loads_is_in_the_digest():
     deciding = {path.relative_to(PACKAGE).as_posix() for pattern in DECIDING for path in PACKAGE.glob(pattern)}
     assert len(deciding) > 30
-    assert loaded_modules() - HAVE_NO_SAY <= deciding
+    others = {name for name in loaded_modules() - deciding if not name.startswith(ROOMS_WITHOUT_SAY)}
+    assert others <= HAVE_NO_SAY
 
 
 def test_every_pattern_of_the_digest_finds_a_file():
