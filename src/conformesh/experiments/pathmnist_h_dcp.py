@@ -32,7 +32,7 @@ EXPERIMENT = Experiment(
         Finding("No threshold falls below the required rank.", ranks_suffice()),
     ),
     remarks={
-        "as-written": "the code's 100 levels span the range of the outputs, which is wider than that of the scores, and "
-        "test outputs are rounded up: its sets are larger",
+        "as-written": "the code's 100 levels span the range of the outputs, which is wider than that of the scores, "
+        "and test outputs are rounded up: its sets are larger",
     },
 )
