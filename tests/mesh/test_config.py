@@ -49,6 +49,7 @@ def configs(draw):
         patience=draw(seconds),
         retry=draw(seconds),
         on_lost=draw(st.sampled_from(["fail", "continue"])),
+        quorum=draw(st.none() | st.integers(len(names) // 2 + 1, len(names))),
         insecure=draw(st.booleans()),
         revoked=tuple(draw(st.lists(texts, max_size=3))),
     )
@@ -97,6 +98,8 @@ def test_a_device_knows_its_place():
         ({"model": "abc"}, {"model"}),
         ({"mesh": "f" * 16}, {"mesh"}),
         ({"on_lost": "continue"}, {"on_lost"}),
+        ({"quorum": 3}, set()),  # of no account where nobody goes on
+        ({"on_lost": "continue", "quorum": 3}, {"on_lost"}),
         ({"insecure": True}, {"links"}),
         ({"edges": (("device-00", "device-01"), ("device-00", "device-02"))}, {"graph"}),
         ({"devices": NAMES[::-1]}, {"devices", "graph"}),
@@ -138,6 +141,10 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"model": "a b"}, "model must be the digest of a model"),
         ({"patience": 0.0}, "patience must be a positive number of seconds, got 0.0"),
         ({"retry": float("inf")}, "retry must be a positive number of seconds, got inf"),
+        ({"quorum": 1}, "quorum must be a whole number from 2, more than half of the 3 devices, to 3, got 1"),
+        ({"quorum": 4}, "quorum must be a whole number from 2, more than half of the 3 devices, to 3, got 4"),
+        ({"quorum": 2.0}, "quorum must be a whole number of devices, got 2.0"),
+        ({"quorum": True}, "quorum must be a whole number of devices, got True"),
         ({"on_lost": "ignore"}, "on_lost must be 'fail' or 'continue', got 'ignore'"),
         ({"scores": " "}, "scores must name a file"),
         ({"revoked": ("device-02",)}, "device 'device-02' is revoked and still one of the devices"),

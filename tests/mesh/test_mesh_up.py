@@ -4,6 +4,7 @@ import io
 import json
 import logging
 import signal
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -104,6 +105,7 @@ def root(tmp_path):
     [
         ((), ()),
         (("--on-lost", "continue"), ("--on-lost", "continue")),
+        (("--on-lost", "continue", "--quorum", "2"), ("--on-lost", "continue", "--quorum", "2")),
         (("--patience", "2.5", "--on-lost", "fail"), ("--patience", "2.5", "--on-lost", "fail")),
     ],
 )
@@ -125,7 +127,13 @@ def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, 
 
 @pytest.mark.parametrize(
     ("words", "error"),
-    [(("--on-lost", "hope"), "on_lost must be 'fail' or 'continue'"), (("--patience", "0"), "patience must be")],
+    [
+        (("--on-lost", "hope"), "on_lost must be 'fail' or 'continue'"),
+        (("--patience", "0"), "patience must be"),
+        (("--on-lost", "continue", "--quorum", "1"), "quorum must be a whole number from 2, more than half of the 2"),
+        (("--quorum", "3"), "quorum must be a whole number from 2, more than half of the 2 devices, to 2, got 3"),
+        (("--quorum", "most"), "quorum must be"),
+    ],
 )
 def test_a_mistake_is_said_before_anything_starts(root, monkeypatch, words, error):
     monkeypatch.setattr(mesh_up, "launch", lambda *_: pytest.fail("started"))
@@ -138,7 +146,9 @@ def test_a_mistake_is_said_before_anything_starts(root, monkeypatch, words, erro
 def test_what_a_lost_neighbour_means_is_part_of_the_agreement(root):
     config = read_device(root / "device-00")
     changed = with_changes(config, "7", "continue")
-    assert (changed.patience, changed.folder, changed.agreement()["on_lost"]) == (7.0, config.folder, "continue")
+    assert (changed.patience, changed.folder) == (7.0, config.folder)
+    assert changed.agreement()["on_lost"] == "continue with 2 of 2 devices"
+    assert with_changes(config, None, "continue", "2") == replace(config, on_lost="continue", quorum=2)
     assert with_changes(config, None, None) == config
 
 

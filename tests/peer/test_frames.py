@@ -91,7 +91,7 @@ def test_only_numbers_travel(values):
 
 def test_the_layout_is_as_written():
     data = encode(EXAMPLE)
-    assert data[:8] == b"cfmh" + bytes([1, 2, 1, 0])
+    assert data[:8] == b"cfmh" + bytes([2, 2, 1, 0])
     assert struct.unpack("<QIII", data[8:28]) == (0x0123456789ABCDEF, 3, 7, len(EXAMPLE.body))
     assert struct.unpack("<I", data[28:32]) == (zlib.crc32(data[:28] + data[32:]),)
     assert data[32:40] == bytes([1, 3, 1, 0, 3, 0, 0, 0])
@@ -120,6 +120,28 @@ def test_bytes_behind_a_frame_are_refused(frame, tail):
         decode(encode(frame) + tail)
 
 
+@pytest.mark.parametrize("frame", [EXAMPLE._replace(flags=0), EXAMPLE._replace(flags=256, run=0, round=0)])
+def test_plain_data_can_wait(frame):
+    assert frames.can_wait(encode(frame))
+    assert frames.can_wait(encode(frame)[: SIZE + 1])
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"flags": frames.WANT}, {"flags": frames.SILENT}, {"body": b""}]
+    + [{"kind": kind} for kind in KINDS if kind != frames.DATA],
+)
+def test_what_asks_for_something_or_ends_something_cannot_wait(changes):
+    """A device must be woken for it at once, though it may wait for the other neighbours' data."""
+    assert not frames.can_wait(encode(EXAMPLE._replace(flags=0)._replace(**changes)))
+
+
+def test_bytes_that_are_no_whole_frame_of_this_version_cannot_wait():
+    data = encode(EXAMPLE._replace(flags=0))
+    assert not [cut for cut in range(SIZE + 1) if frames.can_wait(data[:cut])]
+    assert not frames.can_wait(data[:4] + bytes([VERSION + 1]) + data[5:])
+
+
 def test_too_much_is_refused_on_both_sides(monkeypatch):
     data = encode(EXAMPLE)
     monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body) - 1)
@@ -134,7 +156,8 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
     [
         ({"magic": b"cfmi"}, "magic"),
         ({"version": 0}, "version 0"),
-        ({"version": 2}, "version 2"),
+        ({"version": 1}, "version 1, this device speaks 2; update the older one"),
+        ({"version": 3}, "version 3, this device speaks 2; update the older one"),
         ({"kind": 0}, "kind of frame 0"),
         ({"kind": 6}, "kind of frame 6"),
         ({"length": 1}, "announced"),

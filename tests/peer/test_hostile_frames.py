@@ -126,8 +126,9 @@ def test_bytes_that_are_no_frame_are_refused(world):
 
 @pytest.mark.parametrize("size", [2**32 - 1, 2**31, frames.LARGEST + 1, frames.LARGEST, 1])
 def test_an_announced_size_is_not_believed(world, size):
-    head = frames.HEADER.pack(frames.MAGIC, 1, DATA, 0, world.target.run, missing(world), world.target.round, size)
-    harmless(world, head + bytes(4), missing(world))
+    target, sender = world.target, missing(world)
+    head = frames.HEADER.pack(frames.MAGIC, frames.VERSION, DATA, 0, target.run, sender, target.round, size)
+    harmless(world, head + bytes(4), sender)
     world.ends_well()
 
 
@@ -251,10 +252,11 @@ def test_roll_calls_of_strangers_are_refused(world, kind):
 
 def test_absurd_reasons_to_fail_are_refused(world):
     k, run = missing(world), world.target.run
-    good = {"from": k, "why": "it rains"}
+    good = {"from": k, "why": "it rains", "ends": False}
     origins = [{"from": origin} for origin in (None, -1, 3, 2**70, "0", True, 0.0, [0])]
     reasons = [{"why": why} for why in (None, "", 1, [], "two\nlines", "\x1b[31mred", "x" * 1001)]
-    for words in origins + reasons:
+    ends = [{"ends": whom} for whom in (None, 0, 1, "true", [])]
+    for words in origins + reasons + ends:
         harmless(world, with_(Frame(FAILED, run, k), body=frames.pack_words(good | words)), k)
     harmless(world, with_(Frame(FAILED, run ^ 1, k), body=News(k, "it rains").pack()), k)
     world.ends_well()
@@ -290,7 +292,8 @@ def test_a_deep_disagreement_never_raises(world, depth):
 def test_what_is_counted_stays_small(world):
     """Somebody who lies in ever new ways cannot fill the memory."""
     for size in range(33, 5000):
-        world.target.receive(bytes(frames.HEADER.pack(frames.MAGIC, 1, DATA, 0, 0, 0, 0, size)) + bytes(4), LEFT, 0.0)
+        head = frames.HEADER.pack(frames.MAGIC, frames.VERSION, DATA, 0, 0, 0, 0, size)
+        world.target.receive(head + bytes(4), LEFT, 0.0)
     assert len(world.target.counts.refused) <= 1000
 
 
@@ -324,7 +327,7 @@ SMALL = np.array([0, 1, 2, 3, 4, 255, 2**16 - 1, 2**31, 2**32 - 1])
 def sealed(head, body):
     """A frame with these words in its header and a checksum that is right."""
     kind, flags, run, sender, round_ = (int(x) for x in head)
-    packed = frames.HEADER.pack(frames.MAGIC, 1, kind & 255, flags & 65535, run, sender, round_, len(body))
+    packed = frames.HEADER.pack(frames.MAGIC, frames.VERSION, kind & 255, flags & 65535, run, sender, round_, len(body))
     return packed + frames.CHECK.pack(frames.zlib.crc32(body, frames.zlib.crc32(packed))) + body
 
 

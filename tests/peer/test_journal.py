@@ -1,5 +1,6 @@
 import os
 import stat
+from pathlib import Path
 
 import pytest
 
@@ -26,12 +27,48 @@ def test_records_come_back_in_order(journal):
     assert journal.records() == RECORDS
 
 
-def test_clear_forgets_and_goes_on(journal):
+def test_a_new_run_forgets_the_old_one_and_goes_on(journal):
     journal.append(b"old")
-    journal.clear()
-    assert journal.records() == []
+    journal.begin(b"heading")
+    assert journal.records() == [b"heading"]
     journal.append(b"new")
-    assert journal.records() == [b"new"]
+    assert journal.records() == [b"heading", b"new"]
+
+
+def test_a_new_run_is_there_whole_or_not_at_all(tmp_path, monkeypatch):
+    """At no moment a crash leaves a device without any memory: it would take part twice in a run."""
+    journal = FileJournal(tmp_path / "journal")
+    journal.begin(b"first")
+    journal.append(b"round")
+    monkeypatch.setattr(Path, "replace", lambda *_: (_ for _ in ()).throw(OSError("cut")))
+    with pytest.raises(OSError, match="cannot write the file"):
+        journal.begin(b"second")
+    assert journal.records() == [b"first", b"round"]
+    journal.close()
+
+
+def test_a_power_cut_takes_nothing_that_was_synced():
+    journal = MemoryJournal()
+    journal.begin(b"heading")
+    journal.append(b"one")
+    journal.sync()
+    journal.append(b"two")
+    journal.tear(5)
+    assert journal.records() == [b"heading", b"one"]
+    journal.tear(10**6)
+    assert journal.records() == [b"heading", b"one"]
+
+
+def test_what_must_survive_a_power_cut_is_flushed(tmp_path, monkeypatch):
+    journal, flushed = FileJournal(tmp_path / "journal"), []
+    monkeypatch.setattr(os, "fsync", lambda handle: flushed.append(os.fstat(handle).st_size))
+    journal.begin(b"heading")
+    assert len(packed(b"heading")) in flushed
+    journal.append(b"one")
+    flushed.clear()
+    journal.sync()
+    assert flushed == [len(packed(b"heading") + packed(b"one"))]
+    journal.close()
 
 
 def whole_before(cut):

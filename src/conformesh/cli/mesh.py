@@ -43,6 +43,14 @@ from conformesh.scores import SCORES
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name.")]
 Days = Annotated[str, typer.Option(metavar="<int>", help="How long a certificate is valid.")]
+Quorum = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<int>",
+        help="How many devices must be left to continue; more than half, by default the fewest such.",
+        show_default=False,
+    ),
+]
 COPY = "copy the new device.toml of every folder to its machine, and start the devices again"
 
 
@@ -88,6 +96,7 @@ def init(
     ] = None,
     patience: Annotated[str, typer.Option(metavar="<float>", help="Seconds to wait for a neighbour.")] = "30",
     on_lost: Annotated[str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.")] = "fail",
+    quorum: Quorum = None,
     days: Days = "365",
     insecure: Annotated[bool, typer.Option("--insecure", help="No certificates: only for experiments.")] = False,
     seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.")] = "0",
@@ -115,6 +124,7 @@ def init(
         model=None if model is None else _digest(model),
         patience=as_type(patience, float, "patience"),
         on_lost=cast(Literal["fail", "continue"], on_lost),
+        quorum=None if quorum is None else whole(quorum, "quorum", 1),
         insecure=insecure,
         days=whole(days, "days", 1),
     )

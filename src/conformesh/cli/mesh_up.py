@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.node import OnLost, Patience, with_changes
+from conformesh.cli.node import OnLost, Patience, Quorum, with_changes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
@@ -31,6 +31,7 @@ def up(
     ] = None,
     patience: Patience = None,
     on_lost: OnLost = None,
+    quorum: Quorum = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
 ) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
@@ -38,12 +39,13 @@ def up(
     In a terminal a live table shows how far each device is. Ends with 1 if a device has failed.
     """
     folders = device_folders(root)
-    with_changes(read_device(folders[0]), patience, on_lost)  # a mistake is said once, not by every device
+    with_changes(read_device(folders[0]), patience, on_lost, quorum)  # a mistake is said once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
     words = [
         *(() if patience is None else ("--patience", patience)),
         *(() if on_lost is None else ("--on-lost", on_lost)),
+        *(() if quorum is None else ("--quorum", quorum)),
     ]
     started = time.perf_counter()
     watched = launch(folders, *words)

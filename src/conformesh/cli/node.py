@@ -13,7 +13,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.options import as_type
+from conformesh.cli.options import as_type, whole
 from conformesh.mesh.config.device_config import ON_LOST, DeviceConfig
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.node.logs import set_up
@@ -40,14 +40,27 @@ OnLost = Annotated[
     ),
 ]
 
+Quorum = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<int>",
+        help="How many devices must be left to continue, more than half, this time, on all devices.",
+        show_default=False,
+    ),
+]
 
-def with_changes(config: DeviceConfig, patience: str | None, on_lost: str | None) -> DeviceConfig:
-    """Return the configuration with what the command line says instead; on_lost must be the same on all devices."""
+
+def with_changes(
+    config: DeviceConfig, patience: str | None, on_lost: str | None, quorum: str | None = None
+) -> DeviceConfig:
+    """Return the configuration with what the command line says instead; but for patience the same on all devices."""
     changes: dict[str, Any] = {}
     if patience is not None:
         changes["patience"] = as_type(patience, float, "patience")
     if on_lost is not None:
         changes["on_lost"] = on_lost
+    if quorum is not None:
+        changes["quorum"] = whole(quorum, "quorum", 1)
     return replace(config, **changes)
 
 
@@ -63,13 +76,14 @@ def node(
     ] = LogForm.words,
     patience: Patience = None,
     on_lost: OnLost = None,
+    quorum: Quorum = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    config = with_changes(read_device(folder), patience, on_lost)
+    config = with_changes(read_device(folder), patience, on_lost, quorum)
     if log is LogForm.words:
         set_up(config.name, "words")
     else:

@@ -5,14 +5,14 @@ over a real network and in the loopback engine, whose fake network does everythi
 
 Greeting    hello to every neighbour, with all that must match; then a roll call through the whole network. Data begins
             when everybody is known to agree: a difference anywhere ends everybody before any number is sent
-Running     say this round's message, wait for every neighbour's of the same round, answer the protocol, go on.
-            A device that misses something repeats its own frame with WANT, and who hears WANT repeats what is missing.
-            Nobody is ever more than one round ahead of a neighbour, so two frames of one's own are memory enough
-Finishing   another roll call: a result counts once all devices have theirs
-Recovery    what was heard is in the journal before anything that follows from it is said; a restarted device replays
+Running     the protocol's rounds, and their memory (`rounds`)
+Finishing   another roll call: a result counts once all devices in the run have theirs
 Loss        a neighbour that was silent for `patience` is lost. Either everybody ends with an error that names it, or
-            (`on_lost="continue"`) the survivors greet each other again without it
-Failure     who fails says why to everybody, again and again for a while, and ends without a result
+            (`on_lost="continue"`) the survivors greet each other again without it, if they are a quorum (`view`)
+Return      a lost device that is heard again takes part in the next run. It interrupts nothing: when a result has stood
+            for a while, one new run begins, and a device that is lost again waits twice as long the next time
+Failure     who fails says why to everybody, again and again for a while, and ends without a result. So does a device
+            whose protocol raises. Under `continue` it counts as lost, unless the devices do not agree
 
 Frames that are malformed, of another run or round, or of a stranger are refused and counted; they change nothing.
 """
@@ -20,31 +20,26 @@ Frames that are malformed, of another run or round, or of a stranger are refused
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Mapping
-from typing import Any, Literal
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 
-import numpy as np
-from numpy.typing import NDArray
-
-from conformesh.graph.network import DisconnectedError, Network
+from conformesh.graph.network import Network
+from conformesh.names import listed
 from conformesh.peer import frames
-from conformesh.peer.combine import answer, question_of, said
-from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
+from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
-from conformesh.peer.memory import ENDED, Heading, pack_round, unpack_round
-from conformesh.peer.settings import Counts, PeerError, Settings
-from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
-from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Message
+from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.rounds import EVERYBODY, Make, Phase, Rounds
+from conformesh.peer.settings import PeerError, Settings
+from conformesh.peer.view import View, part_of
+from conformesh.peer.words import Hello, News, in_a_line, pack_rows, unpack_rows
 
-Array = NDArray[Any]
-Make = Callable[[Network, int], Generator[Message, Any, Any]]
-Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
-PROTOCOL_VERSION = 1
-EVERYBODY = -1  # in the outbox: to all neighbours alike
+__all__ = ["EVERYBODY", "Device", "Phase"]
+
+MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
 
-class Device:
+class Device(Rounds):
     """One device of a mesh.
 
     Parameters
@@ -74,28 +69,21 @@ class Device:
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
     ) -> None:
-        self.row, self.full, self.make, self.journal = row, network, make, journal
-        self.settings, self.scores, self.log = settings or Settings(), scores, log
-        self.agreement = {
-            **agreement,
-            "on lost": self.settings.on_lost,
-            "protocol version": str(PROTOCOL_VERSION),
-        }
-        self.counts = Counts()
-        self.ledger = Ledger(1)
-        self.phase: Phase = "greeting"
+        super().__init__(row, network, make, journal, settings or Settings(), scores, log)
+        self.agreement = {**agreement, **self.settings.agreement(network.devices)}
+        self.needed = self.settings.needed(network.devices)
         self.error: PeerError | None = None
-        self.result: Any = None
-        self.number = 1
-        self.lost: frozenset[int] = frozenset()
-        self.round = 0
-        self.now = 0.0
-        self._linked = [int(j) for j in network.neighbours(row)]
-        self._links = frozenset(self._linked)
-        self._out: list[tuple[int, bytes]] = []
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
+        self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
         self._stopped_at = 0.0
         self._news: News | None = None
+        self._own_fault = False
+        self._asked = False  # for one more run
+        self._new: tuple[Make, str] | None = None  # what that run is made of
+        self._back: dict[int, float] = {}  # since when a lost neighbour is heard again
+        self._highest = 0  # number that it said
+        self._losses: Counter[int] = Counter()  # in a row, of each device
+        self._probe_at = 0.0
         self._on = {
             HELLO: self._on_hello,
             DATA: self._on_data,
@@ -109,40 +97,50 @@ class Device:
 
     def start(self, now: float) -> None:
         """Begin, or go on where the journal ends."""
+        if self.phase == "failed":  # it has refused to take part
+            return
         self.now = now
         self._last_heard = dict.fromkeys(self._linked, now)
-        self._recall()
-        self._repeat()
-        self._call_ready()
-        if self.phase == "finishing":  # the journal ends just before the end
-            self._call_done()
+        try:
+            self._recall()
+            self._repeat()
+            self._call_ready()
+            if self.phase == "finishing":  # the journal ends just before the end
+                self._call_done()
+        except Exception as error:
+            self._break(error)
 
     def receive(self, data: bytes, sender: int, now: float) -> None:
         """Take bytes that came from a neighbour; the transport knows who that is."""
         self.now = max(self.now, now)
         try:
-            frame = frames.decode(data)
             if sender not in self._links:
                 raise FrameError("a frame of a device that is no neighbour")
+            frame = self._read(data, sender)
             if frame.sender != sender:
                 raise FrameError("a frame that names another sender than its connection")
             self._take(frame)
         except FrameError as problem:
             self._refuse(sender, problem)
             return
+        except Exception as error:
+            self._break(error)
         self.counts.heard[sender] += 1
         self.counts.heard_bytes[sender] += len(data)
 
     def tick(self, now: float) -> None:
-        """Notice that time has passed: repeat what may be lost, give up on who is."""
+        """Notice that time has passed: repeat what may be lost, give up on who is, begin a run that was asked for."""
         self.now = max(self.now, now)
-        if self.now < self._next or self.over:
+        if self.now < self._next or (self.phase == "failed" and self.over):
             return
-        if self.phase not in ("finished", "failed"):
-            gone = [j for j in self._talking if self._silence(j) > self.settings.patience]
-            if gone:
-                self._lose(gone)
-        self._repeat()
+        try:
+            if self.phase == "finished":
+                self._renew()
+            elif self.phase != "failed":
+                self._lose([j for j in self._talking if self._silence(j) > self.settings.patience])
+            self._repeat()
+        except Exception as error:
+            self._break(error)
 
     def outbox(self) -> list[tuple[int, bytes]]:
         """Return what to send, as (row of a neighbour or EVERYBODY, bytes), and forget it."""
@@ -157,7 +155,7 @@ class Device:
     @property
     def over(self) -> bool:
         """Whether nothing is left to do, also for the neighbours."""
-        if self.phase not in ("finished", "failed"):
+        if self.phase not in ("finished", "failed") or (self.phase == "finished" and self._asked):
             return False
         if self.now >= self._stopped_at + self.settings.linger:
             return True
@@ -178,35 +176,51 @@ class Device:
         """How many frames of data the device needs to go on; 1 where it waits for anything else."""
         return max(1, len(self._talking) - len(self._heard)) if self.phase == "running" else 1
 
-    def recalibrate(self, now: float) -> None:
-        """Ask everybody for a new run."""
+    def recalibrate(self, now: float, make: Make | None = None, scores: str = "") -> None:
+        """Ask everybody for one more run, of other scores if `make` and their digest are given.
+
+        However often this is called, at most one run waits while one is under way: it begins when the result of that
+        one has stood for `linger` seconds, here or at whichever device comes first, and has the lost devices that are
+        back. A run that has not begun yet, because devices still greet each other, is the one that was asked for.
+        """
         self.now = max(self.now, now)
-        self._adopt(self.number + 1, self.lost)
+        if make is not None:
+            self._new = make, scores
+        if self.phase == "greeting":
+            self._take_new()
+            return
+        self._asked = True
+        try:
+            self._renew()
+        except Exception as error:
+            self._break(error)
+
+    def refuse(self, reason: str, now: float) -> None:
+        """End this device for a reason of its own, and tell it to every neighbour that waits for it.
+
+        For a node that cannot take part, because its scores cannot be read, or its clock or its certificate is wrong:
+        make the device as usual (its protocol is never made), call this before or instead of `start`, and drive it
+        until it is `over`. Who waits for this device ends with the reason, or goes on without it, at once instead of
+        after its patience; who holds a result is left alone. The journal stays as it is.
+        """
+        self.now = max(self.now, now)
+        if self.phase == "failed":
+            return
+        words = in_a_line(f"{self._name(self.row)} cannot take part: {reason}")
+        self._own_fault = True
+        self._stop(PeerError(words), News(self.row, words))
 
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _enter_greeting(self) -> None:
-        self.phase, self.round = "greeting", 0
-        self._everyone = frozenset(range(self.full.devices)) - self.lost
-        self._talking = [j for j in self._linked if j not in self.lost]
-        self._place = {k: at for at, k in enumerate(sorted(self._everyone))}  # rows in the network of the survivors
         self._greeting = Hello(self.agreement, self.number, self.lost).pack()
-        self.run = self._digest()
+        self._clear_rounds(self._digest())
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
-        self._done: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
-        self._protocol: Generator[Message, Any, Any] | None = None
-        self._message: Message | None = None
-        self._mine: dict[int, Frame] = {}
-        self._heard: dict[int, Array | None] = {}
-        self._bodies: dict[int, tuple[int, bytes]] = {}
-        self._early: dict[int, Frame] = {}
-        self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
-        self._since = self._next = self.now  # since when this device waits for the others
 
     def _digest(self) -> int:
-        return int.from_bytes(hashlib.sha256(self._greeting).digest()[:8], "little")
+        return _short_digest(self._greeting)
 
     def _hello(self, flags: int = 0) -> Frame:
         return Frame(HELLO, 0, self.row, 0, flags, self._greeting)
@@ -216,27 +230,53 @@ class Device:
         if theirs.agreement != self.agreement:
             self._disagree(frame.sender, theirs.agreement)
             return
-        if theirs.lost and self.settings.on_lost == "fail":
-            raise FrameError("a hello that leaves devices out, which this mesh does not allow")
-        self._last_heard[frame.sender] = self.now
-        if self.row in theirs.lost:
-            words = (
-                f"{self._name(self.row)} was declared lost by {self._name(frame.sender)} and left out; start it again"
-            )
-            self._fail(words, tell=False)  # the others are well
-            return
-        if theirs.run > self.number or not theirs.lost <= self.lost:
-            self._adopt(max(theirs.run, self.number), self.lost | theirs.lost)
-        same = (theirs.run, theirs.lost) == (self.number, self.lost)
-        if frame.wants or not same:
+        if self.full.devices - len(theirs.lost) < self.needed:
+            raise FrameError("a hello that leaves out more devices than was agreed on")
+        before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
+        mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
+        if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
+            self._leave(frame.sender, view)
+        elif frame.sender in mine.lost:
+            self._welcome(frame.sender, view, before)
+        else:
+            self._move(mine.joined(view))
+        same = view == (self.number, self.lost)
+        if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())
         if same:
             self._greeted.add(frame.sender)
             self._call_ready()
 
+    def _leave(self, sender: int, view: View) -> None:
+        """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
+        if self.phase == "finished" or view.number < self.number:
+            return
+        under_way = self.phase != "greeting"
+        if under_way or view.number > self.number:
+            self.log(f"left out of run {view.number} by {self._name(sender)}: waiting for the next")
+            self._move(View(max(view.number, self.number + under_way)))
+
+    def _welcome(self, sender: int, view: View, before: float) -> None:
+        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it."""
+        if sender not in self._back or self.now - before > self.settings.patience:
+            self._back[sender] = self.now
+            self.log(f"{self._name(sender)} is back: it takes part in the next run")
+        self._highest = max(self._highest, view.number)
+        wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), MOST_WAITS)
+        if self.phase == "finished" and self.now >= self._back[sender] + wait:
+            self._asked = True
+            self._renew()
+
+    def _renew(self) -> None:
+        """Begin the run that was asked for, with who is back, unless the last result is too young."""
+        if self.phase != "finished" or not self._asked or self.now < self._stopped_at + self.settings.linger:
+            return
+        back = {j for j in self._back if self.now - self._last_heard[j] <= self.settings.patience}
+        self._move(View(max(self.number, self._highest) + 1, self.lost - back))
+
     def _disagree(self, sender: int, theirs: Mapping[str, str]) -> None:
         self._send(sender, self._hello())
-        if self.phase == "finished":  # the result stays; who comes with other settings is told, and ends
+        if self.phase == "finished" or sender in self.lost:  # who comes with other settings is told, and ends
             raise FrameError("a hello of a device that does not agree")
         names = sorted({*theirs, *self.agreement})
         differ = [
@@ -246,23 +286,33 @@ class Device:
             if theirs.get(name) != self.agreement.get(name)
         ]
         pair = f"{self._name(self.row)} and {self._name(sender)}"
-        self._fail(f"{pair} do not agree; {'; '.join(differ)}. Nothing was sent; make all folders the same")
+        words = f"{pair} do not agree; {'; '.join(differ)}. Nothing was sent; make all folders the same"
+        self._fail(words, News(self.row, words, ends=True))
 
-    def _adopt(self, number: int, lost: frozenset[int]) -> None:
-        """Leave the run as it is for a later one, or for one with fewer devices."""
-        if self.phase == "failed":
+    def _move(self, view: View, why: str = "", news: News | None = None) -> None:
+        """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
+        if self.phase == "failed" or view == (self.number, self.lost):
             return
+        part = part_of(self.full, self.row, view.lost)
+        if len(part) < self.needed:
+            self._fail(why if news else self._too_few(part, why), news)
+            return
+        number, lost = view.number, frozenset(range(self.full.devices)) - part
+        if number == self.number and self.phase in ("finishing", "finished"):
+            number += 1  # it has said that it is done, which counts for one set of devices only
+        self._losses.update(lost - self.lost)
         self.number, self.lost, self.result = number, lost, None
+        self._back = {j: since for j, since in self._back.items() if j in lost}
+        self._take_new()
         self._enter_greeting()
-        try:
-            self._network()
-        except DisconnectedError:
-            gone = ", ".join(self._name(k) for k in sorted(lost))
-            self._fail(f"without {gone} the network falls into parts; no threshold can be agreed on")
-            return
         self.log(f"run {number}: greeting {len(self._talking)} neighbours")
         self._repeat()
         self._call_ready()
+
+    def _take_new(self) -> None:
+        self._asked = False
+        if self._new is not None:
+            (self.make, self.scores), self._new = self._new, None
 
     # --- roll calls ---------------------------------------------------------------------------------------------------
 
@@ -275,9 +325,11 @@ class Device:
         if rows <= self._ready:
             return
         self._ready |= rows
-        self._spread(READY, self._ready)
-        if self._ready == self._everyone:
-            self._begin()
+        self._send_all(self._roll(READY, self._ready))
+        if self._ready == self._everyone:  # from here on the journal knows of this run
+            self.journal.begin(self._heading().pack())
+            self._open_protocol()
+            self._speak()
 
     def _on_ready(self, frame: Frame) -> None:
         self._same_run(frame)
@@ -305,10 +357,12 @@ class Device:
             self._send(frame.sender, self._roll(FINISHED, self._done))
 
     def _call_done(self) -> None:
-        self._spread(FINISHED, self._done)
+        """Say who has a result; when everybody in the run has, it counts."""
+        self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
+            self._write_end()
             self.phase, self._stopped_at = "finished", self.now
-            self.journal.append(ENDED)
+            self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.log(f"run {self.number}: finished after {self.round} rounds")
 
     def _rows_in(self, frame: Frame) -> frozenset[int]:
@@ -320,136 +374,10 @@ class Device:
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
         return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
 
-    def _spread(self, kind: int, rows: frozenset[int]) -> None:
-        self._send_all(self._roll(kind, rows))
-
-    # --- running ------------------------------------------------------------------------------------------------------
-
-    def _begin(self) -> None:
-        """Start the protocol; from here on the journal knows of this run."""
-        self.journal.clear()
-        self.journal.append(self._heading().pack())
-        self._open_protocol()
-        self._speak()
-
-    def _heading(self) -> Heading:
-        return Heading(self.number, self.lost, self.run, self.scores)
-
-    def _open_protocol(self) -> None:
-        network, row = self._network()
-        self.phase, self._ready = "running", self._everyone
-        self._protocol = self.make(network, row)
-        self.ledger = Ledger(1)
-        self.log(f"run {self.number}: {network.devices} devices")
-        self._advance(None)
-
-    def _advance(self, given: Any) -> None:
-        """Hand the answer to the protocol and note what it says next, or its result."""
-        assert self._protocol is not None
-        try:
-            message = self._protocol.send(given)
-        except StopIteration as end:
-            self.result, self._message, self.phase = end.value, None, "finishing"
-            self._done = frozenset({self.row})
-            return
-        self.round += 1
-        self._message = message
-        value, row, question = said(message), message.values[0], question_of(message)
-        self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
-        self._length = len(self._head) + row.nbytes
-        if value is None:
-            flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
-        else:
-            flags, body = 0, self._head + value.astype(self._wire, copy=False).tobytes()
-        self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
-        self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
-        self._mine.pop(self.round - 2, None)
-        self._heard, self._bodies = {}, {}
-
-    def _speak(self) -> None:
-        """Say what this round is about, and use what came early."""
-        self._since, self._next = self.now, self.now + self.settings.retry
-        if self.phase == "finishing":
-            self._call_done()
-            return
-        self._send_all(self._mine[self.round])
-        if self._early:
-            early, self._early = self._early, {}
-            for frame in early.values():
-                try:
-                    self._hear(frame)
-                except FrameError as problem:
-                    self._refuse(frame.sender, problem)
-
-    def _on_data(self, frame: Frame) -> None:
-        self._same_run(frame)
-        if self.phase == "greeting":  # it knows that all agree, and we do not yet
-            self._send(frame.sender, self._hello(WANT))
-            self._early[frame.sender] = frame
-            return
-        if frame.flags & WANT:
-            self._help(frame)
-        if self.phase != "running" or frame.round < self.round:
-            return  # heard before: a repetition
-        if frame.round == self.round:
-            self._hear(frame)
-        elif frame.round == self.round + 1:
-            self._early[frame.sender] = frame
-        else:
-            self._start_over()
-
-    def _help(self, frame: Frame) -> None:
-        """Repeat what a neighbour misses, or what we say now: then it knows where we are, and that we are alive."""
-        mine = self._mine.get(frame.round) or self._mine.get(self.round)
-        if mine is None:  # still greeting
-            mine = self._hello(WANT)
-        self.counts.resent += 1
-        self._send(frame.sender, mine)
-
     def _start_over(self) -> None:
         """Ask for a new run: a neighbour two rounds ahead has heard from us what we no longer know we said."""
         self.log("the journal of this run is lost: asking for a new run")
-        self._adopt(self.number + 1, self.lost)
-
-    def _hear(self, frame: Frame) -> None:
-        """Take what a neighbour says in this round, and answer the protocol when all have spoken."""
-        if self.phase != "running" or frame.round != self.round or frame.sender in self._heard:
-            return
-        self._heard[frame.sender] = self._value(frame)
-        self._bodies[frame.sender] = (frame.flags & SILENT, frame.body)
-        if len(self._heard) < len(self._talking):
-            return
-        self._remember()
-        self._answer()
-        self._speak()
-
-    def _value(self, frame: Frame) -> Array | None:
-        """Return the numbers in a frame, which must be of the kind that this device sends in this round."""
-        assert self._message is not None
-        mine, body = self._message.values, frame.body
-        if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
-            return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(mine.shape[1:])
-        question, values = frames.unpack_array(body)  # slower, and knows what is wrong
-        expected = question_of(self._message)
-        if question != expected:
-            raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
-        if frame.silent and isinstance(self._message, Each):
-            return None
-        if frame.silent:
-            raise FrameError("a silent frame where everybody speaks")
-        raise FrameError(
-            f"a frame holds {values.dtype} of shape {values.shape}, this device {mine.dtype} of {mine.shape[1:]}"
-        )
-
-    def _answer(self) -> None:
-        assert self._message is not None
-        heard = {self._place[j]: values for j, values in self._heard.items()}
-        self._advance(answer(self._message, self._place[self.row], heard))
-
-    # --- memory -------------------------------------------------------------------------------------------------------
-
-    def _remember(self) -> None:
-        self.journal.append(pack_round(self._bodies))
+        self._move(View(self.number + 1, self.lost))
 
     def _recall(self) -> None:
         """Go on where the journal ends, if it is of this mesh and of these scores."""
@@ -468,12 +396,8 @@ class Device:
             self.number, self.lost = heading.run + 1, frozenset()
             self._enter_greeting()
             return
-        self._open_protocol()
-        for record in records[1:]:
-            for j, flags, body in unpack_round(record):
-                self._heard[j] = self._value(Frame(DATA, self.run, j, self.round, flags, body))
-            self._answer()
-        self.log(f"run {self.number}: back at round {self.round} after {len(records) - 1} from the journal")
+        self._ready = self._everyone
+        self._replay(records[1:])
 
     # --- loss and failure ---------------------------------------------------------------------------------------------
 
@@ -484,16 +408,26 @@ class Device:
         return self.now - max(self._last_heard[j], self._since)
 
     def _lose(self, gone: list[int]) -> None:
-        names = ", ".join(self._name(k) for k in gone)
-        if self.settings.on_lost == "continue":
-            self.log(f"lost {names}: going on without")
-            self._adopt(self.number, self.lost | frozenset(gone))
+        """Go on without neighbours that were silent for too long, or end."""
+        if not gone:
             return
         what = {"greeting": "said hello", "running": f"spoken in round {self.round}"}.get(self.phase, "finished")
         has = "has" if len(gone) == 1 else "have"
-        self._fail(
-            f"{names} {has} not {what} within {self.settings.patience:g} s; start again what has stopped or check the "
-            "link, or use --on-lost continue"
+        why = f"{self._names(gone)} {has} not {what} within {self.settings.patience:g} s"
+        unread = [f"what {self._name(j)} says cannot be read: {self._unread[j]}" for j in gone if j in self._unread]
+        why += f" ({'; '.join(unread)})" if unread else ""
+        if self.settings.on_lost == "fail":
+            self._fail(f"{why}; start again what has stopped or check the link, or use --on-lost continue")
+            return
+        self.log(f"{why}: going on without")
+        self._move(View(self.number, self.lost | frozenset(gone)), why)
+
+    def _too_few(self, part: frozenset[int], why: str) -> str:
+        absent = [self._name(k) for k in range(self.full.devices) if k not in part]
+        left = f"{len(part)} of {self.full.devices} devices {'is' if len(part) == 1 else 'are'} left"
+        return (
+            f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
+            "to go on; start again what has stopped or check the links"
         )
 
     def _on_failed(self, frame: Frame) -> None:
@@ -502,35 +436,76 @@ class Device:
         news = News.of(frame.body, self.full.devices)
         if self.phase == "finished":
             return
-        self._fail(f"{news.why} ({self._name(news.origin)} says so; no threshold was agreed on)", news=news)
+        why = f"{news.why} ({self._name(news.origin)} says so; no threshold was agreed on)"
+        if self.settings.on_lost == "fail" or news.ends:
+            self._fail(why, news)
+            return
+        self.log(f"{news.why}: going on without {self._name(frame.sender)}")
+        self._move(View(self.number, self.lost | {frame.sender, news.origin} - {self.row}), why, news)
 
-    def _fail(self, words: str, tell: bool = True, news: News | None = None) -> None:
-        """End without a result, and unless it is nobody else's business tell everybody why, now and for a while."""
+    def _break(self, error: Exception) -> None:
+        """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
+        try:
+            said = str(error)
+        except Exception:
+            said = ""
+        words = in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
+        self._own_fault = True
+        self._fail(words, cause=error)
+
+    def _fail(self, words: str, news: News | None = None, cause: Exception | None = None) -> None:
+        """End without a result, and tell everybody why, now and for a while."""
         if self.phase == "failed":
             return
         if self.phase == "greeting":  # the journal may know of an earlier run only
-            self.journal.clear()
-            self.journal.append(self._heading().pack())
-        self.journal.append(ENDED)
-        self.phase, self.error, self.result, self._stopped_at = "failed", PeerError(words), None, self.now
-        self._news = news or (News(self.row, words) if tell else None)
-        self.log(words)
+            self._write(self.journal.begin, self._heading().pack())
+        self._write_end()
+        error = PeerError(words)
+        error.__cause__ = cause
+        self._stop(error, news or News(self.row, words))
+
+    def _stop(self, error: PeerError, news: News) -> None:
+        self.phase, self.error, self.result, self._stopped_at = "failed", error, None, self.now
+        self._news = news
+        self.log(str(error))
         self._repeat()
 
-    def _explain(self, to: int) -> None:
-        """Say why this device has failed; the hello shows who was left out, or what differs."""
-        if self._news is not None:
+    def _write_end(self) -> None:
+        self._write(self.journal.append, ENDED)
+
+    def _write(self, how: Callable[[bytes], None], record: bytes) -> None:
+        """Write what the next start had better know, but can do without."""
+        try:
+            how(record)
+        except OSError as problem:
+            self.log(f"the journal cannot be written: {problem}")
+
+    def _explain(self, to: int, run: int) -> None:
+        """Say why this device has failed; the hello shows what differs, and brings who is behind to this run."""
+        if not self._own_fault:
             self._send(to, self._hello())
-            self._send(to, Frame(FAILED, self.run, self.row, self.round, 0, self._news.pack()))
+        assert self._news is not None
+        self._send(to, Frame(FAILED, run, self.row, self.round, 0, self._news.pack()))
 
     # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def _read(self, data: bytes, sender: int) -> Frame:
+        try:
+            return frames.decode(data)
+        except FrameError as problem:  # as of another version: not to be blamed on silence
+            self._unread[sender] = str(problem)
+            raise
 
     def _take(self, frame: Frame) -> None:
         if self.phase == "failed":
             if frame.wants:  # an answer never asks for an answer, or two devices would answer each other for ever
-                self._explain(frame.sender)
+                asked = _short_digest(frame.body) if frame.kind == HELLO else frame.run
+                # A fault of its own stands in whichever run the neighbour is; other news is of this run only.
+                self._explain(frame.sender, asked if self._own_fault else self.run)
             return
         if frame.sender in self.lost and frame.kind != HELLO:
+            if frame.kind == FAILED:
+                self._back.pop(frame.sender, None)
             self._send(frame.sender, self._hello())
             raise FrameError("a frame of a device that was left out")
         self._on[frame.kind](frame)
@@ -542,16 +517,12 @@ class Device:
             raise FrameError("a frame of another run")
         self._last_heard[frame.sender] = self.now
 
-    def _refuse(self, sender: int, problem: FrameError) -> None:
-        self.counts.refuse(str(problem))
-        self.log(f"refused from row {sender}: {problem}")
-
     def _repeat(self) -> None:
         """Send again what a neighbour may have missed."""
         self._next = self.now + self.settings.retry
         for j in self._talking:
             if self.phase == "failed":
-                self._explain(j)
+                self._explain(j, self.run)
             elif self.phase == "greeting":
                 self._send(j, self._hello(0 if j in self._greeted else WANT))
                 if self.row in self._ready:
@@ -562,32 +533,14 @@ class Device:
                 self._send(j, mine._replace(flags=mine.flags | WANT))
             elif self.phase == "finishing":
                 self._send(j, self._roll(FINISHED, self._done, WANT))
+        if self.lost and self.phase != "failed" and self.now >= self._probe_at:  # who was cut off may hear us again
+            self._probe_at = self.now + self.settings.linger
+            for j in self._links & self.lost:
+                self._send(j, self._hello(WANT))
 
-    def _send(self, to: int, frame: Frame) -> None:
-        data = frames.encode(frame)
-        self.counts.sent += 1
-        self.counts.sent_bytes += len(data)
-        self._out.append((to, data))
+    def _names(self, rows: Iterable[int]) -> str:
+        return ", ".join(self._name(k) for k in rows)
 
-    def _send_all(self, frame: Frame) -> None:
-        """Send to every neighbour in the run; in one piece where that is every neighbour there is."""
-        if self.lost:
-            for j in self._talking:
-                self._send(j, frame)
-            return
-        data = frames.encode(frame)
-        self.counts.sent += len(self._talking)
-        self.counts.sent_bytes += len(self._talking) * len(data)
-        self._out.append((EVERYBODY, data))
 
-    def _name(self, row: int) -> str:
-        return self.full.ids[row]
-
-    def _network(self) -> tuple[Network, int]:
-        """Return the map of the survivors and this device's row in it; `DisconnectedError` if it is in parts."""
-        if not self.lost:
-            return self.full, self.row
-        ids = self.full.ids
-        kept = sorted(self._everyone)
-        pairs = [(ids[k], ids[j]) for k in kept for j in self.full.neighbours(k).tolist() if k < j and j in self._place]
-        return Network.from_pairs([ids[k] for k in kept], pairs), self._place[self.row]
+def _short_digest(body: bytes) -> int:
+    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")

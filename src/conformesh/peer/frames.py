@@ -4,7 +4,7 @@ All numbers are little-endian. Every frame is a header of 32 bytes and a body::
 
     offset  bytes  field
     0       4      magic, b"cfmh"
-    4       1      version, 1
+    4       1      version, 2
     5       1      kind: 1 hello, 2 data, 3 ready, 4 finished, 5 failed
     6       2      flags: 1 please send me yours of this round; 2 nothing to say this round
     8       8      run: a digest of all that must match, of the run's number and of who was lost
@@ -29,7 +29,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-MAGIC, VERSION = b"cfmh", 1
+MAGIC = b"cfmh"
+VERSION = 2  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 HEADER = struct.Struct("<4sBBHQIII")
 CHECK = struct.Struct("<I")
 WHOLE = struct.Struct(HEADER.format + "I")  # both at once

@@ -3,7 +3,7 @@
 A protocol is deterministic given the answers, so it is enough to write down, round by round, what the neighbours said.
 A record is its length and a CRC-32, 4 bytes each, and its bytes. Reading stops at the first record that is not whole:
 a crash while writing loses that record, and nothing that anybody has seen rests on it, because a device writes before
-it speaks.
+it speaks. Which run a device is in, and that it has said it is done, survive a power cut too (`begin`, `sync`).
 """
 
 from __future__ import annotations
@@ -14,6 +14,8 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
+
+from conformesh.io.files import PRIVATE, write_file
 
 RECORD = struct.Struct("<II")
 
@@ -27,8 +29,11 @@ class Journal(Protocol):
     def append(self, record: bytes) -> None:
         """Add a record; when this returns it survives the process."""
 
-    def clear(self) -> None:
-        """Forget everything."""
+    def begin(self, record: bytes) -> None:
+        """Forget everything but this record, which survives a power cut; at no moment is there neither."""
+
+    def sync(self) -> None:
+        """Return when all records survive a power cut."""
 
 
 class MemoryJournal:
@@ -36,6 +41,11 @@ class MemoryJournal:
 
     def __init__(self) -> None:
         self.data = bytearray()
+        self._safe = 0
+
+    def tear(self, size: int) -> None:
+        """Lose bytes at the end, as a power cut may: none that were synced."""
+        del self.data[max(self._safe, len(self.data) - size) :]
 
     def records(self) -> list[bytes]:
         """Return all whole records, and cut off what is not."""
@@ -47,9 +57,14 @@ class MemoryJournal:
         """Add a record, behind what is whole."""
         self.data += packed(record)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        self.data.clear()
+    def begin(self, record: bytes) -> None:
+        """Forget everything but this record."""
+        self.data[:] = packed(record)
+        self.sync()
+
+    def sync(self) -> None:
+        """Let nothing of this be torn off."""
+        self._safe = len(self.data)
 
 
 class FileJournal:
@@ -57,7 +72,10 @@ class FileJournal:
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self.durable = path, durable
-        self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o600)
+        self._file = self._opened()
+
+    def _opened(self) -> int:
+        return os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, PRIVATE)
 
     def records(self) -> list[bytes]:
         """Return all whole records, and cut off what is not."""
@@ -76,9 +94,15 @@ class FileJournal:
         if self.durable:
             os.fsync(self._file)
 
-    def clear(self) -> None:
-        """Forget everything."""
-        os.ftruncate(self._file, 0)
+    def begin(self, record: bytes) -> None:
+        """Replace the file by one with this record alone."""
+        write_file(self.path, packed(record), PRIVATE)
+        self.close()
+        self._file = self._opened()
+
+    def sync(self) -> None:
+        """Flush the file to the disk."""
+        os.fsync(self._file)
 
     def close(self) -> None:
         """Close the file."""

@@ -1,8 +1,8 @@
 """The loopback engine: devices in one process, over a fake network that does what real ones do, on virtual time.
 
 Everything but the socket is the real thing: the same `Device`, the same frames, the same journal. The network loses,
-repeats, delays and reorders frames, falls into parts that heal, and devices freeze, crash and start again. All of it
-comes from one seed, so a schedule can be run again, step by step.
+repeats, delays and reorders frames, falls into parts that heal or do not, and devices freeze, crash and start again.
+All of it comes from one seed, so a schedule can be run again, step by step.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class Faults:
     cuts: tuple[Cut, ...] = ()
     pauses: tuple[Pause, ...] = ()
     late: dict[int, float] = field(default_factory=dict)
+    requests: tuple[tuple[int, float], ...] = ()  # who asks for a new run, and when
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,16 +65,31 @@ class Played:
     frames: int
 
 
-def play(network: Network, start: Start, faults: Faults, rng: np.random.Generator, limit: float = 600.0) -> Played:
-    """Run devices until all are over, or until virtual time is up, which is for the caller to judge."""
-    world = _World(network, start, faults, rng)
-    return world.run(limit)
+def play(
+    network: Network,
+    start: Start,
+    faults: Faults,
+    rng: np.random.Generator,
+    limit: float = 600.0,
+    *,
+    stay: bool = False,
+    check: Callable[[list[Device]], None] = lambda devices: None,
+) -> Played:
+    """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
+
+    With `stay` devices that are done stay up until then, as in a node that serves. `check` sees the devices that are up
+    after every event, and raises if what it sees must not be.
+    """
+    return _World(network, start, faults, rng, stay).run(limit, check)
 
 
 class _World:
     """The queue of what happens next."""
 
-    def __init__(self, network: Network, start: Start, faults: Faults, rng: np.random.Generator) -> None:
+    def __init__(
+        self, network: Network, start: Start, faults: Faults, rng: np.random.Generator, stay: bool = False
+    ) -> None:
+        self.stay = stay
         self.network, self.make, self.faults, self.rng = network, start, faults, rng
         self.journals = [MemoryJournal() for _ in range(network.devices)]
         self.devices: list[Device | None] = [None] * network.devices
@@ -85,7 +101,7 @@ class _World:
         self.last: list[Device | None] = [None] * network.devices
         self.ticking = [0] * network.devices
 
-    def run(self, limit: float) -> Played:
+    def run(self, limit: float, check: Callable[[list[Device]], None]) -> Played:
         for k in range(self.network.devices):
             self._at(self.alive_from[k], lambda now, k=k: self._boot(k, now))  # type: ignore[misc]
         for pause in self.faults.pauses:
@@ -93,11 +109,14 @@ class _World:
                 self._at(pause.start, lambda now, pause=pause: self._crash(pause))  # type: ignore[misc]
                 if pause.stop < limit:
                     self._at(pause.stop, lambda now, pause=pause: self._boot(pause.device, now))  # type: ignore[misc]
+        for k, when in self.faults.requests:
+            self._at(when, lambda now, k=k: self._request(k, now))  # type: ignore[misc]
         now = 0.0
         while self.queue and now <= limit:
             now, _, happen = heapq.heappop(self.queue)
             happen(now)
-            if all(device is not None and device.over for device in self.devices):
+            check([device for device in self.devices if device is not None])
+            if not self.stay and all(device is not None and device.over for device in self.devices):
                 break
         found = [device or last for device, last in zip(self.devices, self.last, strict=True)]
         return Played([device for device in found if device is not None], now, self.trace.hexdigest(), self.delivered)
@@ -114,8 +133,13 @@ class _World:
     def _crash(self, pause: Pause) -> None:
         k = pause.device
         self.last[k], self.devices[k] = self.devices[k], None
-        if pause.tear:
-            del self.journals[k].data[-min(pause.tear, len(self.journals[k].data)) :]
+        self.journals[k].tear(pause.tear)
+
+    def _request(self, k: int, now: float) -> None:
+        device = self.devices[k]
+        if device is not None:
+            device.recalibrate(now)
+            self._flush(k, now)
 
     def _frozen_until(self, k: int, now: float) -> float:
         ends = [p.stop for p in self.faults.pauses if p.device == k and not p.crash and p.start <= now < p.stop]
@@ -152,7 +176,7 @@ class _World:
         for to, data in device.outbox():
             for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
                 self._wire(k, j, data, now)
-        if not device.over:
+        if self.stay or not device.over:
             self.ticking[k] += 1
             ticket = self.ticking[k]
             self._at(max(device.wake, now + 1e-6), lambda then: self._tick(k, ticket, then))

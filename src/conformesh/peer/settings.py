@@ -6,6 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Literal
 
+from conformesh.peer.frames import VERSION
+
 MOST_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
 
 
@@ -24,15 +26,39 @@ class Settings:
     patience
         A neighbour that said nothing for so long is lost.
     linger
-        So long a device that is done, or has failed, still answers those who are not.
+        So long a device that is done, or has failed, still answers those who are not; and so long a result stands
+        before the next run begins, however often one is asked for.
     on_lost
-        `fail`: nobody gets a threshold. `continue`: the survivors start again without the lost, if still connected.
+        `fail`: nobody gets a threshold. `continue`: the survivors start again without the lost, if a quorum is left.
+    quorum
+        With `continue`, how many devices must be left; None is the smallest number above half of the roster.
     """
 
     retry: float = 0.2
     patience: float = 30.0
     linger: float = 2.0
     on_lost: Literal["fail", "continue"] = "fail"
+    quorum: int | None = None
+
+    def needed(self, devices: int) -> int:
+        """Return how many of so many devices a run must have: more than half, so that any two runs share a device.
+
+        >>> Settings(on_lost="continue").needed(4), Settings().needed(4)
+        (3, 4)
+        """
+        least = devices // 2 + 1
+        chosen = least if self.quorum is None else self.quorum
+        if not least <= chosen <= devices:
+            raise ValueError(
+                f"quorum must be a whole number from {least}, more than half of the {devices} devices, to {devices}, "
+                f"got {chosen}: fewer could agree on two thresholds at once"
+            )
+        return chosen if self.on_lost == "continue" else devices
+
+    def agreement(self, devices: int) -> dict[str, str]:
+        """Return what of this must be the same on every device, as short texts."""
+        needed = f" with {self.needed(devices)} of {devices} devices" if self.on_lost == "continue" else ""
+        return {"protocol": str(VERSION), "on_lost": self.on_lost + needed}
 
 
 @dataclass

@@ -3,7 +3,7 @@
 hello      {"agreement": {name: text}, "run": number, "lost": rows}     all that must match, before any number is sent
 ready      {"rows": rows}      who is known to agree with all its neighbours: data begins when everybody does
 finished   {"rows": rows}      who is known to have its result: it counts when everybody does
-failed     {"from": row, "why": text}      why there will be no threshold, and who found out
+failed     {"from": row, "why": text, "ends": bool}     why a device has ended, and whether everybody must end with it
 
 Rows of devices are a hexadecimal number whose bit k stands for row k.
 """
@@ -44,25 +44,38 @@ class Hello(NamedTuple):
 
 
 class News(NamedTuple):
-    """Why there will be no threshold, in the words of the device that found out."""
+    """Why a device has ended, in its own words; `ends` if nobody may go on without it either."""
 
     origin: int
     why: str
+    ends: bool = False
 
     def pack(self) -> bytes:
         """Return the body of a frame."""
-        return pack_words({"from": self.origin, "why": self.why[:LONGEST]})
+        return pack_words({"from": self.origin, "why": in_a_line(self.why), "ends": self.ends})
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> News:
         """Read a body, which may be anything; the reason ends in logs and must not break their lines."""
         words = unpack_words(body)
-        origin, why = words.get("from"), words.get("why")
+        origin, why, ends = words.get("from"), words.get("why"), words.get("ends")
         if type(origin) is not int or not 0 <= origin < devices:
             raise FrameError("a failure of a device outside the roster")
         if not isinstance(why, str) or not 0 < len(why) <= LONGEST or not why.isprintable():
             raise FrameError("a failure without a reason in words")
-        return cls(origin, why)
+        if not isinstance(ends, bool):
+            raise FrameError("a failure that does not say for whom")
+        return cls(origin, why, ends)
+
+
+def in_a_line(text: str) -> str:
+    r"""Return a reason as one printable line that is not too long.
+
+    >>> in_a_line("no\tsuch\nfile")
+    'no such file'
+    """
+    line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
+    return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
 def pack_rows(rows: Iterable[int]) -> bytes:

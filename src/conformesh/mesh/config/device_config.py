@@ -15,10 +15,10 @@ from conformesh.graph.network import Network
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.methods import make_options
 from conformesh.names import device_names, listed
+from conformesh.peer.settings import Settings
 from conformesh.promises import exact_alpha
 from conformesh.scores import Score, get_score
 
-PROTOCOL = "1"  # of the messages between devices: raised when old and new ones could misunderstand each other
 RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
 ON_LOST = ("fail", "continue")
 
@@ -55,6 +55,8 @@ class DeviceConfig:
         Seconds a device waits for a neighbour before it gives up, and between two attempts to reach one.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
+    quorum
+        With `continue`, how many devices must be left; None is the smallest number above half of them.
     insecure
         True for links without certificates, for experiments on one machine.
     ca, cert, key
@@ -81,6 +83,7 @@ class DeviceConfig:
     patience: float = 30.0
     retry: float = 0.2
     on_lost: Literal["fail", "continue"] = "fail"
+    quorum: int | None = None
     insecure: bool = False
     ca: str = "ca.pem"
     cert: str = "device.pem"
@@ -125,6 +128,11 @@ class DeviceConfig:
         except TypeError as problem:
             raise ValueError(str(problem)) from None
 
+    @property
+    def settings(self) -> Settings:
+        """How the device behaves towards its neighbours."""
+        return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=self.quorum)
+
     def path(self, what: Literal["scores", "ca", "cert", "key"]) -> Path:
         """Return where one of this device's files is."""
         return self.folder / str(getattr(self, what))
@@ -135,7 +143,7 @@ class DeviceConfig:
         score = self.chosen_score
         edges = [f"{a} {b}" for a, b in self.edges]
         return {
-            "protocol": PROTOCOL,
+            **self.settings.agreement(len(self.devices)),
             "mesh": self.mesh,
             "devices": f"{len(self.devices)}, {_digest(self.devices)}",
             "graph": f"{len(edges)} edges, {_digest(edges)}",
@@ -144,7 +152,6 @@ class DeviceConfig:
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
             "score": "not said" if score is None else f"{score.name} {_in_words(score.options())}".strip(),
             "model": "not said" if self.model is None else self.model[:16],
-            "on_lost": self.on_lost,
             "links": "insecure" if self.insecure else "certificates",
         }
 
@@ -201,6 +208,9 @@ def _check_values(config: DeviceConfig) -> None:
             raise ValueError(f"{what} must be a positive number of seconds, got {value}")
     if config.on_lost not in ON_LOST:
         raise ValueError(f"on_lost must be {' or '.join(map(repr, ON_LOST))}, got {config.on_lost!r}")
+    if config.quorum is not None and type(config.quorum) is not int:
+        raise ValueError(f"quorum must be a whole number of devices, got {config.quorum!r}")
+    config.settings.needed(len(config.devices))  # refuses a quorum that is too small or too large
     for what in ("scores", "ca", "cert", "key"):
         if not str(getattr(config, what)).strip():
             raise ValueError(f"{what} must name a file, got an empty text")

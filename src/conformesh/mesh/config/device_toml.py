@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.io.files import write_file
-from conformesh.mesh.config.device_config import PROTOCOL, DeviceConfig, Neighbour
+from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
 from conformesh.names import unknown
 
-__all__ = ["FILE", "PROTOCOL", "DeviceConfig", "Neighbour", "read_device", "write_device"]
+__all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "write_device"]
 
 FILE = "device.toml"
-_TEXT, _TEXTS, _NUMBER, _TABLE = "a text in quotes", "a list of texts", "a number", "a table"
+_TEXT, _TEXTS, _TABLE = "a text in quotes", "a list of texts", "a table"
+_NUMBER, _WHOLE = "a number", "a whole number"
 _PAIRS, _TEXT_TABLE, _BOOL = "a list of pairs of device names", "a table of texts", "true or false"
 KINDS = {
     "mesh": _TEXT,
@@ -26,6 +27,7 @@ KINDS = {
     "score": _TEXT,
     "model": _TEXT,
     "on_lost": _TEXT,
+    "quorum": _WHOLE,
     "scores": _TEXT,
     "patience": _NUMBER,
     "retry": _NUMBER,
@@ -46,8 +48,8 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
         ("mesh", "name", "listen"),
     ),
     (
-        "What the devices agree on: from here to on_lost, and [options], the same on every device.",
-        ("method", "alpha", "score", "model", "on_lost"),
+        "What the devices agree on: from here to on_lost and quorum, and [options], the same on every device.",
+        ("method", "alpha", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
@@ -103,6 +105,7 @@ def _checked(value: Any, kind: str, what: str) -> Any:
             return tuple(pairs)
     good = {
         _TEXT: isinstance(value, str),
+        _WHOLE: type(value) is int,
         _BOOL: isinstance(value, bool),
         _TEXTS: _is_texts(value),
         _TABLE: isinstance(value, dict),

@@ -61,6 +61,7 @@ def init_mesh(
     model: str | None = None,
     patience: float = 30.0,
     on_lost: Literal["fail", "continue"] = "fail",
+    quorum: int | None = None,
     insecure: bool = False,
     days: int = 365,
 ) -> list[Path]:
@@ -78,7 +79,7 @@ def init_mesh(
         True for links without certificates; then nothing is signed.
     days
         How long the devices' certificates are valid.
-    method, alpha, options, score, score_options, model, patience, on_lost
+    method, alpha, options, score, score_options, model, patience, on_lost, quorum
         As in `DeviceConfig`.
     """
     root = Path(root)
@@ -106,6 +107,7 @@ def init_mesh(
         model=model,
         patience=patience,
         on_lost=on_lost,
+        quorum=quorum,
         insecure=insecure,
     )
     make_folder(root)

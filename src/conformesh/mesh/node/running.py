@@ -17,7 +17,7 @@ from conformesh.mesh.link import drive, opened
 from conformesh.methods import get_method, make_options
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal, Journal
-from conformesh.peer.settings import PeerError, Settings
+from conformesh.peer.settings import PeerError
 from conformesh.promises import exact_alpha
 from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Message
@@ -44,7 +44,7 @@ def make_device(
         config.agreement(),
         make,
         journal,
-        Settings(retry=config.retry, patience=config.patience, on_lost=config.on_lost),
+        config.settings,
         scores=hashlib.sha256(np.sort(scores).tobytes()).hexdigest()[:16],
         log=log,
     )

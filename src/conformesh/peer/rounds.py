@@ -1,0 +1,253 @@
+"""The rounds of a run at one device: say, hear everybody, answer the protocol, go on; and the memory to do it again.
+
+`Device` adds who is in the run and how it begins and ends. A device that misses something repeats its own frame with
+WANT, and who hears WANT repeats what is missing. Nobody is ever more than one round ahead of a neighbour, so two frames
+of one's own are memory enough. What was heard is in the journal before anything that follows from it is said, and a
+protocol is deterministic given the answers: a device that starts again replays its journal.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.peer import frames
+from conformesh.peer.combine import answer, question_of, said
+from conformesh.peer.frames import DATA, SILENT, WANT, Frame, FrameError
+from conformesh.peer.journal import Journal
+from conformesh.peer.memory import Heading, pack_round, unpack_round
+from conformesh.peer.settings import Counts, Settings
+from conformesh.protocols.ledger import Ledger
+from conformesh.protocols.messages import Each, Message
+
+Array = NDArray[Any]
+Make = Callable[[Network, int], Generator[Message, Any, Any]]
+Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
+EVERYBODY = -1  # in the outbox: to all neighbours alike
+
+
+class Rounds(ABC):
+    """What a device does between two roll calls; the parameters are those of `Device`."""
+
+    def __init__(
+        self,
+        row: int,
+        network: Network,
+        make: Make,
+        journal: Journal,
+        settings: Settings,
+        scores: str,
+        log: Callable[[str], None],
+    ) -> None:
+        self.row, self.full, self.make, self.journal = row, network, make, journal
+        self.settings, self.scores, self.log = settings, scores, log
+        self.counts = Counts()
+        self.ledger = Ledger(1)
+        self.phase: Phase = "greeting"
+        self.result: Any = None
+        self.number = 1
+        self.lost: frozenset[int] = frozenset()
+        self.now = 0.0
+        self._linked = [int(j) for j in network.neighbours(row)]
+        self._links = frozenset(self._linked)
+        self._out: list[tuple[int, bytes]] = []
+
+    def _clear_rounds(self, run: int) -> None:
+        """Forget all of an earlier run; `run` is the digest that names this one."""
+        self.phase, self.round, self.run = "greeting", 0, run
+        self._everyone = frozenset(range(self.full.devices)) - self.lost
+        self._talking = [j for j in self._linked if j not in self.lost]
+        self._place = {k: at for at, k in enumerate(sorted(self._everyone))}  # rows in the network of the survivors
+        self._done: frozenset[int] = frozenset()
+        self._protocol: Generator[Message, Any, Any] | None = None
+        self._message: Message | None = None
+        self._mine: dict[int, Frame] = {}
+        self._heard: dict[int, Array | None] = {}
+        self._bodies: dict[int, tuple[int, bytes]] = {}
+        self._early: dict[int, Frame] = {}
+        self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
+        self._since = self._next = self.now  # since when this device waits for the others, and when it acts again
+
+    # --- what a device adds -------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _hello(self, flags: int = 0) -> Frame:
+        """Return what greets a neighbour."""
+
+    @abstractmethod
+    def _same_run(self, frame: Frame) -> None:
+        """Refuse a frame of another run."""
+
+    @abstractmethod
+    def _call_done(self) -> None:
+        """Say that this device has its result."""
+
+    @abstractmethod
+    def _start_over(self) -> None:
+        """Ask for a new run: this one cannot be finished."""
+
+    # --- rounds -------------------------------------------------------------------------------------------------------
+
+    def _open_protocol(self) -> None:
+        network, row = self._network()
+        self.phase = "running"
+        self._protocol = self.make(network, row)
+        self.ledger = Ledger(1)
+        self.log(f"run {self.number}: {network.devices} devices")
+        self._advance(None)
+
+    def _advance(self, given: Any) -> None:
+        """Hand the answer to the protocol and note what it says next, or its result."""
+        assert self._protocol is not None
+        try:
+            message = self._protocol.send(given)
+        except StopIteration as end:
+            self.journal.sync()  # a device says once for each number of a run that it is done, also after a power cut
+            self.result, self._message, self.phase = end.value, None, "finishing"
+            self._done = frozenset({self.row})
+            return
+        self.round += 1
+        self._message = message
+        value, row, question = said(message), message.values[0], question_of(message)
+        self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
+        self._length = len(self._head) + row.nbytes
+        if value is None:
+            flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
+        else:
+            flags, body = 0, self._head + value.astype(self._wire, copy=False).tobytes()
+        self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
+        self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
+        self._mine.pop(self.round - 2, None)
+        self._heard, self._bodies = {}, {}
+
+    def _speak(self) -> None:
+        """Say what this round is about, and use what came early."""
+        self._since, self._next = self.now, self.now + self.settings.retry
+        if self.phase == "finishing":
+            self._call_done()
+            return
+        self._send_all(self._mine[self.round])
+        if self._early:
+            early, self._early = self._early, {}
+            for frame in early.values():
+                try:
+                    self._hear(frame)
+                except FrameError as problem:
+                    self._refuse(frame.sender, problem)
+
+    def _on_data(self, frame: Frame) -> None:
+        self._same_run(frame)
+        if self.phase == "greeting":  # it knows that all agree, and we do not yet
+            self._send(frame.sender, self._hello(WANT))
+            self._early[frame.sender] = frame
+            return
+        if frame.flags & WANT:
+            self._help(frame)
+        if self.phase != "running" or frame.round < self.round:
+            return  # heard before: a repetition
+        if frame.round == self.round:
+            self._hear(frame)
+        elif frame.round == self.round + 1:
+            self._early[frame.sender] = frame
+        else:
+            self._start_over()
+
+    def _help(self, frame: Frame) -> None:
+        """Repeat what a neighbour misses, or what we say now: then it knows where we are, and that we are alive."""
+        mine = self._mine.get(frame.round) or self._mine.get(self.round)
+        if mine is None:  # still greeting
+            mine = self._hello(WANT)
+        self.counts.resent += 1
+        self._send(frame.sender, mine)
+
+    def _hear(self, frame: Frame) -> None:
+        """Take what a neighbour says in this round, and answer the protocol when all have spoken."""
+        if self.phase != "running" or frame.round != self.round or frame.sender in self._heard:
+            return
+        self._heard[frame.sender] = self._value(frame)
+        self._bodies[frame.sender] = (frame.flags & SILENT, frame.body)
+        if len(self._heard) < len(self._talking):
+            return
+        self._remember()
+        self._answer()
+        self._speak()
+
+    def _value(self, frame: Frame) -> Array | None:
+        """Return the numbers in a frame, which must be of the kind that this device sends in this round."""
+        assert self._message is not None
+        mine, body = self._message.values, frame.body
+        if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
+            return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(mine.shape[1:])
+        question, values = frames.unpack_array(body)  # slower, and knows what is wrong
+        expected = question_of(self._message)
+        if question != expected:
+            raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
+        if frame.silent and isinstance(self._message, Each):
+            return None
+        if frame.silent:
+            raise FrameError("a silent frame where everybody speaks")
+        raise FrameError(
+            f"a frame holds {values.dtype} of shape {values.shape}, this device {mine.dtype} of {mine.shape[1:]}"
+        )
+
+    def _answer(self) -> None:
+        assert self._message is not None
+        heard = {self._place[j]: values for j, values in self._heard.items()}
+        self._advance(answer(self._message, self._place[self.row], heard))
+
+    # --- memory -------------------------------------------------------------------------------------------------------
+
+    def _heading(self) -> Heading:
+        return Heading(self.number, self.lost, self.run, self.scores)
+
+    def _remember(self) -> None:
+        self.journal.append(pack_round(self._bodies))
+
+    def _replay(self, records: list[bytes]) -> None:
+        """Hear again what the journal holds, round by round."""
+        self._open_protocol()
+        for record in records:
+            for j, flags, body in unpack_round(record):
+                self._heard[j] = self._value(Frame(DATA, self.run, j, self.round, flags, body))
+            self._answer()
+        self.log(f"run {self.number}: back at round {self.round} after {len(records)} from the journal")
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    def _refuse(self, sender: int, problem: FrameError) -> None:
+        self.counts.refuse(str(problem))
+        self.log(f"refused from row {sender}: {problem}")
+
+    def _send(self, to: int, frame: Frame) -> None:
+        data = frames.encode(frame)
+        self.counts.sent += 1
+        self.counts.sent_bytes += len(data)
+        self._out.append((to, data))
+
+    def _send_all(self, frame: Frame) -> None:
+        """Send to every neighbour in the run; in one piece where that is every neighbour there is."""
+        if len(self._talking) < len(self._linked):
+            for j in self._talking:
+                self._send(j, frame)
+            return
+        data = frames.encode(frame)
+        self.counts.sent += len(self._talking)
+        self.counts.sent_bytes += len(self._talking) * len(data)
+        self._out.append((EVERYBODY, data))
+
+    def _name(self, row: int) -> str:
+        return self.full.ids[row]
+
+    def _network(self) -> tuple[Network, int]:
+        """Return the map of the devices in the run, and this device's row in it."""
+        if not self.lost:
+            return self.full, self.row
+        ids = self.full.ids
+        kept = sorted(self._everyone)
+        pairs = [(ids[k], ids[j]) for k in kept for j in self.full.neighbours(k).tolist() if k < j and j in self._place]
+        return Network.from_pairs([ids[k] for k in kept], pairs), self._place[self.row]

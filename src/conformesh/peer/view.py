@@ -1,0 +1,55 @@
+"""Who is in a run: its number, and who was left out. One number has at most one result, whatever the network does.
+
+A result of the view (n, L) counts at a device once every device outside L has said, in that view, that it is done.
+
+1. More than half of the roster is outside L (`Settings.needed`, the same at all devices by agreement), so two views of
+   one number share a device.
+2. A device's number never falls, and within a number its L only grows (`View.joined`). Once it has said that it is done
+   it leaves the view for a greater number only (`Device._move`); a restart does not make it forget, because the journal
+   is on the disk before it speaks, and a journal that has ended leads to a greater number.
+
+So if (n, L) and (n, L') both had a result, the shared device would have been done in both, and L = L'. Devices of one
+view run one protocol on the same answers: they agree on one result. Parts that do not hear each other cannot both go
+on, and a device that missed the end of run n can only join a run with another number. Results of different runs are
+told apart by their numbers, and each names its devices. A device that lost its journal, or was given an old one, may
+be done twice in a number; a quorum of q of K devices bears 2q - K - 1 of these.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from conformesh.graph.network import Network
+
+
+class View(NamedTuple):
+    """A run as one device sees it: its number, and the rows that were left out."""
+
+    number: int
+    lost: frozenset[int] = frozenset()
+
+    def joined(self, other: View) -> View:
+        """Return the view that two devices agree on: the later run, or the same one without who either has lost.
+
+        >>> View(2, frozenset({1})).joined(View(2, frozenset({0}))).lost == {0, 1}
+        True
+        >>> View(2, frozenset({1})).joined(View(3))
+        View(number=3, lost=frozenset())
+        """
+        if self.number != other.number:
+            return max(self, other, key=lambda view: view.number)
+        return View(self.number, self.lost | other.lost)
+
+
+def part_of(network: Network, row: int, lost: frozenset[int]) -> frozenset[int]:
+    """Return the rows that a device reaches without those that were lost, itself among them.
+
+    >>> sorted(part_of(Network.chain(5), 0, frozenset({3})))
+    [0, 1, 2]
+    """
+    reached, edge = {row}, [row]
+    while edge:
+        new = {j for j in network.neighbours(edge.pop()).tolist() if j not in lost} - reached
+        reached |= new
+        edge += new
+    return frozenset(reached)
