@@ -7,7 +7,7 @@ import pytest
 from conformesh import Network
 from conformesh.mesh.node.feeding import EVERY, LATELY, Feed
 from conformesh.mesh.node.state import NodeState
-from conformesh.peer.device import Counts
+from conformesh.peer.settings import Counts
 
 NAMES = ("device-00", "device-01", "device-02")
 

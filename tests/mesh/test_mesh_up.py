@@ -166,7 +166,8 @@ def node():
     log.setLevel(state[1])
 
 
-def test_alone_a_device_fails_in_plain_words_or_goes_on(node):
+def test_alone_a_device_fails_in_plain_words(node):
+    """Also where it may go on without others: one of two is no quorum, or each of them would have its own threshold."""
     with short_folder() as root:
         folders, _ = make_mesh(root / "m", Network.chain(2), scores=drawn_scores(2, low=20), insecure=True)
         words = (folders[0], "--once", "--json", "--patience", "0.3")
@@ -176,9 +177,12 @@ def test_alone_a_device_fails_in_plain_words_or_goes_on(node):
         assert result.stderr.splitlines()[-1].startswith(wanted)
         assert "unexpected" not in result.stderr
         result = node(*words, "--on-lost", "continue", "--log", "progress")
-        assert result.exit_code == 0
-        assert json.loads(result.stdout)["roster"] == ["device-00"]
-        said = [json.loads(line) for line in result.stderr.splitlines()]
+        assert (result.exit_code, result.stdout) == (1, "")
+        *lines, last = result.stderr.splitlines()
+        assert last.startswith(
+            "error: device-01 has not said hello within 0.3 s; without {device-01} 1 of 2 devices is"
+        )
+        said = [json.loads(line) for line in lines]
         progress = [one for one in said if one["message"] == "progress"]
         assert (progress[0]["phase"], progress[0]["heard"], progress[0]["expected"]) == ("greeting", 0, 1)
-        assert progress[-1]["phase"] == "finished"
+        assert progress[-1]["phase"] == "failed"

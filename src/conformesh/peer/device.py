@@ -499,9 +499,7 @@ class Device(Rounds):
     def _take(self, frame: Frame) -> None:
         if self.phase == "failed":
             if frame.wants:  # an answer never asks for an answer, or two devices would answer each other for ever
-                asked = _short_digest(frame.body) if frame.kind == HELLO else frame.run
-                # A fault of its own stands in whichever run the neighbour is; other news is of this run only.
-                self._explain(frame.sender, asked if self._own_fault else self.run)
+                self._explain(frame.sender, self._run_of(frame))
             return
         if frame.sender in self.lost and frame.kind != HELLO:
             if frame.kind == FAILED:
@@ -509,6 +507,12 @@ class Device(Rounds):
             self._send(frame.sender, self._hello())
             raise FrameError("a frame of a device that was left out")
         self._on[frame.kind](frame)
+
+    def _run_of(self, frame: Frame) -> int:
+        """Return in which run a device that has failed answers: news must not end a later attempt of the others."""
+        if frame.kind == HELLO and (self._own_fault or Hello.of(frame.body, self.full.devices).run == self.number):
+            return _short_digest(frame.body)  # it may leave out others than this device does
+        return frame.run if self._own_fault else self.run
 
     def _same_run(self, frame: Frame) -> None:
         if frame.run != self.run:

@@ -19,6 +19,7 @@ from conformesh.graph.network import Network
 from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.journal import MemoryJournal
 
+AGAIN = 0.5  # seconds between the end of a device that failed and its next start
 Start = Callable[[int, MemoryJournal], Device]
 
 
@@ -77,7 +78,8 @@ def play(
 ) -> Played:
     """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
 
-    With `stay` devices that are done stay up until then, as in a node that serves. `check` sees the devices that are up
+    With `stay` devices that are done stay up until then, and those that failed start again, as in a node that serves.
+    `check` sees the devices that are up
     after every event, and raises if what it sees must not be.
     """
     return _World(network, start, faults, rng, stay).run(limit, check)
@@ -130,6 +132,11 @@ class _World:
         device.start(now)
         self._flush(k, now)
 
+    def _try_again(self, k: int, failed: Device, now: float) -> None:
+        """Start a device again that has failed and is over, unless it has crashed in the meantime."""
+        if self.devices[k] is failed:
+            self._boot(k, now)
+
     def _crash(self, pause: Pause) -> None:
         k = pause.device
         self.last[k], self.devices[k] = self.devices[k], None
@@ -176,7 +183,9 @@ class _World:
         for to, data in device.outbox():
             for j in self.network.neighbours(k).tolist() if to == EVERYBODY else (to,):
                 self._wire(k, j, data, now)
-        if self.stay or not device.over:
+        if self.stay and device.phase == "failed" and device.over:
+            self._at(now + AGAIN, lambda then: self._try_again(k, device, then))
+        elif self.stay or not device.over:
             self.ticking[k] += 1
             ticket = self.ticking[k]
             self._at(max(device.wake, now + 1e-6), lambda then: self._tick(k, ticket, then))
@@ -213,6 +222,33 @@ def drawn_faults(network: Network, rng: np.random.Generator, *, crashes: bool = 
         cuts=cuts,
         pauses=tuple(pauses),
         late={k: float(rng.uniform(0, 3.0)) for k in _some(rng, K, 2)},
+    )
+
+
+def drawn_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> Faults:
+    """Draw a schedule in which the network falls into parts, some for longer than anybody's patience or for ever.
+
+    Half of the cuts come so early that they meet the first run, some of them in its last rounds. With `heal` all is
+    well again, and everybody up, after 8 times the patience.
+    """
+    K = network.devices
+    cuts = []
+    for _ in range(int(rng.integers(1, 4))):
+        start = float(rng.uniform(0, 0.15)) if rng.random() < 0.5 else float(rng.uniform(0, 4 * patience))
+        lasts = float(rng.uniform(0.5, 4)) * patience if heal or rng.random() < 0.6 else np.inf
+        cuts.append(Cut(start, start + lasts, frozenset(np.flatnonzero(rng.random(K) < 0.5).tolist())))
+    pauses = []
+    for k in _some(rng, K, 2):
+        start = float(rng.uniform(0, 3 * patience))
+        pauses.append(Pause(k, start, start + float(rng.uniform(0.1, 3)) * patience, bool(rng.random() < 0.6), 40))
+    return Faults(
+        loss=float(rng.choice([0.0, 0.1])),
+        duplication=float(rng.choice([0.0, 0.3])),
+        delay=(0.0005, float(rng.choice([0.005, 0.05]))),
+        cuts=tuple(cuts),
+        pauses=tuple(pauses),
+        late={k: float(rng.uniform(0, 2 * patience)) for k in _some(rng, K, 1)},
+        requests=tuple((int(rng.integers(K)), float(rng.uniform(0, 6 * patience))) for _ in range(rng.integers(4))),
     )
 
 
