@@ -14,3 +14,9 @@ def way(request):
         patch.setattr(compiling, "_loaded", {})
         patch.setattr(compiling, "LOADING", math.inf if request.param == "numpy" else -1.0)
         yield request.param
+
+
+def assert_same_bits(one, other):
+    assert one.dtype == other.dtype
+    assert one.shape == other.shape
+    assert one.tobytes() == other.tobytes()

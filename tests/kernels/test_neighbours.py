@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 from conformesh import Network
 from conformesh.kernels import threads
 from conformesh.kernels.neighbours import max_over_neighbours, min_over_neighbours, sum_over_neighbours
+from tests.kernels.conftest import assert_same_bits
 from tests.strategies import networks
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -40,12 +41,6 @@ def slow_extreme(network, x, better):
         for j in network.neighbours(k):
             out[k] = np.where(better(wide[j], out[k]) | np.isnan(wide[j]), wide[j], out[k])
     return out
-
-
-def assert_same_bits(one, other):
-    assert one.dtype == other.dtype
-    assert one.shape == other.shape
-    assert one.tobytes() == other.tobytes()
 
 
 @st.composite

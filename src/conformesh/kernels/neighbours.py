@@ -4,14 +4,16 @@ Every row is combined in the order of its neighbours in `indices` and on its own
 number of threads nor on the engine. Messages arrive in the type that travelled (float16, float32, int8, ...) and are
 combined in float64 or int64.
 
-Where no compiled loop is worth loading (`compiling`), short messages are combined edge by edge in one pass and long
-ones row by row, in the same order. Large exchanges are cut into blocks of rows (`threads`).
+Where no compiled loop is worth loading (`compiling`), all rows take their first neighbour, then all their second, and
+so on; single numbers are added edge by edge and large tables row by row. The order within a row is the same. Large
+exchanges are cut into blocks of rows (`threads`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from itertools import pairwise
 from typing import Any
@@ -27,7 +29,8 @@ Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 
 Loop = Callable[..., None]
-LONG = 32  # numbers a message from which rows are combined one by one
+LONG = 128  # numbers a message from which a table larger than the cache is combined row by row
+CACHED = 65_536  # numbers of a table that stays in a core's cache
 
 
 def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
@@ -35,10 +38,15 @@ def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
     loops = _compiled(indptr, out)
     if loops is not None:
         _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
-    elif x.shape[1] >= LONG:
+    elif x.shape[1] == 1:
+        _sum_edges(indptr, x[indices, 0], out)
+    elif _is_long(x):
         _by_rows(_sum_rows, indptr, indices, x, out=out)
     else:
-        _sum_edges(indptr, x[indices], out)
+        out[:] = 0
+        with _sorted_by_degree(indptr, out) as (total, positions):
+            for edges in positions:
+                total[: len(edges)] += x[indices[edges]]
 
 
 def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
@@ -46,10 +54,15 @@ def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Ar
     loops = _compiled(indptr, out)
     if loops is not None:
         _by_rows(loops.weighted_sum, indptr, indices, weights, x, out=out)
-    elif x.shape[1] >= LONG:
+    elif x.shape[1] == 1:
+        _sum_edges(indptr, weights * x[indices, 0], out)
+    elif _is_long(x):
         _by_rows(_sum_rows_weighted, indptr, indices, weights, x, out=out)
     else:
-        _sum_edges(indptr, weights[:, None] * x[indices], out)
+        out[:] = 0
+        with _sorted_by_degree(indptr, out) as (total, positions):
+            for edges in positions:
+                total[: len(edges)] += weights[edges, None] * x[indices[edges]]
 
 
 def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
@@ -67,18 +80,17 @@ def _extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool)
     loops = _compiled(indptr, out)
     if loops is not None:
         _by_rows(loops.raise_to_max if upward else loops.lower_to_min, indptr, indices, x, out=out)
-    elif equal_is_same(x):  # which of equals is taken leaves no trace
-        best = np.maximum if upward else np.minimum
-        if x.shape[1] >= LONG:
-            _by_rows(partial(_best_rows, best), indptr, indices, x, out=out)
-        elif len(heard := np.flatnonzero(np.diff(indptr.view(np.int64)))):
-            found = best.reduceat(x[indices], indptr.view(np.int64)[heard], axis=0)
-            out[heard] = best(out[heard], found)
+        return
+    best: Callable[..., Any] = np.maximum if upward else np.minimum
+    if not equal_is_same(x):
+        best = partial(_take_better, np.greater if upward else np.less)
+    if _is_long(x):
+        _by_rows(partial(_best_rows, best), indptr, indices, x, out=out)
     else:
-        better = np.greater if upward else np.less
-        for rows, edges in _by_position(indptr):
-            said, mine = x[indices[edges]], out[rows]
-            out[rows] = np.where(better(said, mine) | np.isnan(said), said, mine)
+        with _sorted_by_degree(indptr, out) as (found, positions):
+            for edges in positions:
+                mine = found[: len(edges)]
+                best(x[indices[edges]], mine, out=mine)
 
 
 def equal_is_same(values: Array) -> bool:
@@ -89,6 +101,11 @@ def equal_is_same(values: Array) -> bool:
         return False
     signs = np.signbit(values[values == 0])
     return bool(signs.all() or not signs.any())
+
+
+def _take_better(better: Callable[..., Any], said: Array, mine: Array, out: Array) -> None:
+    """Take what was said where it is better or NaN: of equals with different bits the first stays."""
+    np.copyto(out, said, where=better(said, mine) | np.isnan(said))
 
 
 def _compiled(indptr: Offsets, out: Array) -> Any:
@@ -116,27 +133,25 @@ def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArra
     return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
 
 
+def _is_long(x: Array) -> bool:
+    return x.shape[1] >= LONG and x.size > CACHED
+
+
 def _sum_edges(indptr: Offsets, said: Array, out: Array) -> None:
-    """Add up what was said along every edge, (edges, columns)."""
-    rows, columns = out.shape
-    if not out.size:
-        return
-    ends = indptr.view(np.int64) - int(indptr[0])
+    """Add up the one number that was said along every edge."""
+    ends = indptr.view(np.int64)
     if out.dtype == np.int64:  # integers wrap around in any order
-        total = np.zeros((len(said) + 1, columns), np.int64)
-        np.cumsum(said, axis=0, out=total[1:])
-        np.subtract(total[ends[1:]], total[ends[:-1]], out=out)
-        return
-    bins = np.repeat(np.arange(0, rows * columns, columns), np.diff(ends))
-    if columns > 1:
-        bins = (bins[:, None] + np.arange(columns)).ravel()
-    out[:] = np.bincount(bins, said.ravel(), rows * columns).reshape(rows, columns)  # in order, one by one, from +0
+        total = np.zeros(len(said) + 1, np.int64)
+        np.cumsum(said, out=total[1:])
+        np.subtract(total[ends[1:]], total[ends[:-1]], out=out[:, 0])
+    else:
+        rows = np.repeat(np.arange(len(out)), np.diff(ends))
+        out[:, 0] = np.bincount(rows, said, len(out))  # edge after edge, from +0
 
 
 def _sum_rows(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
     zero = x.dtype.type(0)
-    ends = indptr.tolist()
-    for k, (start, stop) in enumerate(pairwise(ends)):  # along the first axis NumPy adds row after row
+    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):  # along the first axis NumPy adds row after row
         np.add.reduce(x[indices[start:stop]], axis=0, out=out[k], initial=zero)
 
 
@@ -146,18 +161,28 @@ def _sum_rows_weighted(indptr: Offsets, indices: Rows, weights: Array, x: Array,
         np.add.reduce(said, axis=0, out=out[k], initial=0.0)
 
 
-def _best_rows(best: np.ufunc, indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):
-        if start < stop:
-            best(out[k], best.reduce(x[indices[start:stop]], axis=0), out=out[k])
+def _best_rows(best: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+    for mine, (start, stop) in zip(out, pairwise(indptr.tolist()), strict=True):
+        for j in indices[start:stop].tolist():
+            best(x[j], mine, out=mine)
 
 
-def _by_position(indptr: Offsets) -> Iterator[tuple[Offsets, Offsets]]:
-    """Yield, for the first, second, ... neighbour, the rows that have one and the edge that leads to it."""
+@contextmanager
+def _sorted_by_degree(indptr: Offsets, out: Array) -> Iterator[tuple[Array, Iterator[Offsets]]]:
+    """Give `out` with the rows of many neighbours first, and the edges to all first neighbours, all second, ...
+
+    So the rows that have a p-th neighbour are always the first ones; at the end they return to their places.
+    """
     starts, degree = indptr.view(np.int64)[:-1], np.diff(indptr.view(np.int64))
-    for position in range(int(degree.max(initial=0))):
-        rows = np.flatnonzero(degree > position)
-        yield rows, starts[rows] + position
+    most, least = int(degree.max(initial=0)), int(degree.min(initial=0))
+    order = None if most == least else np.argsort(-degree, kind="stable")
+    if order is not None:
+        starts, degree = starts[order], degree[order]
+    counts = np.searchsorted(-degree, -np.arange(most)).tolist()
+    table = out if order is None else out[order]
+    yield table, (starts[:count] + position for position, count in enumerate(counts))
+    if order is not None:
+        out[order] = table
 
 
 def sum_over_neighbours(

@@ -13,7 +13,7 @@ from conformesh.kernels.threads import in_blocks
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-FEW = 8  # segments that are searched one by one
+FEW = 32  # segments that are searched one by one
 
 
 def sort_segments(values: Floats, offsets: Ints) -> None:
@@ -49,6 +49,7 @@ def count_at_most(values: Floats, offsets: Ints, thresholds: Floats, trials: int
 def count_problems(values: Floats, offsets: Ints, trials: int, trial_of: Ints, thresholds: Floats) -> Ints:
     """Count, per device, the values of trial ``trial_of[p]`` up to ``thresholds[p, m]``: (devices, M, problems).
 
+    No value is at or below NaN, which stands for less than -inf where a bracket begins below all floats.
     Counts are int32 where no device can have more than that many: a million devices and 64 thresholds take 256 MB.
     """
     devices, (problems, m_count) = (len(offsets) - 1) // trials, thresholds.shape
@@ -73,6 +74,11 @@ def _counts(values: Floats, starts: Ints, stops: Ints, thresholds: Floats) -> In
     By the quicker of two ways: every value looks up its place among the thresholds, or all searches halve at once.
     """
     segments, m_count = len(starts), len(thresholds)
+    nowhere = np.isnan(thresholds)
+    if nowhere.any():
+        out = _counts(values, starts, stops, np.where(nowhere, -np.inf, thresholds))
+        out[:, nowhere] = 0
+        return out
     if segments <= FEW:
         parts = [values[a:b].searchsorted(thresholds, "right") for a, b in zip(starts, stops, strict=True)]
         return np.array(parts, dtype=np.int64).reshape(segments, m_count)
@@ -80,14 +86,16 @@ def _counts(values: Floats, starts: Ints, stops: Ints, thresholds: Floats) -> In
     steps = int(sizes.max()).bit_length()
     held = int(sizes.sum())
     if held * (2 + math.log2(m_count + 1)) < 4 * segments * m_count * steps:
-        order = np.argsort(thresholds, kind="stable")
+        if (thresholds[1:] < thresholds[:-1]).any():
+            order = np.argsort(thresholds, kind="stable")
+            out = np.empty((segments, m_count), np.int64)
+            out[:, order] = _counts(values, starts, stops, thresholds[order])
+            return out
         among = _taken(values, starts, sizes) if held < len(values) else values
-        bins = thresholds[order].searchsorted(among)  # the first threshold that is at or above the value
+        bins = thresholds.searchsorted(among)  # the first threshold that is at or above the value
         bins += np.repeat(np.arange(0, segments * (m_count + 1), m_count + 1), sizes)
         table = np.bincount(bins, minlength=segments * (m_count + 1)).reshape(segments, m_count + 1)
-        out = np.empty((segments, m_count), np.int64)
-        out[:, order] = np.cumsum(table[:, :-1], axis=1)
-        return out
+        return np.cumsum(table[:, :-1], axis=1)
     low = np.repeat(starts[:, None], m_count, axis=1)
     high = np.repeat(stops[:, None], m_count, axis=1)
     last = max(len(values) - 1, 0)

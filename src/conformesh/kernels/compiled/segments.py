@@ -51,7 +51,7 @@ def count_problems(values: Any, offsets: Any, trials: int, trial_of: Any, thresh
             walk = stop - start < 4 * m_count
             for m in range(m_count):
                 x = thresholds[p, m]
-                if m and x < thresholds[p, m - 1]:
+                if m and not x >= thresholds[p, m - 1]:  # falls, or one of them is NaN
                     here = start
                 if walk:
                     while here < stop and values[here] <= x:
