@@ -9,6 +9,8 @@ from conformesh import Calibration, Network, TooFewScores, calibrate, scores
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 
+HELD = [np.random.default_rng(k).random(40) for k in range(5)]
+
 
 @pytest.fixture
 def classified():
@@ -182,3 +184,40 @@ def test_numbers_of_numpy_are_options_like_any_other():
     given = {"rounds": np.int64(5), "bins": np.int32(16), "range": np.array([0, 40])}
     other = calibrate(held, network, method="h-dcp", **given)
     assert {**other.to_dict(), "seconds": 0} == {**plain.to_dict(), "seconds": 0}
+
+
+@pytest.mark.parametrize("sign", [1, -1, 0])
+@pytest.mark.parametrize("size", [1e306, 1.7e308])
+def test_no_threshold_is_nan(method, size, sign):
+    """Finite scores near the ends of float64: a number, +inf, or an error in words; never NaN."""
+    rng = np.random.default_rng(0)
+    held = [size * rng.random(30) * (sign or rng.choice([-1, 1])) for _ in range(6)]
+    try:
+        result = calibrate(held, Network.cycle(6), 0.1, method)
+    except OverflowError as error:
+        assert method in ("q-dcp", "average")
+        assert "divide all scores by one number" in str(error)  # noqa: PT017
+        return
+    assert not np.isnan(result.thresholds).any()
+    assert result.thresholds.min() > -np.inf
+    assert result.estimate is None or np.isfinite(result.estimate)
+
+
+def test_whatever_a_method_returns_nan_is_refused(monkeypatch):
+    from dataclasses import replace
+
+    from conformesh import METHODS
+    from conformesh.calibrating import calibrate_batch
+    from conformesh.protocols.baselines import fcp
+    from conformesh.samples import Samples
+
+    def broken(site, samples, alphas, options):
+        outcome = yield from fcp(site, samples, alphas, options)
+        outcome.thresholds[1] = np.nan
+        return outcome
+
+    monkeypatch.setitem(METHODS, "fcp", replace(METHODS["fcp"], protocol=broken))
+    with pytest.raises(OverflowError, match="'fcp' ended without a number"):
+        calibrate(HELD, Network.cycle(5), 0.1, "fcp")
+    with pytest.raises(OverflowError, match="'fcp' ended without a number"):
+        calibrate_batch(Samples.of(HELD), Network.cycle(5), (0.1,), "fcp")

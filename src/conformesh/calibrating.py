@@ -20,7 +20,7 @@ from conformesh.methods import get_method, make_options
 from conformesh.names import natural_order
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.protocols.site import Outcome, Site, in_rows
-from conformesh.result.calibration import Calibration
+from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
@@ -263,6 +263,7 @@ def calibrate_batch(
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
         part, cost = host.run(entry.protocol(site, mine, levels, chosen), runs)
         outcome = Outcome.joined(host.blocks, host.share(part))
+    refuse_nan(outcome.thresholds, method)
     named = {name: getattr(chosen, name) for name in entry.option_names()}
     return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()}, site.sizes)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Samples, TooFewScores, calibrate
+from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate
 from conformesh.calibrating import counted_ranks
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
 from tests.reference import expected_coverage_exactly, pooled_threshold
@@ -15,6 +15,7 @@ from tests.strategies import alphas, device_scores, exact_rank, networks
 def run(scores, network, alpha, method, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TooFewScores)
+        warnings.simplefilter("ignore", CalibrationNote)
         return calibrate(scores, network, alpha, method, **options)
 
 

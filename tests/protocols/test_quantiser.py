@@ -1,9 +1,9 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples
+from conformesh import CalibrationNote, Network, Samples, calibrate
 from conformesh.engines import Simulator
-from conformesh.protocols.quantiser import agree_on_edges, check_quantiser
+from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
@@ -59,3 +59,64 @@ def test_one_value_and_nothing_at_all():
 def test_nonsense_is_refused(bins, range_):
     with pytest.raises(ValueError, match="must be"):
         check_quantiser(bins, range_)
+
+
+UNIFORM = [*np.random.default_rng(0).random((20, 50))]  # 1000 scores; alpha 0.1 requires rank 918
+OUTLIER = [np.append(UNIFORM[0], 1e6), *UNIFORM[1:]]
+
+
+@pytest.mark.parametrize("method", ["h-dcp", "wfcp"])
+@pytest.mark.parametrize(
+    ("held", "options", "words"),
+    [
+        (UNIFORM, {"range": (0.0, 0.5)}, "fewer than the required 918 scores lie at or below 0.5, .* widen the range"),
+        (UNIFORM, {"range": (0.99, 2.0)}, "990 scores lie in the first of 1,000 bins, whose upper end 0.99101 is"),
+        (
+            UNIFORM,
+            {"range": (-1e6, 1e6)},
+            "1,000 scores lie in one of 1,000 bins, .* 1,000 scores are covered where 918",
+        ),
+        (UNIFORM, {"bins": 5}, "in one of 5 bins.*or more bins, or use e-dcp"),
+        (OUTLIER, {}, "1,000 scores lie in the first of 1,000 bins, .* give a range LO HI"),
+    ],
+)
+def test_a_histogram_that_cannot_tell_scores_apart_says_so(method, held, options, words):
+    with pytest.warns(CalibrationNote, match=f"{method}: .*{words}"):
+        result = calibrate(held, Network.torus(5, 4), 0.1, method, **options)
+    assert result.certificate.kind == "counted"
+    assert len(result.notes) == 1
+
+
+@pytest.mark.parametrize("method", ["h-dcp", "wfcp"])
+def test_a_histogram_that_can_is_silent(method, recwarn):
+    for held, alpha in ((UNIFORM, 0.1), (UNIFORM, 0.5), ([own * 1e9 for own in UNIFORM], 0.1)):
+        assert calibrate(held, Network.torus(5, 4), alpha, method).notes == ()
+    infinite = [np.append(own, [np.inf] * 10) for own in UNIFORM]  # +inf is the right answer, and e-dcp's
+    assert calibrate(infinite, Network.torus(5, 4), 0.1, method).notes == ()
+    assert not recwarn.list
+
+
+@pytest.mark.parametrize("rounds", [40, 60])
+def test_a_bounded_histogram_says_so_too(rounds):
+    with pytest.warns(CalibrationNote, match="are covered where 918 are required"):
+        result = calibrate(UNIFORM, Network.torus(5, 4), 0.1, "h-dcp", rounds=rounds, rounding=False, range=(-1e6, 1e6))
+    assert result.certificate.kind == "bounded"
+    with pytest.warns(CalibrationNote, match="widen the range"):
+        calibrate(UNIFORM, Network.torus(5, 4), 0.1, "h-dcp", rounds=rounds, rounding=False, range=(0.0, 0.5))
+
+
+def test_the_note_begins_where_a_quarter_of_alpha_is_given_away():
+    """Of alpha (n + K) = 100 points that may be missed, 25 too many are silent and 26 are said; one always is."""
+    edges = np.array([1.0, 2.0, 3.0])
+
+    def said(counts, may_miss=100.0):
+        return crowding("m", edges, np.array(counts), 900, may_miss, False)
+
+    assert said([0, 925, 1000]) is None
+    share, words = said([0, 926, 1000])
+    assert share == 0.26
+    assert "926 scores lie in one of 3 bins, whose upper end 2 is the threshold" in words
+    assert said([0, 901, 1000], may_miss=1.0) is None
+    assert said([0, 902, 1000], may_miss=1.0) is not None
+    assert said([0, 0, 899]) is None
+    assert crowding("m", edges, np.array([0, 0, 899]), 900, 100.0, True)[0] == np.inf

@@ -56,8 +56,19 @@ def anchor(
     mine[empty] = 0.0
     weights = constant_weights(site.network, spectrum)
     mean = yield from agreed_mean(mine, site, weights, averaging_rounds(site, spectrum, averaging), wire)
-    found = mean * (site.devices / np.maximum(holders, 1))[:, None]
-    return wire(found).astype(np.float64)
+    with np.errstate(over="ignore"):
+        found = mean * (site.devices / np.maximum(holders, 1))[:, None]
+    return wire(refuse_overflow(found)).astype(np.float64)
+
+
+def refuse_overflow(mean: Floats) -> Floats:
+    """Refuse an average that left the range of float64, as sums of finite scores near its ends do: never NaN."""
+    if not np.isfinite(mean).all():
+        raise OverflowError(
+            "the average of such large scores does not fit into float64 (beyond 1.8e308 on the way): divide all scores "
+            "by one number, calibrate, and multiply the threshold by it; or use e-dcp, which only compares them"
+        )
+    return mean
 
 
 def local_quantiles(samples: Samples, gamma: Floats, interpolate: bool = True) -> Floats:

@@ -28,7 +28,7 @@ from conformesh.graph.weights import Weights
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser
+from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import mixing_weights
 from conformesh.protocols.wire import Wire
@@ -125,6 +125,7 @@ def _decide(
     thresholds = np.full((len(y), site.trials, len(alphas)), np.inf)
     certificates: list[list[Certificate]] = []
     notes: set[str] = set()
+    crowds: list[tuple[float, str]] = []
     for trial in range(site.trials):
         n = int(site.totals[trial])
         consensus, precision = epsilons[trial]
@@ -148,11 +149,18 @@ def _decide(
             thresholds[found, trial, a] = quantiser.edges[trial, bin_[found]]
             rank_here = None if counts is None else int(counts[0, bin_[0]]) if found[0] else n
             row.append(_certificate(rank, rank_here, consensus + precision, weights))
-            if counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
+            error = 0.0 if counts is not None else n * (consensus + precision)
+            sure = n * y[0, :, trial] - error if counts is None else counts[0]
+            short = options.range is not None and float(sure[-1]) + 2 * error < rank  # whatever the error is
+            crowd = crowding("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * (n + site.devices)), short)
+            if crowd is not None:
+                crowds.append(crowd)
+            elif counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
                 notes.add(_loose(consensus, precision, chosen))
                 if options.bound == "paper" and quantiser.complete[trial]:
                     notes.add(_NOT_LEVEL_M)
         certificates.append(row)
+    notes |= {max(crowds)[1]} if crowds else set()  # the worst of all trials and levels
     return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
 
 

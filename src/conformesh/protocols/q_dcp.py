@@ -28,7 +28,7 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.protocols.aggregate import Total, get_aggregator
-from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles
+from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles, refuse_overflow
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
@@ -132,6 +132,7 @@ def _estimate(
     s = yield from admm(site, samples, gamma, s0, start, knobs, options.rounds, wire)
     rounds = averaging_rounds(site, spectrum, options.averaging)
     estimates = yield from agreed_mean(s, site, constant_weights(site.network, spectrum), rounds, wire)
+    refuse_overflow(estimates)
     distance = np.zeros_like(gamma)
     if options.bound == "paper" and not options.certify:
         distance = yield from _oracle(site, samples, gamma, s0[0], start[0], rates, options)
@@ -161,7 +162,7 @@ def _continued(
         curvature = (np.maximum(site.totals, 1) / site.devices)[:, None] * np.maximum(1 - gamma, 1e-3) / w
         knobs = Knobs(curvature / degree, 4 / w, 0.1 * curvature / site.devices)
         s = yield from admm(site, samples, gamma, s0, s0, knobs, rounds_of_a_run(options), wire)
-        s0 = yield from agreed_mean(s, site, weights, rounds, wire)
+        s0 = refuse_overflow((yield from agreed_mean(s, site, weights, rounds, wire)))
     return s0
 
 
@@ -228,7 +229,9 @@ def admm(
     )
     kappa, mu = per_problem(knobs.kappa), per_problem(knobs.mu)
     slope = mu + 2 * half_c * degree
-    fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + mu * s0.reshape(-1)
+    with np.errstate(over="ignore"):
+        pull = refuse_overflow(mu * s0.reshape(-1))
+    fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + pull
     s, duals = start.ravel().copy(), np.zeros(problems)
     centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet

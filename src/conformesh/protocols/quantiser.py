@@ -9,7 +9,9 @@ Message     nothing for a given range; else two numbers per round, for as many r
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -62,3 +64,43 @@ def agree_on_ends(
     mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
     agreed = (yield from largest(mine, site))[0].astype(np.float64)
     return np.stack([-agreed[0], agreed[1]])
+
+
+def crowding(
+    method: str, edges: NDArray[np.float64], counts: NDArray[Any], rank: int, may_miss: float, short: bool
+) -> tuple[float, str] | None:
+    """Return how much of alpha a histogram's threshold gives away, and the words for it; None where that is little.
+
+    The threshold is the upper end of the bin that reaches the rank, so that all scores of that bin are covered. Where
+    these are more than a quarter of alpha (n + K) too many, sets cover as if alpha were less than three quarters of
+    what was asked: worth a note, since another range, or another method, would do better.
+
+    Parameters
+    ----------
+    edges, counts
+        Upper ends of the bins, and how many scores certainly lie at or below them.
+    rank, may_miss
+        The required rank, and alpha (n + K): how many points the promise lets lie above.
+    short
+        Whether a range was given that ends below the rank: then the threshold is +inf, always worth a note.
+    """
+    reached = counts >= rank
+    if not reached.any():
+        words = (
+            f"{method}: fewer than the required {rank:,} scores lie at or below {edges[-1]:.6g}, the end of the given "
+            "range, so that the threshold is +inf and every set full; widen the range, or leave it out to have it "
+            "agreed on"
+        )
+        return (math.inf, words) if short else None
+    bin_ = int(reached.argmax())
+    excess = float(counts[bin_]) - rank
+    if excess <= max(1.0, may_miss / 4) or edges[0] == edges[-1]:  # all scores equal: no bin could tell them apart
+        return None
+    inside = float(counts[bin_]) - (float(counts[bin_ - 1]) if bin_ else 0.0)
+    words = (
+        f"{method}: {inside:,.0f} scores lie in {'the first' if bin_ == 0 else 'one'} of {len(edges):,} bins, whose "
+        f"upper end {edges[bin_]:.6g} is the threshold, so that {counts[bin_]:,.0f} scores are covered where {rank:,} "
+        "are required and sets are larger than needed; give a range LO HI that is narrow around the threshold, or more "
+        "bins, or use e-dcp, which is exact"
+    )
+    return excess / may_miss, words

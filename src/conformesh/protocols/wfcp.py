@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from conformesh.promises import conformal_rank
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.quantiser import agree_on_edges, check_quantiser
+from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
@@ -58,6 +58,7 @@ def wfcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: WF
 
     thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
     certificates = []
+    crowds: list[tuple[float, str]] = []
     for trial in range(site.trials):
         n, row = int(site.totals[trial]), []
         noise = options.noise * stream(options.seed, "channel", trial).standard_normal(options.bins)
@@ -72,12 +73,17 @@ def wfcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: WF
             if rank > n:
                 row.append(too_few(conformal_rank(n, alpha, site.devices), n))
                 continue
-            holds = np.cumsum(heard) - margin > rank - (1 if beta else 0.5)
+            sure = np.cumsum(heard) - margin
+            holds = sure > rank - (1 if beta else 0.5)
             if holds.any():
                 thresholds[:, trial, a] = edges[trial, holds.argmax()]
             row.append(_certificate(n, rank, total[:, trial], holds, options, margin))
+            may_miss, counts = float(alpha * (n + site.devices)), np.floor(sure + 0.5)
+            short = options.range is not None and counts[-1] + 2 * margin < rank  # whatever the noise was
+            crowd = crowding("wfcp", edges[trial], counts, rank, may_miss, short)
+            crowds += [] if crowd is None else [crowd]
         certificates.append(row)
-    return Outcome(thresholds, certificates)
+    return Outcome(thresholds, certificates, notes=(max(crowds)[1],) if crowds else ())
 
 
 def _certificate(

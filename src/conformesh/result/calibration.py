@@ -102,6 +102,7 @@ class Calibration:
         `scores` counts those of all devices that took part.
         """
         thresholds = outcome.thresholds[:, trial, level]
+        refuse_nan(thresholds, method)
         return cls(
             method=method,
             alpha=float(exact_alpha(alpha)),
@@ -311,6 +312,15 @@ def _cost_of(fields: CostFields, devices: int) -> Cost:
     """Rebuild a cost from its means over the devices."""
     numbers, bits = np.full(devices, float(fields.numbers_per_device)), np.full(devices, float(fields.bits_per_device))
     return Cost(fields.rounds, numbers, bits, None if fields.sent is None else _cost_of(fields.sent, devices))
+
+
+def refuse_nan(thresholds: NDArray[np.float64], method: str) -> None:
+    """Refuse a threshold that is no number, whatever brought it about: compared with NaN every set is empty."""
+    if np.isnan(thresholds).any():
+        raise OverflowError(
+            f"method {method!r} ended without a number as its threshold: its arithmetic left the range of float64; "
+            "divide all scores by one number, calibrate, and multiply the threshold by it, or use e-dcp"
+        )
 
 
 def _score_of(raw: Mapping[str, Any], where: str) -> Score:
