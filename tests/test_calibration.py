@@ -191,7 +191,7 @@ def test_numbers_of_numpy_are_options_like_any_other():
 def test_no_threshold_is_nan(method, size, sign):
     """Finite scores near the ends of float64: a number, +inf, or an error in words; never NaN."""
     rng = np.random.default_rng(0)
-    held = [size * rng.random(30) * (sign or rng.choice([-1, 1])) for _ in range(6)]
+    held = [size * rng.random(30) * (sign or rng.choice([-1, 1], 30)) for _ in range(6)]
     try:
         result = calibrate(held, Network.cycle(6), 0.1, method)
     except OverflowError as error:

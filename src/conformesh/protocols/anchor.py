@@ -22,6 +22,7 @@ from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 ANCHORS = ("average", "average-rank", "min")
+LARGEST = 1e300  # of a quantile that is averaged: sums over neighbours, weighted, must stay below 1.8e308
 AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
 
 
@@ -54,19 +55,19 @@ def anchor(
         found = (yield from smallest(wire.outward(mine, -np.inf), site)).astype(np.float64)
         return np.where(np.isfinite(found), found, 0.0)
     mine[empty] = 0.0
+    refuse_overflow(np.where(np.abs(mine) > LARGEST, np.inf, mine))
     weights = constant_weights(site.network, spectrum)
     mean = yield from agreed_mean(mine, site, weights, averaging_rounds(site, spectrum, averaging), wire)
-    with np.errstate(over="ignore"):
-        found = mean * (site.devices / np.maximum(holders, 1))[:, None]
-    return wire(refuse_overflow(found)).astype(np.float64)
+    found = mean * (site.devices / np.maximum(holders, 1))[:, None]
+    return wire(found).astype(np.float64)
 
 
 def refuse_overflow(mean: Floats) -> Floats:
-    """Refuse an average that left the range of float64, as sums of finite scores near its ends do: never NaN."""
+    """Refuse an average that is not finite, or could not be: sums of finite scores near 1.8e308 end in NaN."""
     if not np.isfinite(mean).all():
         raise OverflowError(
-            "the average of such large scores does not fit into float64 (beyond 1.8e308 on the way): divide all scores "
-            "by one number, calibrate, and multiply the threshold by it; or use e-dcp, which only compares them"
+            f"scores beyond {LARGEST:g} cannot be averaged, since their sums leave float64: divide all scores by one "
+            "number, calibrate, and multiply the threshold by it; or use e-dcp, which only compares them"
         )
     return mean
 
@@ -83,8 +84,10 @@ def local_quantiles(samples: Samples, gamma: Floats, interpolate: bool = True) -
     below = np.floor(place).astype(np.int64)
     low = samples.at_rank(below + 1)
     high = samples.at_rank(np.minimum(below + 2, np.maximum(sizes, 1)))
-    with np.errstate(invalid="ignore"):
-        return np.where(low == high, low, low + (high - low) * (place - below))
+    share = place - below
+    with np.errstate(invalid="ignore", over="ignore"):
+        between = np.where(np.isinf(high - low), low * (1 - share) + high * share, low + (high - low) * share)
+        return np.where(low == high, low, between)
 
 
 def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:

@@ -236,22 +236,23 @@ def admm(
     centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
     for _ in range(rounds):
-        admm_step(
-            samples.values,
-            samples.offsets,
-            shape[2],
-            kappa,
-            slope,
-            half_c,
-            degree,
-            fixed,
-            own,
-            neighbours,
-            duals,
-            s,
-            centres,
-            coefficients,
-        )
+        with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done
+            admm_step(
+                samples.values,
+                samples.offsets,
+                shape[2],
+                kappa,
+                slope,
+                half_c,
+                degree,
+                fixed,
+                own,
+                neighbours,
+                duals,
+                s,
+                centres,
+                coefficients,
+            )
         sent = wire(s.reshape(shape))
         own = sent.astype(np.float64).reshape(-1)  # a copy: s changes in place
         neighbours = (yield Sum(sent, brief=True)).reshape(-1)
