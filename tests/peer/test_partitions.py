@@ -22,10 +22,11 @@ NETWORKS = [
 ]
 
 
-def starter(network, kind=Device, quorum=None, renewed=True, **settings):
+def starter(network, kind=Device, renewed=True, rounds=0, **settings):
     """Devices whose result names everybody that is in it, and with which scores: others with every second start."""
     boots = [0] * network.devices
-    chosen = Settings(retry=0.1, patience=PATIENCE, linger=0.4, on_lost="continue", quorum=quorum, **settings)
+    defaults = {"retry": 0.1, "patience": PATIENCE, "linger": 0.4, "on_lost": "continue"}
+    chosen = Settings(**(defaults | settings))
 
     def start(k, journal):
         version = boots[k] // 2 if renewed else 0
@@ -34,7 +35,7 @@ def starter(network, kind=Device, quorum=None, renewed=True, **settings):
         def make(net, row):
             values = np.zeros((1, network.devices), dtype=np.int64)
             values[0, k] = 1 + version
-            for _ in range(net.devices - 1):
+            for _ in range(net.devices - 1 + rounds):
                 values = yield Max(values)
             return tuple(values[0].tolist())
 
@@ -72,7 +73,7 @@ def one_schedule(network, seed, kind=Device, heal=False, limit=10 * PATIENCE):
     quorum = None if rng.random() < 0.5 else int(rng.integers(least, network.devices + 1))
     check = OneResult()
     faults = drawn_partitions(network, rng, PATIENCE, heal=heal)
-    played = play(network, starter(network, kind, quorum), faults, rng, limit, stay=True, check=check)
+    played = play(network, starter(network, kind, quorum=quorum), faults, rng, limit, stay=True, check=check)
     return played, check
 
 
