@@ -63,6 +63,7 @@ def account(monkeypatch):
     monkeypatch.setattr(compiling, "_lost", {"graph": 0.0, "pinball": 0.0})
     monkeypatch.setattr(compiling, "LOSS", {"graph": 1.0, "pinball": 1.0})
     monkeypatch.setattr(compiling, "LOADING", 10.0)
+    monkeypatch.setattr(compiling, "CALL", 0.0)
     monkeypatch.delitem(sys.modules, "numba", raising=False)
     return loads
 
@@ -77,6 +78,21 @@ def test_many_small_calls_are_compiled_in_the_end_and_stay_so(account):
     answers = [compiling.compiled("graph", 3.0) for _ in range(5)]
     assert [answer is not None for answer in answers] == [False, False, False, True, True]
     assert compiling.compiled("graph", 0.0) is answers[-1]
+    assert account == ["graph"]
+
+
+def test_calls_count_however_small(account, monkeypatch):
+    monkeypatch.setattr(compiling, "CALL", 5.0)
+    assert [compiling.compiled("graph", 0.0) is not None for _ in range(3)] == [False, True, True]
+
+
+def test_work_that_is_announced_is_compiled_before_it_begins(account):
+    compiling.expect("graph", 9.0)
+    assert compiling.compiled("graph", 1.0) is None
+    compiling.expect("graph", 10.0)
+    assert compiling.compiled("graph", 0.0) is not None
+    with compiling.prepared([], 0.0):
+        compiling.expect("pinball", 1000.0)
     assert account == ["graph"]
 
 

@@ -21,14 +21,15 @@ from importlib import import_module
 from typing import Any
 
 LOADING = 1.0  # seconds to load Numba and the first loops, those of the kernels loaded later take a tenth
-LOSS = {  # seconds that NumPy loses for each unit of work, by kernel; measured by benchmarks/small.py
-    "drift": 1e-9,
-    "graph": 1e-7,
-    "label_scores": 1e-8,
-    "neighbours": 1e-9,
-    "pinball": 2e-5,
-    "poisson_binomial": 1e-9,
-    "segments": 1e-8,
+CALL = 1e-5  # seconds that NumPy loses by a call, however small: several small steps in place of one
+LOSS = {  # seconds that it loses besides for each unit of work, by kernel; measured by benchmarks/small.py
+    "drift": 1.5e-9,  # a number moved
+    "graph": 5e-8,  # an edge looked at
+    "label_scores": 1e-8,  # an entry of the table
+    "neighbours": 1e-9,  # a number added or compared
+    "pinball": 2e-5,  # a root
+    "poisson_binomial": 6e-10,  # a product
+    "segments": 3e-8,  # a count
 }
 
 _loaded: dict[str, Any] = {}
@@ -43,10 +44,20 @@ def compiled(kernel: str, work: float) -> Any:
     """
     loops = _loaded.get(kernel)
     if loops is None and not _in_a_run.get():
-        _lost[kernel] += LOSS[kernel] * work
-        if _lost[kernel] >= (LOADING / 10 if "numba" in sys.modules else LOADING):
+        _lost[kernel] += CALL + LOSS[kernel] * work
+        if _lost[kernel] >= _price():
             loops = load(kernel)
     return loops
+
+
+def expect(kernel: str, work: float) -> None:
+    """Load a kernel's loops at once if so much work is to come that this pays, before any of it is lost."""
+    if LOSS[kernel] * work >= _price() and not _in_a_run.get():
+        load(kernel)
+
+
+def _price() -> float:
+    return LOADING / 10 if "numba" in sys.modules else LOADING
 
 
 def load(kernel: str) -> Any:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from conformesh.kernels.compiling import compiled
 from conformesh.kernels.threads import alone, in_blocks
 
-BLOCK = 16_384  # numbers of a temporary that stays in a core's own cache
+BLOCK = 8192  # numbers of a temporary that stays in a core's own cache and costs no new pages
 
 
 def drift(

@@ -12,11 +12,11 @@ exchanges are cut into blocks of rows (`threads`).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
-from itertools import pairwise
+from collections.abc import Callable
+from functools import cached_property, partial
+from itertools import pairwise, repeat
 from typing import Any
+from weakref import ref
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,14 +39,13 @@ def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
     if loops is not None:
         _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
     elif x.shape[1] == 1:
-        _sum_edges(indptr, x[indices, 0], out)
+        _sum_edges(_places(indptr, indices), x[:, 0].take(_places(indptr, indices).neighbours), out)
     elif _is_long(x):
-        _by_rows(_sum_rows, indptr, indices, x, out=out)
+        out[:] = 0
+        _by_rows(partial(_by_row, np.add), indptr, indices, x, out=out)
     else:
         out[:] = 0
-        with _sorted_by_degree(indptr, out) as (total, positions):
-            for edges in positions:
-                total[: len(edges)] += x[indices[edges]]
+        _by_position(np.add, indptr, indices, x, out)
 
 
 def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
@@ -55,14 +54,13 @@ def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Ar
     if loops is not None:
         _by_rows(loops.weighted_sum, indptr, indices, weights, x, out=out)
     elif x.shape[1] == 1:
-        _sum_edges(indptr, weights * x[indices, 0], out)
+        _sum_edges(_places(indptr, indices), weights * x[:, 0].take(_places(indptr, indices).neighbours), out)
     elif _is_long(x):
-        _by_rows(_sum_rows_weighted, indptr, indices, weights, x, out=out)
+        out[:] = 0
+        _by_rows(partial(_by_row, np.add, weights=weights), indptr, indices, x, out=out)
     else:
         out[:] = 0
-        with _sorted_by_degree(indptr, out) as (total, positions):
-            for edges in positions:
-                total[: len(edges)] += weights[edges, None] * x[indices[edges]]
+        _by_position(np.add, indptr, indices, x, out, weights)
 
 
 def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
@@ -85,12 +83,9 @@ def _extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool)
     if not equal_is_same(x):
         best = partial(_take_better, np.greater if upward else np.less)
     if _is_long(x):
-        _by_rows(partial(_best_rows, best), indptr, indices, x, out=out)
+        _by_rows(partial(_by_row, best), indptr, indices, x, out=out)
     else:
-        with _sorted_by_degree(indptr, out) as (found, positions):
-            for edges in positions:
-                mine = found[: len(edges)]
-                best(x[indices[edges]], mine, out=mine)
+        _by_position(best, indptr, indices, x, out)
 
 
 def equal_is_same(values: Array) -> bool:
@@ -99,7 +94,10 @@ def equal_is_same(values: Array) -> bool:
         return True
     if values.dtype != np.float64 or np.isnan(values).any():
         return False
-    signs = np.signbit(values[values == 0])
+    zero = values == 0
+    if not zero.any():
+        return True
+    signs = np.signbit(values[zero])
     return bool(signs.all() or not signs.any())
 
 
@@ -137,52 +135,86 @@ def _is_long(x: Array) -> bool:
     return x.shape[1] >= LONG and x.size > CACHED
 
 
-def _sum_edges(indptr: Offsets, said: Array, out: Array) -> None:
+class _Places:
+    """Where NumPy finds the neighbours of all rows at once."""
+
+    def __init__(self, indptr: Offsets, indices: Rows) -> None:
+        self.ends = indptr.view(np.int64)
+        self.neighbours = indices.astype(np.intp)
+
+    @cached_property
+    def rows(self) -> Offsets:
+        """The row of every edge."""
+        return np.repeat(np.arange(len(self.ends) - 1), np.diff(self.ends))
+
+    @cached_property
+    def positions(self) -> tuple[Offsets | None, list[Offsets]]:
+        """Rows by falling degree (None: all have the same), and their edges to all first neighbours, all second, ..."""
+        starts, degree = self.ends[:-1], np.diff(self.ends)
+        most, least = int(degree.max(initial=0)), int(degree.min(initial=0))
+        order = None if most == least else np.argsort(-degree, kind="stable")
+        if order is not None:
+            starts, degree = starts[order], degree[order]
+        counts = np.searchsorted(-degree, -np.arange(most)).tolist()  # rows that have a neighbour at that position
+        return order, [starts[:count] + position for position, count in enumerate(counts)]
+
+
+_KNOWN: dict[tuple[int, int], tuple[Any, Any, _Places]] = {}
+_MOST_KNOWN = 16
+
+
+def _places(indptr: Offsets, indices: Rows) -> _Places:
+    """Return the places of a graph; those of a graph that cannot change are remembered for as long as it lives."""
+    key = id(indptr), id(indices)
+    known = _KNOWN.get(key)
+    if known is not None and known[0]() is indptr and known[1]() is indices:
+        return known[2]
+    places = _Places(indptr, indices)
+    if not (indptr.flags.writeable or indices.flags.writeable):
+        if len(_KNOWN) >= _MOST_KNOWN:
+            _KNOWN.clear()
+        _KNOWN[key] = ref(indptr), ref(indices), places
+    return places
+
+
+def _by_position(
+    combine: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None
+) -> None:
+    """Combine `out` with the first neighbours of all rows, then with the second, and so on."""
+    places = _places(indptr, indices)
+    order, positions = places.positions
+    table = out if order is None else out[order]
+    said = np.empty_like(table)
+    for edges in positions:
+        heard, mine = said[: len(edges)], table[: len(edges)]
+        np.take(x, places.neighbours[edges], axis=0, out=heard, mode="clip")  # clip: straight into `heard`
+        if weights is not None:
+            heard *= weights[edges, None]
+        combine(heard, mine, out=mine)
+    if order is not None:
+        out[order] = table
+
+
+def _sum_edges(places: _Places, said: Array, out: Array) -> None:
     """Add up the one number that was said along every edge."""
-    ends = indptr.view(np.int64)
+    ends = places.ends
     if out.dtype == np.int64:  # integers wrap around in any order
         total = np.zeros(len(said) + 1, np.int64)
         np.cumsum(said, out=total[1:])
         np.subtract(total[ends[1:]], total[ends[:-1]], out=out[:, 0])
     else:
-        rows = np.repeat(np.arange(len(out)), np.diff(ends))
-        out[:, 0] = np.bincount(rows, said, len(out))  # edge after edge, from +0
+        out[:, 0] = np.bincount(places.rows, said, len(out))  # edge after edge, from +0
 
 
-def _sum_rows(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    zero = x.dtype.type(0)
-    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):  # along the first axis NumPy adds row after row
-        np.add.reduce(x[indices[start:stop]], axis=0, out=out[k], initial=zero)
-
-
-def _sum_rows_weighted(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
-    for k, (start, stop) in enumerate(pairwise(indptr.tolist())):
-        said = weights[start:stop, None] * x[indices[start:stop]]
-        np.add.reduce(said, axis=0, out=out[k], initial=0.0)
-
-
-def _best_rows(best: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
+def _by_row(
+    combine: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None
+) -> None:
+    """Combine each row of `out` with one neighbour after the other: for rows so long that this is what takes time."""
+    rows = [*x]
     for mine, (start, stop) in zip(out, pairwise(indptr.tolist()), strict=True):
-        for j in indices[start:stop].tolist():
-            best(x[j], mine, out=mine)
-
-
-@contextmanager
-def _sorted_by_degree(indptr: Offsets, out: Array) -> Iterator[tuple[Array, Iterator[Offsets]]]:
-    """Give `out` with the rows of many neighbours first, and the edges to all first neighbours, all second, ...
-
-    So the rows that have a p-th neighbour are always the first ones; at the end they return to their places.
-    """
-    starts, degree = indptr.view(np.int64)[:-1], np.diff(indptr.view(np.int64))
-    most, least = int(degree.max(initial=0)), int(degree.min(initial=0))
-    order = None if most == least else np.argsort(-degree, kind="stable")
-    if order is not None:
-        starts, degree = starts[order], degree[order]
-    counts = np.searchsorted(-degree, -np.arange(most)).tolist()
-    table = out if order is None else out[order]
-    yield table, (starts[:count] + position for position, count in enumerate(counts))
-    if order is not None:
-        out[order] = table
+        factors = repeat(None) if weights is None else weights[start:stop].tolist()
+        for j, w in zip(indices[start:stop].tolist(), factors, strict=False):
+            combine(rows[j] if w is None else w * rows[j], mine, out=mine)
 
 
 def sum_over_neighbours(

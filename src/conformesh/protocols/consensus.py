@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.weights import Weights
+from conformesh.kernels.compiling import expect
 from conformesh.kernels.drift import drift
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
@@ -36,6 +37,9 @@ def gossip(
         edge, strength, step = None, site.degree, eta * weights.edge
     else:
         edge, strength, step = weights.edge[site.edge_rows], weights.strength[site.here], eta
+    numbers = float(rounds) * x[0].size
+    expect("neighbours", numbers * float(site.degree.sum()))
+    expect("drift", numbers * len(x))
     for _ in range(rounds):
         sent = wire(x)
         neighbours = yield Sum(sent, edge, brief=True)  # sum over j in N_k of W_kj x_j(t)

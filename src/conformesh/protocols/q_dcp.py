@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
+from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
 from conformesh.protocols.aggregate import Total, get_aggregator
 from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles, refuse_overflow
@@ -234,6 +235,7 @@ def admm(
     fixed = (gamma * samples.sizes[:, :, None]).reshape(-1) + pull
     s, duals = start.ravel().copy(), np.zeros(problems)
     centres, coefficients = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
+    expect("pinball", float(rounds) * problems)
     own, neighbours = s.copy(), degree * s  # everyone starts at the same number: nothing to send yet
     for _ in range(rounds):
         with np.errstate(over="ignore", invalid="ignore"):  # what does not fit is refused when all is done

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.compiling import expect
 from conformesh.kernels.poisson_binomial import fewer_than
 
 NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
@@ -60,6 +61,7 @@ def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:
     levels = np.unique(np.concatenate([np.arange(1, n + 1) / (n + 1) for n in np.unique(sizes)]))
     most = min(MAX_LEVELS, max(4, int(WORK / (NODES * len(sizes) ** 2))))
     levels = np.sort(levels[np.argsort(np.abs(levels - coverage), kind="stable")[:most]])
+    expect("poisson_binomial", float(len(levels)) * NODES * len(sizes) ** 2)
     best: Ranks | None = None
     for level in levels:
         local = np.clip(np.ceil(np.round(level * (sizes + 1), 9)).astype(np.int64), 1, sizes)
