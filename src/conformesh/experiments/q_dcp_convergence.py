@@ -15,7 +15,7 @@ from conformesh.experiments.core.experiment import Axis, Case, Experiment, Findi
 from conformesh.experiments.core.findings import converges_sooner, covers, is_close_to
 from conformesh.experiments.core.grids import decades, over_values
 from conformesh.experiments.core.points import Point
-from conformesh.experiments.core.remarks import FULL_SETS, WRITTEN_Q
+from conformesh.experiments.core.remarks import FULL_SETS, WRITTEN_Q, for_confidences
 
 ROUNDS = decades(100, 10_000)  # the range of the published axis
 
@@ -38,9 +38,5 @@ EXPERIMENT = Experiment(
         Finding("Graphs with weaker connectivity need more rounds.", converges_sooner()),
         Finding("Q-DCP is comparable to CP at convergence.", is_close_to("complete", "CP", 0.1)),
     ),
-    remarks={
-        "as-written": WRITTEN_Q,
-        "as-written, confidences": FULL_SETS,
-        "as-released, confidences": f"{FULL_SETS}; before, an error term from the last iterate is too small",
-    },
+    remarks={"as-written": WRITTEN_Q, **for_confidences(FULL_SETS)},
 )
