@@ -1,47 +1,90 @@
-"""One body serves all engines: a block of one device each, in lockstep, gives the simulator's bits."""
+"""One body serves all engines: every method and aggregator gives the same bits, certificates and ledgers on each.
+
+The simulator hosts all devices at once, two MPI ranks a block each, and the loopback network devices of their own that
+know nothing but the map and their scores.
+"""
 
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, Samples, calibrate_batch
+from conformesh import METHODS, Samples, calibrate_batch
 from conformesh.methods import make_options
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import Faults, play
+from conformesh.peer.settings import PeerError
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.protocols.site import Site
-from tests.lockstep import run_in_blocks
-
-OPTIONS = {
-    "e-dcp": [{"aggregate": name, "width": 2} for name in AGGREGATORS] + [{}],
-    "q-dcp": [{"rounds": 30}, {"rounds": 30, "s0": "min", "wire": 32}, {"rounds": 5, "bound": "paper"}],
-    "h-dcp": [
-        {"bins": 20},
-        {"bins": 20, "rounds": 25, "weights": "metropolis", "wire": 16},
-        {"bins": 5, "spectrum": "estimated"},
-    ],
-}
-CASES = [(name, options) for name in METHODS for options in OPTIONS.get(name, [{}])]
+from conformesh.protocols.joint import joint
+from conformesh.protocols.site import Outcome
+from conformesh.result.certificate import Cost
+from tests.engines.mpi import job
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, name_of, record, scores_of
 
 
-@pytest.mark.parametrize(
-    ("name", "options"), CASES, ids=lambda x: str(x) if isinstance(x, str) else "-".join(map(str, x))
-)
-@pytest.mark.parametrize("network", [Network.chain(4), Network.star(5), Network.torus(3, 3)], ids=lambda n: n.name)
-def test_blocks_of_one_equal_the_simulator(name, options, network):
-    rng = np.random.default_rng(0)
-    scores = [rng.normal(size=k) for k in rng.integers(0, 12, network.devices)]
-    alphas = (0.3, 0.5)
-    whole = calibrate_batch(Samples.of(scores), network, alphas, name, **options).outcome
-    sizes = np.array([[len(s)] for s in scores])
-    blocks = [
-        METHODS[name].protocol(
-            Site(network, np.array([k]), sizes),
-            Samples.of([scores[k]]),
-            tuple(map(exact_alpha, alphas)),
-            make_options(name, options),
-        )
-        for k in range(network.devices)
-    ]
-    for k, outcome in enumerate(run_in_blocks(network, blocks)):
-        np.testing.assert_array_equal(outcome.thresholds[0], whole.thresholds[k])
-        if name != "local":  # where every device answers for itself, a block certifies its own devices
-            assert outcome.certificates == whole.certificates
+def simulated(network, method, options):
+    """The whole run in the simulator, both levels together."""
+    samples = Samples.of(scores_of(network)[0])
+    batch = calibrate_batch(samples, network, ALPHAS, method, joint=True, **options)
+    return record(batch.outcome, batch.cost)
+
+
+def over_loopback(network, method, options):
+    """The same by devices on a fake network; what they find is put together by row."""
+    (scores,) = scores_of(network)
+    entry, chosen, levels = METHODS[method], make_options(method, options), tuple(map(exact_alpha, ALPHAS))
+
+    def start(k, journal):
+        def make(net, row):
+            return joint(net, row, Samples.of([scores[k]]), lambda *block: entry.protocol(*block, levels, chosen))
+
+        return Device(k, network, {}, make, journal)
+
+    devices = play(network, start, Faults(), np.random.default_rng(0)).devices
+    for device in devices:
+        if device.error is not None:
+            raise device.error
+    outcomes = [device.result for device in devices]
+    whole = Outcome.joined([np.array([k]) for k in range(network.devices)], outcomes)
+    (rounds,) = {outcome.cost.rounds for outcome in outcomes}
+    numbers, bits = (np.concatenate([getattr(each.cost, name) for each in outcomes]) for name in ("numbers", "bits"))
+    return record(whole, Cost(rounds, numbers, bits))
+
+
+def over_mpi(network, method, options):
+    """The same by two ranks, in one job for all cases."""
+    return job(2, "everything", *PARTS[2])["records"][name_of(network.name, method, options)]
+
+
+ENGINES = [
+    pytest.param(over_loopback, id="loopback"),
+    pytest.param(over_mpi, id="mpi", marks=pytest.mark.xdist_group("mpi")),
+]
+ORACLE = {"bound": "paper"}
+
+
+@pytest.mark.parametrize("run", ENGINES)
+@pytest.mark.parametrize(("method", "options"), CASES, ids=[name_of("", *case)[1:] for case in CASES])
+@pytest.mark.parametrize("network", EVERYWHERE, ids=lambda network: network.name)
+def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, network, method, options):
+    if run is over_loopback and options.items() >= ORACLE.items():
+        with pytest.raises(PeerError, match="only a simulator can grant"):
+            run(network, method, options)
+        return
+    assert run(network, method, options) == simulated(network, method, options)
+
+
+def test_nothing_is_left_out():
+    assert {method for method, _ in CASES} == {*METHODS}
+    for method, entry in METHODS.items():
+        if "aggregate" in entry.option_names():
+            named = {options.get("aggregate") for other, options in CASES if other == method}
+            assert named >= {*AGGREGATORS}, f"{method} is not tried with every aggregator"
+
+
+def test_a_record_tells_ledgers_apart():
+    """The comparison itself: one bit more on one device is a difference."""
+    network = EVERYWHERE[0]
+    batch = calibrate_batch(Samples.of(scores_of(network)[0]), network, ALPHAS, "e-dcp", joint=True)
+    before = record(batch.outcome, batch.cost)
+    batch.cost.bits[3] += 1
+    assert record(batch.outcome, batch.cost) != before

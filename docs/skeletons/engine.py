@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines import Driver
-from conformesh.engines.base import Observer
+from conformesh.engines.base import Observer, drive
 from conformesh.graph.network import Network
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
 T = TypeVar("T")
@@ -28,16 +29,9 @@ class Loops:
 
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Answer question after question; the ledger has charged everybody by the end."""
-        ledger, answer = Ledger(self.network.devices, runs), None
-        while True:
-            try:
-                message = protocol.send(answer)
-            except StopIteration as end:
-                return end.value, ledger.cost()
-            answer = self._answer(message)
-            ledger.enter(message)
-            if self.observer is not None:
-                self.observer(ledger.rounds, message, answer)
+        ledger = Ledger(self.network.devices, runs)
+        answers = {Sum: self._sum, Max: self._extreme, Min: self._extreme, Each: self._heard, Pool: self._pool}
+        return drive(protocol, Rules(self.network, self.here), ledger, answers, self.observer), ledger.cost()
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has: there is one."""
@@ -50,23 +44,9 @@ class Loops:
     def close(self) -> None:
         """Give back what the engine holds: nothing."""
 
-    def _answer(self, message: Any) -> Any:
-        if isinstance(message, Pool):
-            return message  # the devices here are all there are, so a server would see exactly this
-        if isinstance(message, Each):
-            return self._heard(message)
-        if isinstance(message, Sum):
-            return self._sum(message)
-        best = {Max: np.maximum, Min: np.minimum}[type(message)]
-        answer = message.values.copy()
-        for k in self.here:
-            for j in self.network.neighbours(k):
-                answer[k] = best(answer[k], message.values[j])
-        return answer
-
-    def _sum(self, message: Sum) -> NDArray[Any]:
+    def _sum(self, message: Sum, round_: int) -> NDArray[Any]:
         """Add up in float64 or int64, neighbours in ascending id: then every engine gives the same bits."""
-        whole = message.values.dtype.kind in "iu"
+        whole = message.weights is None and message.values.dtype.kind in "iu"
         answer = np.zeros(message.values.shape, dtype=np.int64 if whole else np.float64)
         for k in self.here:
             for j, edge in zip(self.network.neighbours(k), range(*self.network.indptr[k : k + 2]), strict=True):
@@ -74,11 +54,22 @@ class Loops:
                 answer[k] += weight * message.values[j].astype(answer.dtype)
         return answer
 
-    def _heard(self, message: Each) -> Heard:
-        speaks = message.speakers
+    def _extreme(self, message: Max | Min, round_: int) -> NDArray[Any]:
+        best = np.maximum if isinstance(message, Max) else np.minimum
+        answer = message.values.copy()
+        for k in self.here:
+            for j in self.network.neighbours(k):
+                answer[k] = best(answer[k], message.values[j])
+        return answer
+
+    def _heard(self, message: Each, round_: int) -> Heard:
+        speaks = message.mask
         pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if speaks[j]]
         receiver, sender = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
-        return Heard(receiver, sender, message.values[sender])
+        return Heard(receiver, sender, message.values[sender], round_)
+
+    def _pool(self, message: Pool, round_: int) -> Pool:
+        return message  # the devices here are all there are, so a server would see exactly this
 
 
 # The line for ENGINES in engines/__init__.py:

@@ -1,5 +1,9 @@
 """What is run on MPI and on the simulator to be compared. No MPI in here: the tests are named by it."""
 
+from dataclasses import asdict
+
+import numpy as np
+
 from conformesh import METHODS, Network
 from conformesh.protocols.aggregate import AGGREGATORS
 
@@ -32,6 +36,34 @@ NETWORKS = {
 }
 
 
+EVERYWHERE = (Network.cycle(8), Network.star(6))  # on every engine, so small
+ALPHAS = (0.3, 0.5)
+
+
+def scores_of(network, trials=1):
+    """Unequal scores, other ones in each trial; some devices have none."""
+    rng = np.random.default_rng(4)
+    sizes = rng.integers(0, 12, network.devices)
+    return [[rng.normal(k / 9, size=n) for k, n in enumerate(sizes)] for _ in range(trials)]
+
+
+def record(outcome, cost):
+    """All that must be the same on every engine, to the last bit, as JSON can hold it."""
+    certificates = [[asdict(each) for each in row] for row in outcome.certificates]
+    for each in (each for row in certificates for each in row):
+        each.update({key: list(value) for key, value in each.items() if isinstance(value, tuple)})
+    return {
+        "thresholds": outcome.thresholds.astype(">f8").tobytes().hex(),
+        "estimates": None if outcome.estimates is None else outcome.estimates.astype(">f8").tobytes().hex(),
+        "certificates": certificates,
+        "notes": [*outcome.notes],
+        "facts": outcome.facts,
+        "rounds": cost.rounds,
+        "numbers": cost.numbers.tolist(),
+        "bits": cost.bits.tolist(),
+    }
+
+
 def name_of(where, method, options):
     """Name a case."""
     return "-".join([where, method, *(f"{key}={value}" for key, value in options.items())])
@@ -42,7 +74,7 @@ NAMES = [name_of(where, method, options) for where in NETWORKS for method, optio
 # By number of ranks, what is looked at: the bits on all, the rest where it can differ. More ranks than cores are slow.
 PARTS = {
     1: ("bits", "messages", "error"),
-    2: ("bits", "results", "error"),
+    2: ("bits", "records", "strict", "results", "error"),
     3: ("bits", "messages"),
     4: ("bits",),
     7: ("bits", "messages", "results", "error"),

@@ -16,17 +16,12 @@ from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
-from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
-from tests.engines.mpi_cases import CASES, NETWORKS, name_of
+from conformesh.protocols.aggregate import tree
+from conformesh.protocols.messages import KINDS, Each, Max, Min, Pool, Sum
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, name_of, record, scores_of
+from tests.engines.strictness import BAD, NETWORK, POOLS, STRANGE, childless_tree
 
 COMM = MPI.COMM_WORLD
-
-
-def scores_of(network, trials=1):
-    """Unequal scores, other ones in each trial; some devices have none."""
-    rng = np.random.default_rng(4)
-    sizes = rng.integers(0, 12, network.devices)
-    return [[rng.normal(k / 9, size=n) for k, n in enumerate(sizes)] for _ in range(trials)]
 
 
 def different(ours, right):
@@ -67,6 +62,19 @@ def equal_bits():
     return found
 
 
+def all_records():
+    """Every method with every aggregator: what each case finds and costs, for whoever else ran it."""
+    found = {}
+    for network in EVERYWHERE:
+        engine, (scores,) = Mpi(network), scores_of(network)
+        mine = Samples.of([scores[row] for row in engine.here])
+        for method, options in CASES:
+            batch = calibrate_batch(mine, network, ALPHAS, method, joint=True, engine=engine, **options)
+            found[name_of(network.name, method, options)] = record(batch.outcome, batch.cost)
+        engine.close()
+    return found
+
+
 def equal_messages():
     """Every question in every type that travels, with weights and with several axes, on every partition."""
     network = Network.of("geometric", 40, seed=3)
@@ -94,12 +102,18 @@ def messages(network, rng):
         for shape in ((), (3,), (2, 1, 5), (0,)):
             x = (rng.normal(size=(network.devices, *shape)) * 3).astype(dtype)
             name = f"{np.dtype(dtype).name}-{shape}"
-            yield f"sum-{name}", Sum(x)
-            yield f"weighted-{name}", Sum(x, weights)
+            if dtype is not np.bool_:
+                yield f"sum-{name}", Sum(x)
+                yield f"weighted-{name}", Sum(x, weights)
             yield f"max-{name}", Max(x)
             yield f"min-{name}", Min(x)
             for share in (0.0, 0.3, 1.0):
                 yield f"each-{name}-{share}", Each(x, rng.random(network.devices) < share)
+    strange = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], (network.devices, 2, 3))
+    for name, x in {"strange": strange, "fortran": np.asfortranarray(strange), "strided": strange[:, ::-1]}.items():
+        for kind in (Sum, Max, Min):
+            yield f"{kind.__name__}-{name}", kind(x)
+        yield f"each-{name}", Each(x, rng.random(network.devices) < 0.5)
     sizes = rng.integers(0, 5, 2 * network.devices)
     yield "pool", Pool(rng.normal(size=sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -113,7 +127,7 @@ def block_of(message, engine):
         mine = np.concatenate([np.concatenate(pieces[2 * k : 2 * k + 2]) for k in here])
         return Pool(mine, np.concatenate([[0], np.cumsum(sizes)]))
     if isinstance(message, Each):
-        return Each(message.values[here], message.speakers[here])
+        return Each(message.values[here], message.mask[here])
     if isinstance(message, Sum) and message.weights is not None:
         return Sum(message.values[here], message.weights[np.isin(engine.network.receivers, here)])
     return type(message)(message.values[here])
@@ -134,6 +148,45 @@ def same_answer(ours, right, engine):
         and ours.values.shape == right.values[mine].shape
         and ours.values.tobytes() == right.values[mine].tobytes()
     )
+
+
+def strict():
+    """Say and ask what no device could: every rank meets the same error, or one of them does and all hear of it."""
+    engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
+    refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **POOLS}.items()}
+    said = {}
+    for name, (speakers, receivers, senders, _) in STRANGE.items():
+        heard, _ = engine.run(once(Each(engine.here.astype(float), np.isin(engine.here, speakers))))
+        asked = np.isin(receivers, engine.here)
+        mine = np.array(receivers)[asked], np.array(senders)[asked]
+        try:
+            said[name] = [str(heard.said_by(*mine).tolist())]
+        except ValueError as error:
+            said[name] = [str(error)]
+        said[name] = [words for each in COMM.allgather(said[name]) for words in each]
+    tree._grow, sound = childless_tree(), tree._grow
+    scores = [[0.1 * k, 0.5] for k in range(6)]
+    planted = []
+    try:
+        calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
+    except ValueError as error:
+        planted.append(str(error))
+    tree._grow = sound
+    return {
+        "messages": refused,
+        "said": said,
+        "planted": [words for each in COMM.allgather(planted) for words in each],
+        "kinds": sorted(KINDS[kind].name for kind in engine._answers),
+    }
+
+
+def refusal(engine, protocol):
+    """Return the error that a protocol ends with."""
+    try:
+        engine.run(protocol)
+    except (TypeError, ValueError) as error:
+        return type(error).__name__, str(error)
+    return "none", ""
 
 
 def whole_results():
@@ -197,7 +250,14 @@ def around(known):
 
 def everything(*parts):
     """Do in one job what one job can do: starting Python takes longer than most of it."""
-    jobs = {"bits": equal_bits, "messages": equal_messages, "results": whole_results, "error": all_ranks_fail}
+    jobs = {
+        "records": all_records,
+        "bits": equal_bits,
+        "messages": equal_messages,
+        "results": whole_results,
+        "strict": strict,
+        "error": all_ranks_fail,
+    }
     return {part: jobs[part]() for part in parts}
 
 

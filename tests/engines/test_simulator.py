@@ -78,7 +78,7 @@ def test_each_takes_places_for_a_mask():
     """Few of many speak: their places say the same as a mask, to every engine."""
     net, x = Network.star(4), np.arange(8.0).reshape(4, 2)
     masked, placed = Each(x, np.array([True, False, True, False])), Each(x, np.array([0, 2]))
-    assert placed.speakers.tolist() == masked.speakers.tolist()
+    assert placed.mask.tolist() == masked.mask.tolist()
     assert placed.places.tolist() == masked.places.tolist()
     (one, cost), (other, same) = Simulator(net).run(once(masked)), Simulator(net).run(once(placed))
     assert one.receiver.tolist() == other.receiver.tolist()
@@ -90,9 +90,9 @@ def test_each_takes_places_for_a_mask():
 def test_what_a_sender_said_is_the_same_worked_out_or_looked_up():
     net, x = Network.star(4), np.arange(8.0).reshape(4, 2)
     heard, _ = Simulator(net).run(once(Each(x, np.array([0, 2]))))
-    asked = np.array([2, 0, 0])
-    assert heard.said_by(asked).tolist() == x[asked].tolist()
-    assert Heard(heard.receiver, heard.sender, heard.values).said_by(asked).tolist() == x[asked].tolist()
+    hearing, asked = np.array([0, 1, 3]), np.array([2, 0, 0])
+    assert heard.said_by(hearing, asked).tolist() == x[asked].tolist()
+    assert Heard(heard.receiver, heard.sender, heard.values).said_by(hearing, asked).tolist() == x[asked].tolist()
 
 
 def test_observers_may_keep_what_they_see(monkeypatch):

@@ -4,8 +4,16 @@ import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given
+from hypothesis import strategies as st
 
-from conformesh.kernels.graph import breadth_first, components, eccentricities, is_bipartite, without_branches
+from conformesh.kernels.graph import (
+    breadth_first,
+    components,
+    eccentricities,
+    is_bipartite,
+    which_speaker,
+    without_branches,
+)
 from tests.strategies import networks
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -63,3 +71,19 @@ def test_cutting_leaves_passes_over_a_diagonal():
     matrix = nx.laplacian_matrix(nx.lollipop_graph(4, 3)).tocsr()
     stays = without_branches(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32))
     assert stays.tolist() == [True] * 4 + [False] * 3
+
+
+@given(networks(), st.integers(0, 2**32 - 1))
+def test_who_was_heard_is_a_neighbour_that_speaks(network, seed):
+    """Of all pairs, also with rows that do not exist, the first that is no edge from a speaker is found."""
+    rng, K = np.random.default_rng(seed), network.devices
+    speakers = rng.permutation(K)[: rng.integers(0, K + 1)]
+    receivers, senders = rng.integers(0, K, 12), rng.integers(-1, K + 1, 12)
+    numbers = np.zeros(K, np.int64)
+    which, strange = which_speaker(network.indptr, network.indices, speakers, receivers, senders, numbers)
+    pairs = [*zip(receivers.tolist(), senders.tolist(), strict=True)]
+    known = [j in speakers and j in network.neighbours(k) for k, j in pairs]
+    assert strange == (-1 if all(known) else known.index(False))
+    heard = slice(None, None if strange < 0 else strange)
+    assert speakers[which[heard]].tolist() == senders[heard].tolist()
+    assert not numbers.any()

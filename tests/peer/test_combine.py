@@ -4,8 +4,7 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer.combine import answer, question_of, said
-from conformesh.peer.frames import TYPES
-from conformesh.protocols.messages import Each, Max, Min, Pool, Sum
+from conformesh.protocols.messages import TYPES, Each, Max, Min, Pool, Sum
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
 NUMBERS = [name for name in TYPES if name != "|b1"]

@@ -62,7 +62,7 @@ def test_a_frame_comes_back(frame):
     assert (frame.wants, frame.silent) == (bool(frame.flags & 1), bool(frame.flags & 2))
 
 
-@given(st.sampled_from(QUESTIONS), some_arrays)
+@given(st.sampled_from([*QUESTIONS]), some_arrays)
 def test_an_array_comes_back_with_its_bits_type_and_shape(question, values):
     asked, found = unpack_array(pack_array(question, values))
     assert asked == question

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, TypeVar
 
@@ -10,8 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Message
 from conformesh.protocols.messages import Protocol as Messages
+from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
 T = TypeVar("T")
@@ -53,6 +55,33 @@ class Engine(Protocol):
 
     def close(self) -> None:
         """Give back what the engine holds."""
+
+
+def drive(
+    protocol: Messages[T],
+    rules: Rules,
+    ledger: Ledger,
+    answers: Mapping[type, Callable[[Any, int], Any]],
+    observer: Observer | None = None,
+) -> T:
+    """Run a protocol to its end: check each message, answer it, charge it, show it; return what the protocol returns.
+
+    `answers` has a function for every kind of message, which gets the message and the number of its round.
+    """
+    answer: Any = None
+    while True:
+        try:
+            message = protocol.send(answer)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+        kind = rules.check(message, ledger.rounds + 1)
+        if type(message) not in answers:
+            raise TypeError(f"this engine has no answer to {kind.name!r}; add it to its table of answers")
+        answer = answers[type(message)](message, ledger.rounds + 1)
+        ledger.enter(message)
+        if observer is not None:
+            observer(ledger.rounds, message, answer)
 
 
 def held_here(engine: Engine, devices: Iterable[T]) -> Sequence[T]:

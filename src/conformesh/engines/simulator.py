@@ -15,10 +15,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Observer
+from conformesh.engines.base import Observer, drive
 from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
-from conformesh.kernels.graph import heard_from
+from conformesh.kernels.graph import heard_from, which_speaker
 from conformesh.kernels.neighbours import (
     equal_is_same,
     max_over_neighbours,
@@ -29,7 +29,8 @@ from conformesh.kernels.neighbours import (
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum, not_heard
+from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
 T = TypeVar("T")
@@ -62,9 +63,11 @@ class Simulator:
             self._indptr, self._indices, self._place = compressed_in(network, order)
         self._indptr, self._indices = unsigned(self._indptr, self._indices)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
+        self._asked: dict[bytes, Ints] = {}
         self._sums: NDArray[Any] | None = None  # memory of the last brief answer
         self._spreading: Spreading | None = None
-        self._answers: dict[type, Callable[[Any], Any]] = {
+        self._rules = Rules(network, np.arange(network.devices))
+        self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
             Max: self._max,
             Min: self._min,
@@ -101,31 +104,23 @@ class Simulator:
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Return what the protocol returns, and what one of its `runs` cost."""
         ledger = Ledger(self.network.devices, runs)
-        answer: Any = None
-        while True:
-            try:
-                message = protocol.send(answer)
-            except StopIteration as end:
-                self._sums = self._spreading = None
-                return end.value, ledger.cost(self.order)
-            answer = self._answers[type(message)](message)
-            ledger.enter(message)
-            if self.observer is not None:
-                self.observer(ledger.rounds, message, answer)
+        result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+        self._sums = self._spreading = None
+        return result, ledger.cost(self.order)
 
     def _brief(self, message: Sum | Max | Min) -> bool:
         return message.brief and self.observer is None  # an observer may keep what it sees
 
-    def _sum(self, message: Sum) -> Any:
+    def _sum(self, message: Sum, round_: int) -> Any:
         if message.values.size <= REMEMBERED or not self._brief(message):
             return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
         self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
         return self._sums
 
-    def _max(self, message: Max) -> Any:
+    def _max(self, message: Max, round_: int) -> Any:
         return self._extreme(message, True)
 
-    def _min(self, message: Min) -> Any:
+    def _min(self, message: Min, round_: int) -> Any:
         return self._extreme(message, False)
 
     def _extreme(self, message: Max | Min, upward: bool) -> Any:
@@ -140,10 +135,10 @@ class Simulator:
         found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)
         return found.astype(values.dtype, copy=False)  # exact: the extreme is one of them
 
-    def _each(self, message: Each) -> Heard | _Broadcast:
+    def _each(self, message: Each, round_: int) -> Heard | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""
-        heard = _Broadcast(self, message.values, message.places)
-        return heard if self.observer is None else Heard(heard.receiver, heard.sender, heard.values)
+        heard = _Broadcast(self, message, round_)
+        return heard if self.observer is None else Heard(heard.receiver, heard.sender, heard.values, round_)
 
     def route(self, places: Ints) -> tuple[Ints, Ints]:
         """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""
@@ -153,9 +148,30 @@ class Simulator:
             return self._routes[key]
         speakers = places if self.order is None else np.sort(self.order[places])
         route = heard_from(self.network.indptr, self.network.indices, speakers, *self._scratch)
+        for rows in route:
+            rows.flags.writeable = False  # of later rounds too
         if few:
             self._routes[key] = route
         return route
+
+    def spoken(self, places: Ints, receivers: Ints, senders: Ints, round_: int) -> Ints:
+        """Return which of those who speak each sender is; its receiver must have heard it."""
+        few = self.network.devices <= REMEMBERED  # a tree asks the same again for every sum
+        key = b"|".join((places.tobytes(), receivers.tobytes(), senders.tobytes())) if few else b""
+        if few and key in self._asked:
+            return self._asked[key]
+        speakers = places if self.order is None else self.order[places]
+        graph = self.network.indptr, self.network.indices
+        which, strange = which_speaker(*graph, speakers, receivers, senders, self._numbers)
+        if strange >= 0:
+            raise not_heard(round_, int(receivers[strange]), int(senders[strange]))
+        if few:
+            self._asked[key] = which
+        return which
+
+    @cached_property
+    def _numbers(self) -> Ints:
+        return np.zeros(self.network.devices, dtype=np.int64)
 
     @cached_property
     def _scratch(self) -> NDArray[np.bool_]:
@@ -165,22 +181,22 @@ class Simulator:
         """Return where rows of the network lie in memory."""
         return rows if self._place is None else self._place[rows]
 
-    def _pool(self, message: Pool) -> Pool:
+    def _pool(self, message: Pool, round_: int) -> Pool:
         """Hand everything over by row: the block is everybody, so the server sees exactly this."""
         if self._place is None:
-            return message
+            values, offsets = message.values.view(), message.offsets.view()
+            values.flags.writeable = offsets.flags.writeable = False  # nobody's own scores change by way of the server
+            return Pool(values, offsets, message.oracle)
         pieces = (len(message.offsets) - 1) // self.network.devices
         return Pool(*take_segments(message.values, message.offsets, self._place, pieces), message.oracle)
 
 
 class _Broadcast:
-    """A `Heard` that is worked out when asked for: who takes values by sender needs no list of messages.
+    """A `Heard` that is worked out when asked for: who takes values by sender needs no list of messages."""
 
-    It reads the speakers' rows where they are, so it is to be read before these change.
-    """
-
-    def __init__(self, simulator: Simulator, table: NDArray[Any], places: Ints) -> None:
-        self._simulator, self._table, self._places = simulator, table, places
+    def __init__(self, simulator: Simulator, message: Each, round_: int) -> None:
+        self._simulator, self._round, self._places = simulator, round_, message.places
+        self._said = message.values.take(self._places, axis=0)  # as it is now: what was said does not change any more
 
     @cached_property
     def _route(self) -> tuple[Ints, Ints]:
@@ -196,7 +212,7 @@ class _Broadcast:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        return self._table[self._simulator.places(self.sender)]
+        return self._said[np.searchsorted(self._places, self._simulator.places(self.sender))]
 
-    def said_by(self, senders: Ints) -> NDArray[Any]:
-        return self._table[self._simulator.places(senders)]
+    def said_by(self, receivers: Ints, senders: Ints) -> NDArray[Any]:
+        return self._said.take(self._simulator.spoken(self._places, receivers, senders, self._round), axis=0)

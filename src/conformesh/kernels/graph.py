@@ -173,6 +173,31 @@ def heard_from(
     return np.divmod(messages, K)
 
 
+def which_speaker(
+    indptr: Offsets, indices: Rows, speakers: Offsets, receivers: Offsets, senders: Offsets, numbers: Offsets
+) -> tuple[Offsets, int]:
+    """Return the place among `speakers` of each sender, and the first sender that its receiver cannot hear.
+
+    That is one that does not speak or is no neighbour; -1 if there is none. Work follows the speakers and who is asked
+    for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
+    """
+    loops = compiled("graph", VISITS * senders.size)
+    if loops is not None:
+        which = np.empty(senders.size, np.int64)
+        return which, int(loops.which_speaker(indptr, indices, speakers, receivers, senders, numbers, which))
+    K = indptr.size - 1
+    numbers[speakers] = np.arange(1, speakers.size + 1)
+    which = numbers.take(senders, mode="clip") - 1
+    numbers[speakers] = 0
+    known = (which >= 0) & (senders >= 0) & (senders < K) & (receivers >= 0) & (receivers < K)
+    ends = np.where(known, np.stack([receivers, senders]), 0)
+    ends = np.where(np.diff(indptr)[ends[0]] <= np.diff(indptr)[ends[1]], ends, ends[::-1])  # the shorter list first
+    edges, counts = edges_of_rows(indptr, ends[0])
+    asked = np.repeat(np.arange(senders.size), counts)
+    known[np.bincount(asked[indices[edges] == ends[1][asked]], minlength=senders.size) == 0] = False
+    return which, -1 if known.all() else int(np.argmin(known))
+
+
 def edges_of_rows(indptr: Offsets, rows: NDArray[Any]) -> tuple[Offsets, Offsets]:
     """Return where the edges of these rows stand in `indices`, row by row, and how many each row has."""
     starts = indptr[rows]

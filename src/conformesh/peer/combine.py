@@ -5,54 +5,62 @@ Neighbours are combined in ascending row, in float64 or int64, whatever order th
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Sum, kind_of
 
 Array = NDArray[Any]
-NAMES: dict[type, str] = {Sum: "sum", Max: "max", Min: "min", Each: "each"}
+Said = list[tuple[int, Array]]  # by ascending row: who spoke, and what
 
 
 def question_of(message: Message) -> str:
     """Return the name of a question that neighbours can answer."""
-    name = NAMES.get(type(message))
-    if name is None:
-        raise TypeError(f"a mesh has no server to answer {type(message).__name__}")
-    return name
+    kind = kind_of(message)
+    if kind.code is None:
+        raise TypeError(f"a mesh has no server to answer {kind.name!r}")
+    if type(message) not in ANSWERS:
+        raise TypeError(f"a device has no answer to {kind.name!r}; add it to the table of answers in peer/combine.py")
+    return kind.name
 
 
 def said(message: Message) -> Array | None:
     """Return what a device says this round, its row of the message; None if it is silent."""
-    if isinstance(message, Each) and not message.speakers[0]:
+    if isinstance(message, Each) and not message.mask[0]:
         return None
     return np.asarray(message.values[0])
 
 
-def answer(message: Message, row: int, heard: Mapping[int, Array | None]) -> Any:
+def answer(message: Message, row: int, heard: Mapping[int, Array | None], round_: int = 0) -> Any:
     """Combine what the neighbours said, by row of the neighbour; None where it was silent."""
-    rows = sorted(heard)
-    if isinstance(message, Each):
-        speaking = [(j, x) for j in rows if (x := heard[j]) is not None]
-        values = np.array([x for _, x in speaking], dtype=message.values.dtype)
-        values = values.reshape(len(speaking), *message.values.shape[1:])
-        return Heard(np.full(len(speaking), row), np.array([j for j, _ in speaking], dtype=np.int64), values)
-    if isinstance(message, Sum):
-        return _sum(message, [heard[j] for j in rows])
-    best = np.maximum if isinstance(message, Max) else np.minimum
-    found = message.values
-    for j in rows:
-        found = best(found, heard[j])  # type: ignore[arg-type]  # only Each lets a device be silent
-    return found
+    spoken = [(j, x) for j in sorted(heard) if (x := heard[j]) is not None]
+    return ANSWERS[type(message)](message, spoken, row, round_)
 
 
-def _sum(message: Sum, values: list[Array | None]) -> Array:
-    dtype = np.int64 if message.values.dtype.kind in "iu" else np.float64
-    total: Array = np.zeros(message.values.shape, dtype=dtype)
-    for at, x in enumerate(values):
-        term = np.asarray(x, dtype=dtype)
+def _sum(message: Sum, spoken: Said, row: int, round_: int) -> Array:
+    whole = message.weights is None and message.values.dtype.kind in "iu"
+    total: Array = np.zeros(message.values.shape, dtype=np.int64 if whole else np.float64)
+    for at, (_, x) in enumerate(spoken):
+        term = np.asarray(x, dtype=total.dtype)
         total += term if message.weights is None else message.weights[at] * term
     return total
+
+
+def _extreme(message: Max | Min, spoken: Said, row: int, round_: int) -> Array:
+    best = np.maximum if isinstance(message, Max) else np.minimum
+    extreme = message.values.copy()
+    for _, x in spoken:
+        extreme = best(extreme, x)
+    return extreme
+
+
+def _each(message: Each, spoken: Said, row: int, round_: int) -> Heard:
+    values = np.array([x for _, x in spoken], dtype=message.values.dtype)
+    values = values.reshape(len(spoken), *message.values.shape[1:])
+    return Heard(np.full(len(spoken), row), np.array([j for j, _ in spoken], dtype=np.int64), values, round_)
+
+
+ANSWERS: dict[type, Callable[[Any, Said, int, int], Any]] = {Sum: _sum, Max: _extreme, Min: _extreme, Each: _each}

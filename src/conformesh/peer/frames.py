@@ -29,6 +29,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.protocols.messages import DIMENSIONS, TYPES
+from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
+
 MAGIC = b"cfmh"
 VERSION = 2  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 HEADER = struct.Struct("<4sBBHQIII")
@@ -36,14 +39,13 @@ CHECK = struct.Struct("<I")
 WHOLE = struct.Struct(HEADER.format + "I")  # both at once
 SIZE = WHOLE.size
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
-DIMENSIONS = 8
 
 HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
 KINDS = {HELLO: "hello", DATA: "data", READY: "ready", FINISHED: "finished", FAILED: "failed"}
 WANT, SILENT = 1, 2
 PLAIN_DATA = bytes([VERSION, DATA, 0])
-QUESTIONS = ("sum", "max", "min", "each")
-TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+QUESTIONS = {kind.name: kind.code for kind in KINDS_OF_MESSAGES.values() if kind.code is not None}
+_NAMES = {code: name for name, code in QUESTIONS.items()}
 CODES = {np.dtype(name): code for code, name in enumerate(TYPES, start=1)}
 
 
@@ -119,7 +121,7 @@ def array_head(question: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> b
     code = CODES.get(dtype.newbyteorder("<"))
     if code is None:
         raise TypeError(f"messages hold numbers of 8 to 64 bits, got {dtype}")
-    return struct.pack(f"<4B{len(shape)}I", QUESTIONS.index(question) + 1, code, len(shape), 0, *shape)
+    return struct.pack(f"<4B{len(shape)}I", QUESTIONS[question], code, len(shape), 0, *shape)
 
 
 def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
@@ -127,7 +129,7 @@ def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
     if len(body) < 4:
         raise FrameError(f"a data body has at least 4 bytes, got {len(body)}")
     question, code, ndim, zero = body[:4]
-    if not 1 <= question <= len(QUESTIONS) or not 1 <= code <= len(TYPES) or ndim > DIMENSIONS or zero:
+    if question not in _NAMES or not 1 <= code <= len(TYPES) or ndim > DIMENSIONS or zero:
         raise FrameError(f"a data body begins with {body[:4].hex()}, which is no array")
     start = 4 + 4 * ndim
     if len(body) < start:
@@ -141,7 +143,7 @@ def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
         values = np.frombuffer(body, dtype, offset=start).reshape(shape)
     except ValueError:  # dimensions of an empty array can be absurd
         raise FrameError("an array of an impossible shape") from None
-    return QUESTIONS[question - 1], values.astype(dtype.newbyteorder("="))
+    return _NAMES[question], values.astype(dtype.newbyteorder("="))
 
 
 def pack_words(words: dict[str, Any]) -> bytes:

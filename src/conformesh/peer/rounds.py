@@ -23,7 +23,8 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.memory import Heading, pack_round, unpack_round
 from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Message
+from conformesh.protocols.messages import Message, kind_of
+from conformesh.protocols.rules import Rules
 
 Array = NDArray[Any]
 Make = Callable[[Network, int], Generator[Message, Any, Any]]
@@ -96,7 +97,7 @@ class Rounds(ABC):
     def _open_protocol(self) -> None:
         network, row = self._network()
         self.phase = "running"
-        self._protocol = self.make(network, row)
+        self._protocol, self._rules = self.make(network, row), Rules(network, np.array([row]))
         self.ledger = Ledger(1)
         self.log(f"run {self.number}: {network.devices} devices")
         self._advance(None)
@@ -113,6 +114,7 @@ class Rounds(ABC):
             return
         self.round += 1
         self._message = message
+        self._rules.check(message, self.round)
         value, row, question = said(message), message.values[0], question_of(message)
         self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
         self._length = len(self._head) + row.nbytes
@@ -187,7 +189,7 @@ class Rounds(ABC):
         expected = question_of(self._message)
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
-        if frame.silent and isinstance(self._message, Each):
+        if frame.silent and kind_of(self._message).silence:
             return None
         if frame.silent:
             raise FrameError("a silent frame where everybody speaks")
@@ -198,7 +200,7 @@ class Rounds(ABC):
     def _answer(self) -> None:
         assert self._message is not None
         heard = {self._place[j]: values for j, values in self._heard.items()}
-        self._advance(answer(self._message, self._place[self.row], heard))
+        self._advance(answer(self._message, self._place[self.row], heard, self.round))
 
     # --- memory -------------------------------------------------------------------------------------------------------
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Max, Message, Min, Sum
+from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Sum, kind_of
 from conformesh.result.certificate import Cost
 
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
@@ -29,24 +32,22 @@ class Ledger:
 
     def enter(self, message: Message) -> None:
         """Charge those who spoke in this round."""
-        width = 8 * message.values.dtype.itemsize
-        if isinstance(message, Sum | Max | Min):
-            self.rounds += 1
-            numbers = message.values[0].size
-            payer = self.shared if message.shared else self.everyone
-            payer[0] += numbers
-            payer[1] += numbers * width
-        elif isinstance(message, Each):
-            self.rounds += 1
-            self._enter_speakers(message.places, message.values[0].size, width)
-        elif not message.oracle:
-            self.rounds += 2  # up to the server, and back
-            # the offsets may cut a device's values into trials: add them up per device
-            per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1)
-            self.numbers += per_device
-            self.bits += per_device * width
+        kind = kind_of(message)
+        if isinstance(message, Pool) and message.oracle:
+            return
+        if kind.payers not in CHARGES:
+            raise TypeError(f"the ledger cannot charge {kind.payers!r} for {kind.name!r}; add it to its charges")
+        self.rounds += kind.rounds
+        CHARGES[kind.payers](self, message, 8 * message.values.dtype.itemsize)
 
-    def _enter_speakers(self, places: NDArray[np.int64], numbers: int, width: int) -> None:
+    def _charge_everyone(self, message: Sum | Max | Min, width: int) -> None:
+        numbers = message.values[0].size
+        payer = self.shared if message.shared else self.everyone
+        payer[0] += numbers
+        payer[1] += numbers * width
+
+    def _charge_speakers(self, message: Each, width: int) -> None:
+        numbers, places = message.values[0].size, message.places
         if len(self.numbers) > REMEMBERED:  # only the speakers are touched
             self.numbers[places] += numbers
             self.bits[places] += numbers * width
@@ -54,6 +55,12 @@ class Ledger:
         key = places.tobytes()
         tally = self.spoken.get(key) or (0, 0)
         self.spoken[key] = (tally[0] + numbers, tally[1] + numbers * width)
+
+    def _charge_uploaders(self, message: Pool, width: int) -> None:
+        # the offsets may cut a device's values into trials: add them up per device
+        per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1)
+        self.numbers += per_device
+        self.bits += per_device * width
 
     def cost(self, order: NDArray[np.int64] | None = None) -> Cost:
         """Return what one of the runs cost each device; `order` says which row each entry is, if not the same."""
@@ -67,3 +74,10 @@ class Ledger:
         if order is not None:
             numbers[order], bits[order] = numbers.copy(), bits.copy()
         return Cost(self.rounds, numbers, bits)
+
+
+CHARGES: dict[str, Callable[[Ledger, Any, int], None]] = {
+    "everyone": Ledger._charge_everyone,
+    "speakers": Ledger._charge_speakers,
+    "uploaders": Ledger._charge_uploaders,
+}

@@ -15,13 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
 T = TypeVar("T")
+
+# What can travel, in the order of the codes in frames, and how many dimensions a device's row may have.
+TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1", "<u2", "<u4", "<u8", "|b1")
+DIMENSIONS = 8
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,40 +73,70 @@ class Min:
 class Each:
     """Ask for every speaking neighbour's own message, kept apart.
 
-    `who` says something this round: a mask over the devices here or, where few of many speak, their places among these,
-    ascending. A silent device costs nothing. The answer is a `Heard`.
+    `speakers` says something this round: a mask over the devices here or, where few of many speak, their places among
+    these, ascending. A silent device costs nothing. The answer is a `Heard`.
     """
 
     values: Array
-    who: NDArray[Any]
+    speakers: NDArray[Any]
 
     @property
-    def speakers(self) -> NDArray[np.bool_]:
+    def mask(self) -> NDArray[np.bool_]:
         """Who speaks, as a mask over the devices here."""
-        if self.who.dtype == np.bool_:
-            return self.who
+        if self.speakers.dtype == np.bool_:
+            return self.speakers
         mask = np.zeros(len(self.values), dtype=np.bool_)
-        mask[self.who] = True
+        mask[self.speakers] = True
         return mask
 
     @property
     def places(self) -> NDArray[np.int64]:
         """Who speaks, as places among the devices here, ascending."""
-        return np.flatnonzero(self.who) if self.who.dtype == np.bool_ else self.who
+        if self.speakers.dtype == np.bool_:
+            return np.flatnonzero(self.speakers)
+        return self.speakers.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Heard:
-    """What `Each` brought: message i went from `sender[i]` to `receiver[i]` (global rows) and said `values[i]`."""
+    """What `Each` brought: message i went from `sender[i]` to `receiver[i]` (rows of the network) and said `values[i]`.
+
+    Messages stand by receiver, and of one receiver by sender. `round` is the round in which they came, for errors.
+    """
 
     receiver: NDArray[np.int64]
     sender: NDArray[np.int64]
     values: Array
+    round: int = 0
 
-    def said_by(self, senders: NDArray[np.int64]) -> Array:
-        """Return what each of these senders (global rows) said; each of them was heard here."""
-        order = np.argsort(self.sender, kind="stable")
-        return self.values[order[np.searchsorted(self.sender, senders, sorter=order)]]
+    def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Array:
+        """Return what each of these senders said to the receiver beside it (rows of the network).
+
+        A receiver knows only what its neighbours said this round: asking for anything else is an error.
+        """
+        return self.values[self.places(receivers, senders)]
+
+    def places(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return where the messages from these senders to these receivers stand."""
+        if receivers.shape != senders.shape:
+            raise ValueError(f"said_by needs a receiver for each sender, got {receivers.shape} and {senders.shape}")
+        span = max(int(self.sender.max(initial=0)), int(senders.max(initial=0))) + 1
+        asked, known = receivers * span + senders, self.receiver * span + self.sender
+        at = np.searchsorted(known, asked)
+        strange = (senders < 0) | (at == len(known))
+        strange[~strange] = known[at[~strange]] != asked[~strange]
+        if strange.any():
+            first = int(np.argmax(strange))
+            raise not_heard(self.round, int(receivers[first]), int(senders[first]))
+        return at
+
+
+def not_heard(round_: int, receiver: int, sender: int) -> ValueError:
+    """Return the error for a device that asks what it cannot know."""
+    return ValueError(
+        f"round {round_}: device {receiver} asks what device {sender} said, but has heard nothing from it: it is "
+        "silent in this round, or no neighbour; check whom the protocol lets speak (Each.speakers) and asks (said_by)"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,5 +153,48 @@ class Pool:
     oracle: bool = False
 
 
+@dataclass(frozen=True)
+class Kind:
+    """One kind of message, and what engines, frames and the ledger must know of it.
+
+    Attributes
+    ----------
+    name
+        In frames, stamps and errors.
+    code
+        Its number in the frames between neighbours; None where only a server can answer.
+    payers
+        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `uploaders` for what they hand over.
+    rounds
+        How many rounds it takes.
+    silence
+        Whether a device may have nothing to say.
+    """
+
+    name: str
+    code: int | None
+    payers: Literal["everyone", "speakers", "uploaders"]
+    rounds: int = 1
+    silence: bool = False
+
+
+# All there are: a test looks whether engines, peers and the ledger know each of them.
+KINDS: dict[type, Kind] = {
+    Sum: Kind("sum", 1, "everyone"),
+    Max: Kind("max", 2, "everyone"),
+    Min: Kind("min", 3, "everyone"),
+    Each: Kind("each", 4, "speakers", silence=True),
+    Pool: Kind("pool", None, "uploaders", rounds=2),  # up to the server, and back
+}
+
 Message = Sum | Max | Min | Each | Pool
 Protocol = Generator[Message, Any, T]
+
+
+def kind_of(message: Message) -> Kind:
+    """Return what kind of message this is, if it is one."""
+    kind = KINDS.get(type(message))
+    if kind is None:
+        known = ", ".join(each.__name__ for each in KINDS)
+        raise TypeError(f"a protocol yields messages, of the kinds {known}, got {type(message).__name__}")
+    return kind

@@ -70,9 +70,12 @@ class Site:
         return self.network.degree[self.here].astype(np.float64)
 
     def local(self, rows: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return where devices hosted here stand in `here`."""
+        """Return where devices hosted here stand in `here`; others have no place."""
         if len(self.here) < self.devices:
-            return np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
+            places = np.asarray(np.searchsorted(self.here, rows), dtype=np.int64)
+            if len(rows) and not np.array_equal(self.here[np.minimum(places, len(self.here) - 1)], rows):
+                raise ValueError(f"devices {rows[:5].tolist()} are not all hosted here: a block knows only its own")
+            return places
         place: NDArray[np.int64] | None = self._place
         if place is None:
             return rows

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Observer
+from conformesh.engines.base import Observer, drive
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
@@ -30,7 +30,8 @@ from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_max, neighbour_min, neighbour_sum, weighted_neighbour_sum
 from conformesh.kernels.threads import limit_threads
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum, kind_of
+from conformesh.protocols.rules import Rules
 from conformesh.protocols.site import in_rows
 from conformesh.result.certificate import Cost
 
@@ -79,6 +80,7 @@ class Mpi:
         self._weights: tuple[Any, Array, Array] | None = None
         self._last: Array | None = None  # memory of the last brief answer
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
+        self._rules = Rules(network, self.here)
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
             Max: self._extreme,
@@ -96,20 +98,12 @@ class Mpi:
         """Return what the protocol returns for the devices here, and what one of its `runs` cost every device."""
         with self.together():
             ledger = Ledger(len(self.here), runs)
-            answer: Any = None
-            while True:
-                try:
-                    message = protocol.send(answer)
-                except StopIteration as end:
-                    self.exchange.agree(self._stamp("the end"))
-                    mine = ledger.cost()
-                    parts = self.share((mine.numbers, mine.bits))
-                    numbers, bits = (in_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
-                    return end.value, Cost(mine.rounds, numbers, bits)
-                answer = self._answers[type(message)](message, self._stamp(type(message).__name__, message.values))
-                ledger.enter(message)
-                if self.observer is not None:
-                    self.observer(ledger.rounds, message, answer)
+            result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+            self.exchange.agree(self._stamp("the end"))
+            mine = ledger.cost()
+            parts = self.share((mine.numbers, mine.bits))
+            numbers, bits = (in_rows(self.blocks, [part[i] for part in parts]) for i in (0, 1))
+            return result, Cost(mine.rounds, numbers, bits)
 
     def share(self, mine: T) -> list[T]:
         """Return what every rank has, in the order of ranks: for results, outside the protocol and its cost."""
@@ -128,21 +122,20 @@ class Mpi:
 
     # --- answers ------------------------------------------------------------------------------------------------------
 
-    def _sum(self, message: Sum, stamp: int) -> Array:
+    def _sum(self, message: Sum, round_: int) -> Array:
         if message.weights is None:
-            return self._combined(message, stamp, neighbour_sum, (), ())
+            return self._combined(message, neighbour_sum, (), ())
         inner, outer = self._split(message.weights)
-        return self._combined(message, stamp, weighted_neighbour_sum, (inner,), (outer,), real=True)
+        return self._combined(message, weighted_neighbour_sum, (inner,), (outer,), real=True)
 
-    def _extreme(self, message: Max | Min, stamp: int) -> Array:
+    def _extreme(self, message: Max | Min, round_: int) -> Array:
         kernel = neighbour_max if isinstance(message, Max) else neighbour_min
-        found = self._combined(message, stamp, kernel, (), ())
+        found = self._combined(message, kernel, (), ())
         return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
 
     def _combined(
         self,
         message: Sum | Max | Min,
-        stamp: int,
         kernel: Callable[..., None],
         inner: tuple[Array, ...],
         outer: tuple[Array, ...],
@@ -150,7 +143,7 @@ class Mpi:
     ) -> Array:
         """Send, combine what is here while the rest travels, then the rows at the border of the block."""
         halo, sent = self.halo, _table(message.values)
-        pending = self.exchange.start(stamp, sent)
+        pending = self.exchange.start(self._stamp_of(message), sent)
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
         out = self._space(x) if message.brief and self.observer is None else np.empty(x.shape, dtype=kind)
@@ -166,11 +159,10 @@ class Mpi:
             out[halo.border] = border
         return out.reshape(message.values.shape)
 
-    def _each(self, message: Each, stamp: int) -> Heard:
+    def _each(self, message: Each, round_: int) -> Heard:
         """Deliver each speaker's row along its edges: work, memory and messages follow the speakers."""
-        table = _table(message.values)
-        ghosts, said = self.exchange.speak(stamp, table, message.speakers)
-        mine = np.flatnonzero(message.speakers)
+        table, mine = _table(message.values), message.places
+        ghosts, said = self.exchange.speak(self._stamp_of(message), table, message.mask)
         speakers = np.concatenate([mine, ghosts])
         key = speakers.tobytes() if len(speakers) <= REMEMBERED // 8 else None
         route = self._routes.get(key) if key is not None else None
@@ -181,11 +173,11 @@ class Mpi:
         receiver, which = route
         values = np.concatenate([table[mine], said])[which]
         shape = (len(which), *message.values.shape[1:])
-        return Heard(self.here[receiver], self.halo.columns[speakers[which]], values.reshape(shape))
+        return Heard(self.here[receiver], self.halo.columns[speakers[which]], values.reshape(shape), round_)
 
-    def _pool(self, message: Pool, stamp: int) -> Pool:
+    def _pool(self, message: Pool, round_: int) -> Pool:
         """Give every rank everybody's values, in the order of the devices: each rank plays the server for its block."""
-        self.exchange.agree(stamp)
+        self.exchange.agree(self._stamp_of(message))
         pieces = (len(message.offsets) - 1) // len(self.here)  # a device's values may be cut into trials
         lengths = np.ascontiguousarray(np.diff(message.offsets), dtype=np.int64)
         by_rank = self._gathered(lengths, [len(block) * pieces for block in self.blocks]).reshape(-1, pieces)
@@ -230,17 +222,17 @@ class Mpi:
     def _split(self, weights: Array) -> tuple[Array, Array]:
         """Return the weights of the inner rows' edges and of the border's; a protocol uses the same in every round."""
         if self._weights is None or self._weights[0] is not weights:
-            whole = np.ascontiguousarray(weights, dtype=np.float64)
-            edges = len(self.halo.inner.edges) + len(self.halo.outer.edges)
-            if whole.shape != (edges,):
-                raise ValueError(f"weights must be one per directed edge, shape {(edges,)}, got {whole.shape}")
-            self._weights = (weights, whole[self.halo.inner.edges], whole[self.halo.outer.edges])
+            self._weights = (weights, weights[self.halo.inner.edges], weights[self.halo.outer.edges])
         return self._weights[1], self._weights[2]
 
-    def _stamp(self, question: str, values: Array | None = None) -> int:
+    def _stamp_of(self, message: Message) -> int:
+        """Return the stamp of a question: what is asked, in which type and shape; a server is sent any size."""
+        shape = () if isinstance(message, Pool) else message.values.shape[1:]
+        return self._stamp(kind_of(message).name, message.values.dtype.str, shape)
+
+    def _stamp(self, *question: Any) -> int:
         self._round += 1
-        shape = () if values is None or question == "Pool" else values.shape[1:]
-        return stamp_of(self._round, (question, "" if values is None else values.dtype.str, shape))
+        return stamp_of(self._round, question)
 
     def _hosted(self, owners: Ints | None, by: str) -> Ints:
         """Return who hosts whom, the same on every rank: decided on the first."""
@@ -264,6 +256,4 @@ class Mpi:
 
 def _table(values: Array) -> Array:
     """View messages as a C-ordered table (devices here, columns), in the type that travels."""
-    if values.dtype.kind not in "fiub":
-        raise TypeError(f"messages must be floats, integers or booleans, got dtype {values.dtype}")
     return np.ascontiguousarray(values).reshape(len(values), math.prod(values.shape[1:]))

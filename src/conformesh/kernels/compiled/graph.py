@@ -187,3 +187,45 @@ def heard_from(
     for k in speakers:
         speaking[k] = False
     return receiver, sender
+
+
+@loop
+def which_speaker(
+    indptr: Offsets,
+    indices: Rows,
+    speakers: Offsets,
+    receivers: Offsets,
+    senders: Offsets,
+    numbers: Offsets,
+    which: Offsets,
+) -> int:
+    """Write into `which` the place among `speakers` of each sender, and return the first that its receiver cannot hear.
+
+    That is one that does not speak or is no neighbour; -1 if there is none. Work follows the speakers and who is asked
+    for. `numbers` (rows,) is zero before and after; a row's neighbours are ascending.
+    """
+    K = indptr.size - 1
+    for i in range(speakers.size):
+        numbers[speakers[i]] = i + 1
+    strange = -1
+    for i in range(senders.size):
+        j, k = senders[i], receivers[i]
+        near = 0 <= j < K and 0 <= k < K and numbers[j] > 0
+        if near:
+            if indptr[j + 1] - indptr[j] < indptr[k + 1] - indptr[k]:  # the shorter list says it too
+                j, k = k, j
+            low, high = indptr[k], indptr[k + 1]
+            while low < high:
+                middle = (low + high) // 2
+                if indices[middle] < j:
+                    low = middle + 1
+                else:
+                    high = middle
+            near = low < indptr[k + 1] and indices[low] == j
+        if not near:
+            strange = i
+            break
+        which[i] = numbers[senders[i]] - 1
+    for i in range(speakers.size):
+        numbers[speakers[i]] = 0
+    return strange

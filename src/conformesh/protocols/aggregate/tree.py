@@ -30,20 +30,26 @@ class _Level:
     ----------
     members
         Their places among the devices here, ascending.
+    rows
+        Their global rows.
     above
         The parent (global row) of each member.
     children
         Global rows of this level's devices whose parent is here.
     parents
         The place here of each child's parent.
+    parent_rows
+        The global row of each child's parent.
     speaking_down
         Places of the members that have a child.
     """
 
     members: Ints
+    rows: Ints
     above: Ints
     children: Ints
     parents: Ints
+    parent_rows: Ints
     speaking_down: Ints
 
 
@@ -57,11 +63,12 @@ def tree_total(site: Site) -> Protocol[Total]:
         for level in reversed(levels[1:]):  # up: children of one level speak at the same time
             heard = yield Each(x, level.members)
             if len(level.children):
-                add_rows(table, level.parents, heard.said_by(level.children).reshape(-1, table.shape[1]))
+                said = heard.said_by(level.parent_rows, level.children)
+                add_rows(table, level.parents, said.reshape(-1, table.shape[1]))
         for level, below in pairwise(levels):  # down: who has heard the total passes it on
             heard = yield Each(x, level.speaking_down)
             if len(below.members):
-                x[below.members] = heard.said_by(below.above)
+                x[below.members] = heard.said_by(below.rows, below.above)
         return x
 
     return total
@@ -93,6 +100,14 @@ def _grow(site: Site, depth: int) -> Protocol[list[_Level]]:
         found[new] = True
         members = new
     return [
-        _Level(members, parent[members].astype(np.int64), children, parents, members[has_child[members]])
+        _Level(
+            members,
+            site.here[members],
+            parent[members].astype(np.int64),
+            children,
+            parents,
+            site.here[parents],
+            members[has_child[members]],
+        )
         for members, children, parents in grown
     ]

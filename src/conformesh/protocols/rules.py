@@ -1,0 +1,119 @@
+"""What may be said: the rules that every engine holds every message to, so that what runs in one runs in all.
+
+A simulator sees all devices at once and could answer much that no device on a mesh could know or send. It does not:
+the simulator, MPI ranks and the devices of a mesh check each message by these rules before they answer it. They cost a
+few comparisons a round; only what could overflow is looked through.
+
+NaN and infinities may travel, and so may rows of no numbers; they mean the same everywhere.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Max, Message, Min, Pool, Sum, kind_of
+
+_TYPES = frozenset(map(np.dtype, TYPES))
+_WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
+_MOST = int(np.iinfo(np.int64).max)
+
+
+class Rules:
+    """Checks the messages of a block of devices.
+
+    Parameters
+    ----------
+    network
+        Who may talk to whom.
+    here
+        Rows of the devices hosted here.
+    """
+
+    def __init__(self, network: Network, here: NDArray[np.int64]) -> None:
+        self.devices = len(here)
+        self.edges = int(network.degree[here].sum())
+        self.addends = max(network.largest_degree, 1)
+
+    def check(self, message: Message, round_: int) -> Kind:
+        """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
+        kind = kind_of(message)
+        try:
+            if type(message.values) is not np.ndarray or message.values.dtype not in _TYPES:
+                raise TypeError(f"values must be an array of {_names()}, got {_described(message.values)}")
+            if isinstance(message, Pool):
+                self._check_pool(message)
+            else:
+                self._check_rows(message)
+        except (TypeError, ValueError) as problem:
+            raise type(problem)(f"round {round_}, {kind.name}: {problem}") from None
+        return kind
+
+    def _check_rows(self, message: Sum | Max | Min | Each) -> None:
+        values = message.values
+        if values.ndim == 0 or len(values) != self.devices:
+            raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
+        if values.ndim > 1 + DIMENSIONS:
+            raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
+        if isinstance(message, Each):
+            self._check_speakers(message.speakers)
+        elif isinstance(message, Sum):
+            self._check_sum(message)
+        elif values.dtype == np.uint64:
+            _check_size(values, 1)
+
+    def _check_sum(self, message: Sum) -> None:
+        if message.values.dtype == np.bool_:
+            raise TypeError("booleans cannot be added up; send them as integers, for instance int8")
+        if message.weights is None:
+            if message.values.dtype in _WIDE:
+                _check_size(message.values, self.addends)
+        elif getattr(message.weights, "shape", None) != (self.edges,) or message.weights.dtype != np.float64:
+            raise ValueError(
+                f"weights must be one float64 per directed edge of the devices here, shape {(self.edges,)}, got "
+                f"{_described(message.weights)}"
+            )
+
+    def _check_speakers(self, speakers: Array) -> None:
+        if type(speakers) is not np.ndarray or speakers.ndim != 1 or speakers.dtype.kind not in "bi":
+            raise TypeError(f"speakers must be a mask or a list of places, got {_described(speakers)}")
+        if speakers.dtype == np.bool_:
+            if len(speakers) != self.devices:
+                raise ValueError(f"the mask of speakers needs {self.devices} entries, got {len(speakers)}")
+        elif len(speakers) and (
+            speakers[0] < 0
+            or speakers[-1] >= self.devices
+            or (len(speakers) > 1 and np.count_nonzero(speakers[1:] <= speakers[:-1]))
+        ):
+            raise ValueError(f"speakers must be places from 0 to {self.devices - 1}, ascending, each once")
+
+    def _check_pool(self, message: Pool) -> None:
+        offsets, n = message.offsets, len(message.values) if message.values.ndim == 1 else -1
+        pieces, left = divmod(len(offsets) - 1, self.devices)
+        if offsets.dtype != np.int64 or left or not pieces or offsets[0] != 0 or offsets[-1] != n:
+            raise ValueError(
+                f"offsets must be int64 and cut flat values into as many pieces for each of the {self.devices} devices "
+                f"here, from 0 to their number; got {_described(offsets)} for values of shape {message.values.shape}"
+            )
+        if (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("offsets must not fall")
+
+
+def _check_size(values: Array, addends: int) -> None:
+    """Refuse integers so large that `addends` of them could leave int64, in which all engines work."""
+    most = _MOST // addends
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    if low < -most or high > most:
+        raise ValueError(
+            f"integers must lie within {most:,}: every engine adds up and compares in int64, what up to {addends} "
+            f"neighbours say; got {low if low < -most else high:,}"
+        )
+
+
+def _described(values: object) -> str:
+    return f"{values.dtype} of shape {values.shape}" if isinstance(values, np.ndarray) else type(values).__name__
+
+
+def _names() -> str:
+    return ", ".join(np.dtype(name).name for name in TYPES)
