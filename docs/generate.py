@@ -13,7 +13,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, fields
 from functools import cache
 from pathlib import Path
@@ -29,7 +29,7 @@ from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
-from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 
 DOCS = Path(__file__).parent
@@ -144,12 +144,17 @@ def _rank(rank: int | tuple[int, ...] | None) -> str:
 def options(name: str) -> str:
     """The options of one method."""
     method = METHODS[name]
-    rows = [
-        (code(f.name), code(_type(str(f.type))), code(_default(f.default)), f.metadata["help"].replace("*", r"\*"))
-        for f in fields(method.options)
-        if f.name in method.option_names()
-    ]
+    rows = []
+    for f in fields(method.options):
+        if f.name in method.option_names():
+            words = "; ".join([f.metadata["help"].replace("*", r"\*"), *_choices(f.metadata)])
+            rows.append((code(f.name), code(_type(str(f.type))), code(_default(f.default)), words))
     return table(("option", "type", "default", "meaning"), rows) if rows else f"`{name}` has no options."
+
+
+def _choices(metadata: Mapping[str, Any]) -> list[str]:
+    """The names of the table that an option chooses from, if it does."""
+    return [" or ".join(code(word) for word in metadata["choices"]())] if "choices" in metadata else []
 
 
 def _type(annotation: str) -> str:
@@ -222,10 +227,17 @@ def aggregators() -> str:
     """The ways to add up over all devices, with what a run of E-DCP costs by each on the paper's graphs."""
     rows = []
     for name, aggregator in AGGREGATORS.items():
-        costs = [calibrate(_uniform(20), Network.of(g, 20), 0.1, "e-dcp", aggregate=name).cost for g in PAPER_GRAPHS]
-        sent = [f"{cost.rounds:,} / {cost.numbers_per_device:,.4g}" for cost in costs]
-        rows.append((code(name), aggregator.summary, *sent))
-    return table(("aggregator", "what it does", *PAPER_GRAPHS), rows)
+        sent = [_sums_on(Network.of(graph, 20), name) for graph in PAPER_GRAPHS]
+        rows.append((code(name), aggregator.summary, "yes" if aggregator.exact else "no", *sent))
+    return table(("aggregator", "what it does", "in `auto`", *PAPER_GRAPHS), rows)
+
+
+def _sums_on(network: Network, aggregate: str) -> str:
+    try:
+        cost = calibrate(_uniform(network.devices), network, 0.1, "e-dcp", aggregate=aggregate).cost
+    except CannotAggregate:
+        return "—"
+    return f"{cost.rounds:,} / {cost.numbers_per_device:,.4g}"
 
 
 def engines() -> str:

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate, conformal_rank
-from conformesh.comparing import Comparison, Group, Run, Way, compare, networks_of, ways_of
+from conformesh.comparing import Comparison, Group, Run, compare, networks_of, ways_of
+from conformesh.methods import Way
 from conformesh.protocols.aggregate import AGGREGATORS, Aggregator, CannotAggregate
+from conformesh.protocols.averages import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
 
 NAMES = tuple("abcdefg")
@@ -32,7 +34,8 @@ def found(held):
 def test_every_way_on_every_network(found):
     ways = ways_of()
     assert {way.method for way in ways} == {*METHODS}
-    assert [way.aggregate for way in ways if way.method == "e-dcp"] == [*AGGREGATORS]
+    assert [way.variant for way in ways if way.method == "e-dcp"] == [*AGGREGATORS]
+    assert [way.variant for way in ways if way.method == "h-dcp"] == [*WAYS]
     assert [group.network for group in found.groups] == ["chain 7", "star 7", "complete 7"]
     assert [group.diameter for group in found.groups] == [6, 2, 1]
     for group in found.groups:
@@ -66,8 +69,7 @@ def test_exact_ways_share_the_pooled_threshold(found, held):
 def test_runs_are_those_of_calibrate(found, held):
     network = Network.star(len(NAMES)).relabelled(NAMES)
     for run in found.groups[1].runs:
-        options = {} if run.way.aggregate is None else {"aggregate": run.way.aggregate}
-        result = calibrate(held, network, ALPHA, run.way.method, **options)
+        result = calibrate(held, network, ALPHA, run.way.method, **run.way.options)
         assert run.thresholds == (result.thresholds.min(), result.threshold)
         assert (run.guarantee, run.assumption) == (result.certificate.kind, result.certificate.assumption)
         cost = result.cost

@@ -1,6 +1,7 @@
 """One file and one line: a method, aggregator, engine, score or topology from docs/skeletons is then everywhere."""
 
 import doctest
+import importlib
 import json
 import os
 import subprocess
@@ -11,9 +12,13 @@ import numpy as np
 import pytest
 
 import conformesh
-from conformesh import TOPOLOGIES, Network, calibrate
+from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.engines import ENGINES
-from conformesh.scores import get_score
+from conformesh.peer.loopback import Faults, play
+from conformesh.protocols.aggregate import CannotAggregate
+from conformesh.scores import SCORES, get_score
+from tests.engines.mpi import start
+from tests.peer.devices import drawn_scores, expected, starter, thresholds
 from tests.with_skeletons import FOLDER, TABLES, add_all, skeleton
 
 ROOT = Path(__file__).parents[1]
@@ -30,23 +35,46 @@ def skeletons():
         table.update(before[kind])
 
 
-@pytest.fixture
-def scores(tmp_path):
-    """A file of unequal scores on six devices."""
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Unequal scores on six devices, in a file."""
+    folder = tmp_path_factory.mktemp("skeletons")
     rng = np.random.default_rng(1)
-    lines = [f"{k},{x!r}" for k in range(6) for x in rng.random(int(rng.integers(20, 40))).tolist()]
-    (tmp_path / "scores.csv").write_text("device,score\n" + "\n".join(lines) + "\n")
-    return tmp_path / "scores.csv"
+    held = [rng.random(int(rng.integers(20, 40))) for _ in range(6)]
+    lines = [f"{k},{x!r}" for k, own in enumerate(held) for x in own.tolist()]
+    (folder / "scores.csv").write_text("device,score\n" + "\n".join(lines) + "\n")
+    return folder
 
 
-def typed(*words):
-    """What a command prints in a process where the skeletons are in their tables."""
+COMMANDS = {
+    "calibrate help": "calibrate --help",
+    "plan help": "plan --help",
+    "compare help": "compare --help",
+    **{f"{kind}s": f"{kind}s" for kind in TABLES if kind != "topology"},
+    "topologies": "topologies",
+    "loops": "calibrate scores.csv --topology wheel --engine loops --json",
+    "simulator": "calibrate scores.csv --topology wheel --engine simulator --json",
+    "hub": "calibrate scores.csv --topology wheel --aggregate hub --score rank --json",
+    "largest": "calibrate scores.csv --topology wheel --method largest --json",
+    "compare": "compare scores.csv --topologies wheel --methods e-dcp,largest --no-picture --json",
+    "plan": "plan --scores scores.csv --topology wheel --method e-dcp,largest --json",
+}
+
+
+@pytest.fixture(scope="module")
+def typed(folder):
+    """What commands print in a process where the skeletons are in their tables."""
+    words = [[*command.replace("scores.csv", str(folder / "scores.csv")).split()] for command in COMMANDS.values()]
     paths = [str(Path(conformesh.__file__).parents[1]), str(ROOT)]
-    plain = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200", "TERM": "dumb"}
-    command = [sys.executable, "-m", "tests.with_skeletons", *map(str, words)]
+    plain = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "COLUMNS": "200", "TERM": "dumb", "NO_COLOR": "1"}
+    command = [sys.executable, "-m", "tests.with_skeletons", json.dumps(words)]
     done = subprocess.run(command, env=plain, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout
+    said = json.loads(done.stdout)
+    return {
+        name: text if "--json" not in COMMANDS[name] else json.loads(text)
+        for name, text in zip(COMMANDS, said, strict=True)
+    }
 
 
 def test_every_skeleton_is_tried_here():
@@ -112,7 +140,7 @@ def test_the_engine_runs_every_method_as_the_simulator_does(skeletons, network, 
     np.testing.assert_array_equal(mine.cost.bits, theirs.cost.bits)
 
 
-def test_the_engine_that_was_chosen_runs(skeletons, scores, monkeypatch, capsys):
+def test_the_engine_that_was_chosen_runs(skeletons, folder, monkeypatch, capsys):
     """Before, any engine but mpi was accepted by `--engine`, and the simulator ran."""
     from conformesh.cli import app
 
@@ -120,16 +148,123 @@ def test_the_engine_that_was_chosen_runs(skeletons, scores, monkeypatch, capsys)
     engine = ENGINES["loops"].make
     monkeypatch.setattr(engine, "run", lambda self, *given, run=engine.run: ran.append(self) or run(self, *given))
     with pytest.raises(SystemExit) as end:
-        app(["calibrate", str(scores), "--engine", "loops", "--json"])
+        app(["calibrate", str(folder / "scores.csv"), "--engine", "loops", "--json"])
     assert end.value.code == 0
     assert len(ran) == 1
     assert json.loads(capsys.readouterr().out)["certificate"]["kind"] == "counted"
 
 
-def test_the_command_line_knows_the_engine(scores):
-    assert "--engine simulator|mpi|loops" in " ".join(typed("calibrate", "--help").split())
-    assert "loops, one process for all devices, in plain loops" in " ".join(typed("calibrate", "--help").split())
-    mine, theirs = (
-        json.loads(typed("calibrate", scores, "--json", "--engine", name)) for name in ("loops", "simulator")
+# --- an aggregator ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("network", [Network.star(9), Network.star(30)], ids=str)
+def test_the_aggregator_has_its_place_in_auto(skeletons, network):
+    """It is exact and the cheapest here; on a torus it cannot serve, and the others go on as before."""
+    rng = np.random.default_rng(2)
+    scores = [rng.normal(size=rng.integers(10, 40)) for _ in range(network.devices)]
+    chosen, tree = calibrate(scores, network, 0.1), calibrate(scores, network, 0.1, aggregate="tree")
+    assert chosen.options["sums_by"] == "hub"
+    assert chosen.thresholds.tobytes() == tree.thresholds.tobytes()
+    assert chosen.certificate == tree.certificate
+    assert chosen.cost.numbers_per_device <= tree.cost.numbers_per_device
+    assert calibrate(scores[:6], Network.torus(2, 3), 0.1).options["sums_by"] != "hub"
+    with pytest.raises(CannotAggregate, match="no device is a neighbour of all others"):
+        calibrate(scores[:6], Network.torus(2, 3), 0.1, aggregate="hub")
+
+
+# --- everywhere -------------------------------------------------------------------------------------------------------
+
+
+def test_help_names_all_of_them(typed):
+    calibrating, planning, comparing = (
+        "".join(typed[f"{name} help"].split())
+        for name in ("calibrate", "plan", "compare")  # lines break anywhere
     )
-    assert mine["thresholds"] == theirs["thresholds"]
+    assert "--enginesimulator|mpi|loops" in calibrating
+    assert "loops,oneprocessforalldevices,inplainloops" in calibrating
+    for words in (calibrating, planning):
+        assert "auto|tree|finite-time|flood|chebyshev|gossip|hub" in words
+        assert f"Oneof{','.join(TOPOLOGIES)},wheel;" in words
+    assert f"Oneof{','.join(METHODS)},largest." in calibrating
+    assert f"Bydefaultall:{','.join(METHODS)},largest." in planning
+    assert f"Bydefaultall:{','.join(METHODS)},largest." in comparing
+    assert f"{','.join(SCORES)},rank" in calibrating
+
+
+@pytest.mark.parametrize(
+    ("listing", "name", "summary"),
+    [
+        ("methods", "largest", "the largest score"),
+        ("aggregators", "hub", "everybody's neighbour"),
+        ("engines", "loops", "in plain loops"),
+        ("scores", "rank", "how many labels are more probable"),
+        ("topologies", "wheel", "a ring around a hub"),
+    ],
+)
+def test_listings_have_a_line_for_each(typed, listing, name, summary):
+    (line,) = [line for line in typed[listing].splitlines() if line.startswith(f"{name} ")]
+    assert summary in line
+
+
+def test_the_command_line_runs_them(typed):
+    assert typed["loops"]["thresholds"] == typed["simulator"]["thresholds"] == typed["hub"]["thresholds"]
+    assert typed["simulator"]["options"]["sums_by"] == typed["hub"]["options"]["sums_by"] == "hub"
+    assert typed["hub"]["score"]["name"] == "rank"
+    assert typed["largest"]["certificate"]["kind"] == "counted"
+    assert typed["loops"]["network"] == "wheel 6"
+
+
+def test_plans_and_comparisons_have_their_rows(typed):
+    """Where scores are at hand a plan is exact: rounds and bits are those of the runs that were compared."""
+    ran = {(row["method"], row["variant"]): row for row in typed["compare"]["networks"][0]["results"]}
+    planned = {(row["method"], row["variant"]): row for row in typed["plan"]["rows"]}
+    assert {("e-dcp", "hub"), ("largest", None)} <= ran.keys() <= planned.keys()
+    for way, row in ran.items():
+        assert planned[way]["certainty"] == "exact"
+        assert planned[way]["rounds"] == row["rounds"]
+        assert planned[way]["bits_per_device"] == pytest.approx(row["bits_per_device"], rel=1e-12)
+    assert planned["e-dcp", "auto"]["facts"]["sums_by"] == "hub"
+    assert typed["plan"]["refused"] == []
+
+
+def test_tables_of_the_documentation_have_their_rows(skeletons, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "docs"))
+    pages = importlib.import_module("generate")
+    pages.example.cache_clear()
+    for part, name in (
+        ("methods", "largest"),
+        ("certificates", "largest"),
+        ("aggregators", "hub"),
+        ("engines", "loops"),
+        ("scores", "rank"),
+        ("topologies", "wheel"),
+    ):
+        assert f"\n| `{name}` |" in pages.PARTS[part](), part
+    assert "## largest\n" in pages.other_methods()
+    assert "`hub`" in pages.options("e-dcp")
+
+
+WHEEL = {"method": ("largest", {}), "aggregator": ("e-dcp", {"aggregate": "hub"})}
+
+
+@pytest.mark.parametrize("kind", WHEEL)
+def test_devices_of_a_mesh_agree_as_the_simulator_does(skeletons, kind):
+    """On loopback: the state machines of real devices, on a network of the new topology."""
+    method, options = WHEEL[kind]
+    network = Network.of("wheel", 7)
+    scores = drawn_scores(network)
+    played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
+    assert thresholds(played.devices) == expected(network, scores, method, **options)
+
+
+@pytest.mark.parametrize("kind", WHEEL)
+def test_ranks_agree_as_the_simulator_does(folder, typed, kind):
+    method, options = WHEEL[kind]
+    flags = [word for name, value in options.items() for word in (f"--{name}", value)]
+    words = ["calibrate", folder / "scores.csv", "--topology", "wheel", "--method", method, *flags, "--score", "rank"]
+    done = start(2, "tests.with_skeletons", *words, "--engine", "mpi", "--json")
+    assert done.returncode == 0, done.stderr
+    alike = {"method": "largest", "aggregator": "hub"}[kind]
+    found = json.loads(done.stdout)
+    assert found["thresholds"] == typed[alike]["thresholds"]
+    assert found["certificate"] == typed[alike]["certificate"]

@@ -1,19 +1,30 @@
 """The skeletons of docs/skeletons, each added by its one line; as a program, the command line that then follows.
 
 python -m tests.with_skeletons calibrate scores.csv --engine loops
+python -m tests.with_skeletons '[["methods"], ["engines", "--json"]]'       several, and their output as JSON
 """
 
 import importlib.util
+import io
+import json
 import sys
+from contextlib import redirect_stdout, suppress
 from pathlib import Path
 
 from conformesh.engines import ENGINES
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.methods import METHODS
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import SCORES
 
 FOLDER = Path(__file__).parents[1] / "docs" / "skeletons"
-TABLES = {"engine": ENGINES, "method": METHODS, "score": SCORES, "topology": TOPOLOGIES}
+TABLES = {
+    "aggregator": AGGREGATORS,
+    "engine": ENGINES,
+    "method": METHODS,
+    "score": SCORES,
+    "topology": TOPOLOGIES,
+}
 
 
 def skeleton(kind):
@@ -31,8 +42,21 @@ def add_all():
         table.update(skeleton(kind).LINE)
 
 
+def printed(words):
+    """Return what one command prints."""
+    from conformesh.cli import app  # not before: its help texts are made from the tables
+
+    out = io.StringIO()
+    with redirect_stdout(out), suppress(SystemExit):
+        app(words)
+    return out.getvalue()
+
+
 if __name__ == "__main__":
     add_all()
-    from conformesh.cli import app
+    if sys.argv[1].startswith("["):
+        print(json.dumps([printed(words) for words in json.loads(sys.argv[1])]))
+    else:
+        from conformesh.cli import app
 
-    app(sys.argv[1:])
+        app(sys.argv[1:])

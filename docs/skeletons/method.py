@@ -17,6 +17,7 @@ from conformesh.methods import Method
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
+from conformesh.protocols.predicting import Prediction, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
@@ -46,7 +47,21 @@ def largest_score(
     return Outcome(thresholds, certificates)
 
 
+def predict_largest_score(terrain: Terrain, alpha: Fraction, options: LargestScore) -> Prediction:
+    """Predict what is sent, for plans: a maximum over the network, in as many rounds as the diameter."""
+    return Prediction((hops(terrain, "agree on the largest", 1, options.wire),), "counted")
+
+
 # The line for METHODS in methods.py (and its import):
 LINE = {
-    "largest": Method(largest_score, LargestScore, "counted", "neighbours", "1 number a round", "", "the largest score")
+    "largest": Method(
+        largest_score,
+        LargestScore,
+        guarantee="counted",
+        needs="neighbours",
+        sends="1 number a round",
+        paper="",
+        summary="the largest score",
+        predict=predict_largest_score,
+    )
 }

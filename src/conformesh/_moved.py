@@ -33,6 +33,7 @@ MOVED = {
     "evaluation": "result.evaluation",
     "network": "graph.network",
     "node": "mesh.http.client",
+    "planning.sketch": "graph.sketch",
     "plot_plan": "plots.plan",
     "ranks": "promises",
     "several": "calibrating",

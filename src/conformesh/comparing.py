@@ -19,34 +19,16 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.calibrating import Batch, calibrate_batch, counted_ranks
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.methods import METHODS, get_method
+from conformesh.methods import METHODS, REACH, Way
+from conformesh.methods import ways_of as every_way_of
 from conformesh.promises import Alpha, conformal_rank, exact_alpha
-from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.options import AUTO
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score
 
-BY_SUMS = ("e-dcp",)  # methods that only add up: compared once for each aggregator
-REACH = ("neighbours", "nothing", "server")  # first what needs no server
-
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
-
-
-@dataclass(frozen=True)
-class Way:
-    """A method, and for methods that add up, how: what a row of the comparison is about."""
-
-    method: str
-    aggregate: str | None = None
-
-    def __str__(self) -> str:
-        return self.method if self.aggregate is None else f"{self.method} {self.aggregate}"
-
-    @property
-    def needs(self) -> str:
-        """Whom a device must be able to reach: `neighbours`, `nothing` or `server`."""
-        return METHODS[self.method].needs
 
 
 @dataclass(frozen=True)
@@ -218,11 +200,11 @@ def compare(
 
 
 def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
-    """Return every way to run these methods, by default all: first those that need no server."""
-    names = dict.fromkeys(METHODS if methods is None else methods)
-    for name in names:
-        get_method(name)
-    return _in_order(Way(name, by) for name in names for by in (AGGREGATORS if name in BY_SUMS else [None]))
+    """Return every way to run these methods, by default all: first those that need no server.
+
+    What a method chooses by itself (`auto`) is one of its other ways and is not run twice.
+    """
+    return _in_order(way for way in every_way_of(methods) if way.variant != AUTO)
 
 
 def networks_of(
@@ -313,7 +295,7 @@ def _on(
 
 
 def _calibrated(way: Way, network: Network, samples: Samples, alpha: Alpha, seed: int) -> Batch:
-    options: dict[str, Any] = {} if way.aggregate is None else {"aggregate": way.aggregate}
+    options = way.options
     if "seed" in METHODS[way.method].option_names():
         options["seed"] = seed
     return calibrate_batch(samples, network, (alpha,), way.method, **options)
@@ -337,7 +319,5 @@ def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:
 
 
 def _in_order(ways: Iterable[Way]) -> list[Way]:
-    methods, aggregators = [*METHODS], [None, *AGGREGATORS]
-    return sorted(
-        ways, key=lambda way: (REACH.index(way.needs), methods.index(way.method), aggregators.index(way.aggregate))
-    )
+    places = {way: place for place, way in enumerate(every_way_of())}
+    return sorted(ways, key=lambda way: (REACH.index(way.needs), [*METHODS].index(way.method), places.get(way, -1)))

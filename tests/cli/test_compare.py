@@ -10,17 +10,18 @@ import pytest
 from matplotlib.image import imread
 from typer.testing import CliRunner
 
-from conformesh import METHODS, TOPOLOGIES, Network, calibrate
+from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app, console
 from conformesh.cli.compare import answer, in_ranks
 from conformesh.comparing import compare, networks_of, ways_of
+from conformesh.methods import Way
 from conformesh.names import natural_order
 from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import LAC
 
 RESULT = {
-    *("method", "aggregate", "needs", "guarantee", "assumption", "slack", "thresholds", "mean_size", "rounds"),
+    *("method", "variant", "needs", "guarantee", "assumption", "slack", "thresholds", "mean_size", "rounds"),
     *("numbers_per_device", "bits_per_device", "sound", "notes"),
 }
 
@@ -71,10 +72,10 @@ def test_json_has_everything(report):
     }
     assert (found["alpha"], found["devices"], found["scores"], found["skipped"]) == (0.1, 12, 300, [])
     assert [network["network"].split()[0] for network in found["networks"]] == [*TOPOLOGIES]
-    everything = {(way.method, way.aggregate) for way in ways_of()}
+    everything = {(way.method, way.variant) for way in ways_of()}
     for network in found["networks"]:
-        ran = [(row["method"], row["aggregate"]) for row in network["results"]]
-        refused = [(row["method"], row["aggregate"]) for row in network["refused"]]
+        ran = [(row["method"], row["variant"]) for row in network["results"]]
+        refused = [(row["method"], row["variant"]) for row in network["refused"]]
         assert {*ran, *refused} == everything
         assert len(ran) + len(refused) == len(everything)
         assert all(row["reason"] for row in network["refused"])
@@ -95,10 +96,10 @@ def test_sizes_are_those_of_the_library(report, data):
     held, outputs = data
     names = natural_order(held)
     network = Network.chain(12).relabelled(names)
-    rows = {row["method"]: row for row in found["networks"][0]["results"]}
-    for method in METHODS:
-        result = calibrate([held[name] for name in names], network, 0.1, method)
-        assert rows[method]["mean_size"] == result.predict(outputs, score=LAC()).sum(axis=1).mean()
+    scores = [held[name] for name in names]
+    for row in found["networks"][0]["results"]:
+        result = calibrate(scores, network, 0.1, row["method"], **Way(row["method"], row["variant"]).options)
+        assert row["mean_size"] == result.predict(outputs, score=LAC()).sum(axis=1).mean()
 
 
 def test_picture_is_drawn(report):
@@ -112,7 +113,7 @@ def test_the_sentence_follows_from_the_table(report):
     found, _ = report
     tables = [
         {
-            (row["method"], row["aggregate"]): row
+            (row["method"], row["variant"]): row
             for row in network["results"]
             if row["guarantee"] == "counted" and not row["assumption"] and row["needs"] != "server"
             if row["slack"] != "inf" and row["slack"] >= 0
@@ -120,14 +121,13 @@ def test_the_sentence_follows_from_the_table(report):
         for network in found["networks"]
     ]
     for network, sound in zip(found["networks"], tables, strict=True):
-        assert [*sound] == [(r["method"], r["aggregate"]) for r in network["results"] if r["sound"]]
+        assert [*sound] == [(r["method"], r["variant"]) for r in network["results"] if r["sound"]]
     wins = [min(sound, key=lambda key, sound=sound: sound[key]["bits_per_device"]) for sound in tables]
     winner = max(wins, key=wins.count)
     said = found["answer"]
-    assert (said["method"], said["aggregate"]) == winner
+    assert (said["method"], said["variant"]) == winner
     bits = [sound[winner]["bits_per_device"] for sound in tables if winner in sound]
-    method, aggregate = winner
-    assert said["sentence"].startswith(f"Use {method}" + (f" with --aggregate {aggregate}: " if aggregate else ": "))
+    assert said["sentence"].startswith(f"Use {Way(*winner).flags}: ")
     assert console.in_bits(min(bits)).split()[0] in said["sentence"]
     assert console.in_bits(max(bits)) in said["sentence"]
     count = wins.count(winner)

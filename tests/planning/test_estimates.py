@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, calibrate_batch
-from conformesh.planning.phases import Sent
-from conformesh.planning.predictions import Way, predict
+from conformesh import TOPOLOGIES, Network, Samples, calibrate_batch
+from conformesh.graph.sketch import Growth, Sketch, Tree
+from conformesh.graph.topologies import sketch
+from conformesh.methods import Way
+from conformesh.planning.planner import certainty_of, predict
 from conformesh.planning.search import SHAPES, stages_of
-from conformesh.planning.sketch import CLOSED, GROWTH, Sketch, Tree, sketch
+from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
 from conformesh.promises import conformal_rank, exact_alpha
 
+GROWTH = [name for name, topology in TOPOLOGIES.items() if isinstance(topology.sketch, Growth)]
+CLOSED = [name for name in TOPOLOGIES if name not in GROWTH]
 DRAW = {
     "uniform": lambda rng, many: rng.random(many),
     "normal": lambda rng, many: rng.standard_normal(many),
@@ -65,9 +71,9 @@ def test_e_dcp_by_default_costs_within_20_percent_of_the_prediction(place, shape
     real = ledgers(network, scores, alpha, shape, 30)
     terrain = Terrain.of(network, scores)
     for told in (shape, "any"):
-        found = predict(Way("e-dcp", "auto"), terrain, exact_alpha(alpha), {}, told)
-        sent = Sent.of(found.phases)
-        assert found.certainty(terrain) == "estimate"
+        found = predict(Way("e-dcp", "auto"), replace(terrain, shape=told), exact_alpha(alpha), {})
+        sent = Sent.of(found.stretches)
+        assert certainty_of(found, terrain) == "estimate"
         assert sent.rounds == pytest.approx(real[:, 0].mean(), rel=0.2)
         assert sent.bits == pytest.approx(real[:, 1].mean(), rel=0.2)
         assert real[:, 0].max() <= Sent.of(found.most).rounds

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from conformesh import TOPOLOGIES, Network, Samples, calibrate_batch
-from conformesh.methods import METHODS
-from conformesh.planning.phases import Sent
-from conformesh.planning.predictions import PREDICTIONS, VARIANTS, Way, predict, ways_of
+from conformesh.methods import METHODS, Way, ways_of
+from conformesh.planning.planner import certainty_of, predict
+from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
@@ -19,8 +19,7 @@ from conformesh.protocols.aggregate import AGGREGATORS
 
 def run(way, network, samples, alpha, options):
     chosen = {name: value for name, value in options.items() if name in METHODS[way.method].option_names()}
-    if way.variant is not None:
-        chosen[VARIANTS[way.method][0]] = way.variant
+    chosen |= way.options
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return calibrate_batch(samples, network, (alpha,), way.method, **chosen)
@@ -32,7 +31,7 @@ def assert_equal_to_a_run(way, network, sizes, alpha="0.1", **options):
     samples = Samples.of([rng.random(size) for size in sizes])
     terrain = Terrain.of(network, sizes)
     try:
-        found = predict(way, terrain, exact_alpha(alpha), options, "any")
+        found = predict(way, terrain, exact_alpha(alpha), options)
     except ValueError as refused:
         with pytest.raises(ValueError, match=re.escape(str(refused))):
             run(way, network, samples, alpha, options)
@@ -43,8 +42,8 @@ def assert_equal_to_a_run(way, network, sizes, alpha="0.1", **options):
         assert batch.cost.rounds <= Sent.of(found.most).rounds
         assert batch.cost.bits.mean() <= Sent.of(found.most).bits * (1 + 1e-12)
         return
-    sent = Sent.of(found.phases)
-    assert found.certainty(terrain) == "exact"
+    sent = Sent.of(found.stretches)
+    assert certainty_of(found, terrain) == "exact"
     assert sent.rounds == batch.cost.rounds
     np.testing.assert_allclose(sent.numbers, batch.cost.numbers.mean(), rtol=1e-12)
     np.testing.assert_allclose(sent.bits, batch.cost.bits.mean(), rtol=1e-12)
@@ -55,8 +54,8 @@ def assert_equal_to_a_run(way, network, sizes, alpha="0.1", **options):
 
 
 def test_every_method_and_every_way_to_add_up_is_predicted():
-    assert {*PREDICTIONS} == {*METHODS}
-    ways = ways_of(None, {})
+    assert all(method.predict is not None for method in METHODS.values())
+    ways = ways_of()
     assert [way.variant for way in ways if way.method == "e-dcp"] == ["auto", *AGGREGATORS]
     assert [way.variant for way in ways if way.method == "h-dcp"] == ["gossip", "chebyshev", "finite-time"]
 
@@ -64,7 +63,7 @@ def test_every_method_and_every_way_to_add_up_is_predicted():
 @pytest.mark.parametrize("topology", TOPOLOGIES)
 def test_rounds_and_bits_equal_those_of_a_run(topology):
     network = Network.of(topology, 20)
-    for way in ways_of(None, {}):
+    for way in ways_of():
         assert_equal_to_a_run(way, network, np.full(20, 50))
 
 
@@ -73,7 +72,7 @@ def test_sizes_may_differ(devices):
     rng = np.random.default_rng(devices)
     network = Network.of("geometric", devices)
     sizes = rng.integers(3, 40, devices)
-    for way in ways_of(None, {}):
+    for way in ways_of():
         assert_equal_to_a_run(way, network, sizes, alpha="0.2")
 
 
@@ -107,7 +106,7 @@ def test_a_search_with_nothing_to_search_is_exact(aggregate, alpha):
     """Rank n (alpha 0.02) is the largest score, rank above n is +inf; rank 1 would be the smallest score."""
     network, sizes = Network.torus(4, 5), np.full(20, 50 if alpha != "0.95" else 1)
     way = Way("e-dcp", aggregate)
-    found = predict(way, Terrain.of(network, sizes), exact_alpha(alpha), {}, "any")
+    found = predict(way, Terrain.of(network, sizes), exact_alpha(alpha), {})
     assert not found.varies or alpha == "0.95"
     assert_equal_to_a_run(way, network, sizes, alpha)
 
@@ -117,6 +116,6 @@ def test_integers_travel_as_narrow_as_in_a_run(total):
     """At 34,000 scores counts take 32 bits, at 1000 they take 16: the first sum takes 64 in any case."""
     network = Network.star(20)
     for aggregate in ("tree", "flood"):
-        found = predict(Way("e-dcp", aggregate), Terrain.of(network, total // 20), exact_alpha("0.1"), {}, "any")
-        widths = {phase.bits for phase in found.phases if phase.what == "a stage"}
+        found = predict(Way("e-dcp", aggregate), Terrain.of(network, total // 20), exact_alpha("0.1"), {})
+        widths = {one.bits for one in found.stretches if one.what == "a stage"}
         assert widths == {16 if total < 2**15 else 32}

@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from conformesh import METHODS, Network
+from conformesh.graph.topologies import sketch
+from conformesh.methods import Way
 from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.planning.link import Link
-from conformesh.planning.mesh import phases_on_a_mesh
-from conformesh.planning.phases import BODY, SILENT, TRANSPORT, Phase, bytes_on_the_wire, mesh_seconds_on, seconds_on
-from conformesh.planning.planner import plan
-from conformesh.planning.predictions import Way, predict
+from conformesh.planning.planner import plan, predict
+from conformesh.planning.sending import (
+    BODY,
+    SILENT,
+    TRANSPORT,
+    bytes_on_the_wire,
+    frame_bytes,
+    mesh_seconds_on,
+    on_a_mesh,
+    seconds_on,
+)
 from conformesh.planning.simulation import Speed
-from conformesh.planning.sketch import sketch
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.promises import exact_alpha
+from conformesh.protocols.predicting import Stretch
 from tests.peer.devices import starter
 
 LINK = Link.parse("100ms,1Mbit")
@@ -90,9 +100,10 @@ def test_what_cannot_run_has_its_reason():
 
 
 def test_a_method_that_nobody_predicts_is_refused_with_a_hint(monkeypatch):
-    monkeypatch.setitem(METHODS, "quiet", METHODS["local"])
+    monkeypatch.setitem(METHODS, "quiet", replace(METHODS["local"], predict=None))
     found = torus(methods=["quiet", "local"])
-    assert "PREDICTIONS" in found.refused[Way("quiet")]
+    assert found.refused == {Way("quiet"): "nobody has said what it sends; give its line in METHODS a `predict`"}
+    assert [row.way for row in found.rows] == [Way("local")]
 
 
 def test_a_plan_is_json():
@@ -119,16 +130,16 @@ def test_a_plan_refuses_impossible_scores():
 
 def test_a_round_takes_the_latency_and_a_copy_for_each_neighbour():
     """Ten rounds of 100 numbers of 32 bits to four neighbours: 10 x (0.1 s + 4 x 3200 bit / 1 Mbit/s)."""
-    phases = [Phase("gossip", 10, 100, 32)]
-    assert seconds_on(LINK, phases, 4) == pytest.approx(10 * (0.1 + 4 * 3200 / 1e6))
-    server = [Phase("upload", 2, 100, 32, 1, 1, server=True)]
+    stretches = [Stretch("gossip", 10, 100, 32)]
+    assert seconds_on(LINK, stretches, 4) == pytest.approx(10 * (0.1 + 4 * 3200 / 1e6))
+    server = [Stretch("upload", 2, 100, 32, 1, 1, server=True)]
     assert seconds_on(LINK, server, 4) == pytest.approx(2 * 0.1 + 3200 / 1e6)
 
 
 def test_the_slowest_device_of_a_tree_counts_in_every_round():
     """On a star the leaves speak up to one neighbour, the middle down to all."""
     tree = next(row for row in plan(Network.star(11), 50, 0.1, LINK, speed=SAME).rows if row.way.variant == "tree")
-    up, down = [phase for phase in tree.phases if phase.what == "a stage"]
+    up, down = [stretch for stretch in tree.stretches if stretch.what == "a stage"]
     assert (up.copies / up.rounds, down.copies / down.rounds) == (1, 10)
 
 
@@ -136,7 +147,7 @@ def test_frames_on_the_wire_are_those_of_the_mesh():
     values = np.zeros((3, 1), np.int16)
     body = frames.pack_array("max", values)
     frame = frames.encode(frames.Frame(frames.DATA, 1, 2, 3, 0, body))
-    assert Phase("a stage", 1, 3, 16, dimensions=2).frame == len(frame)
+    assert frame_bytes(Stretch("a stage", 1, 3, 16, dimensions=2)) == len(frame)
     nothing = frames.pack_array("each", np.empty(0, np.uint8))
     assert len(frames.encode(frames.Frame(frames.DATA, 1, 2, 3, frames.SILENT, nothing))) == SILENT
     assert len(body) == BODY + 2 * 4 + values.nbytes
@@ -144,10 +155,10 @@ def test_frames_on_the_wire_are_those_of_the_mesh():
 
 def test_silence_costs_frames_on_the_wire_but_no_numbers():
     """A device speaks once in ten rounds; to five neighbours it sends ten frames each."""
-    phase = Phase("up", 10, 1, 64, spoken=1, most=1, copies=20)
-    spoken, silent = phase.frame + TRANSPORT, SILENT + TRANSPORT
-    assert bytes_on_the_wire([phase], 5.0) == pytest.approx(5 * (spoken + 9 * silent))
-    assert mesh_seconds_on(LINK, [phase], 5) > seconds_on(LINK, [phase], 5)
+    stretch = Stretch("up", 10, 1, 64, spoken=1, most=1, copies=20)
+    spoken, silent = frame_bytes(stretch) + TRANSPORT, SILENT + TRANSPORT
+    assert bytes_on_the_wire([stretch], 5.0) == pytest.approx(5 * (spoken + 9 * silent))
+    assert mesh_seconds_on(LINK, [stretch], 5) > seconds_on(LINK, [stretch], 5)
 
 
 class Counting(Device):
@@ -175,10 +186,10 @@ def test_frames_of_a_whole_run_are_as_predicted(way):
     played = play(network, start, Faults(), np.random.default_rng(1))
     sent = [sum(device.sizes.values()) for device in played.devices]
     terrain = Terrain.of(network, 12)
-    phases = phases_on_a_mesh(predict(way, terrain, exact_alpha("0.1"), options, "any").phases, terrain)
-    rounds = sum(phase.rounds for phase in phases)
+    stretches = on_a_mesh(predict(way, terrain, exact_alpha("0.1"), options).stretches, terrain)
+    rounds = sum(stretch.rounds for stretch in stretches)
     assert {max(round_ for _, round_ in device.sizes) for device in played.devices} == {rounds}
-    without_transport = bytes_on_the_wire(phases, 4.0) - rounds * 4 * TRANSPORT
+    without_transport = bytes_on_the_wire(stretches, 4.0) - rounds * 4 * TRANSPORT
     assert without_transport == pytest.approx(np.mean(sent), rel=1e-12)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
-from conformesh.planning.predictions import Way, predict
+from conformesh.methods import Way
+from conformesh.planning.planner import predict
 from conformesh.planning.simulation import BASE, Speed, simulated
 from conformesh.planning.terrain import terrain_of
 from conformesh.promises import exact_alpha
@@ -48,8 +50,8 @@ def test_memory_and_time_of_a_simulation(case):
     words = [sys.executable, "-c", MEASURE, json.dumps(case)]
     memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     way = Way(method, options.get("aggregate") or options.get("consensus"))
-    terrain = terrain_of(kind, devices, scores)
-    expected = simulated(way, predict(way, terrain, exact_alpha("0.1"), options, "uniform"), terrain, Speed.here())
+    terrain = replace(terrain_of(kind, devices, scores), shape="uniform")
+    expected = simulated(predict(way, terrain, exact_alpha("0.1"), options), terrain, Speed.here())
     assert expected[0] == pytest.approx(memory, rel=0.3)
     assert 1 / 3 < expected[1] / seconds < 3
 
@@ -63,8 +65,7 @@ def test_memory_grows_with_the_message():
     terrain = terrain_of("torus", 10_000, 50)
     found = [
         simulated(
-            Way("h-dcp", "gossip"),
-            predict(Way("h-dcp", "gossip"), terrain, exact_alpha("0.1"), {"bins": bins}, "any"),
+            predict(Way("h-dcp", "gossip"), terrain, exact_alpha("0.1"), {"bins": bins}),
             terrain,
             Speed(),
         )

@@ -7,7 +7,8 @@ from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.graph.weights import constant_weights
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount, get_aggregator, ranked
-from conformesh.protocols.aggregate.averaging import chebyshev, chebyshev_rounds, finite_time_plan, leja
+from conformesh.protocols.aggregate.chebyshev import chebyshev, chebyshev_rounds
+from conformesh.protocols.aggregate.finite_time import finite_time_plan, leja
 from conformesh.protocols.site import Site
 from tests.strategies import networks
 
@@ -127,10 +128,10 @@ def test_leja_order_keeps_round_off_small():
 
 def test_a_spoilt_spectrum_is_caught_by_the_integer_check(monkeypatch):
     """Ablation: eigenvalues a tenth of a percent off leave the counts off integers; no count is returned."""
-    from conformesh.protocols.aggregate import averaging
+    from conformesh.protocols.aggregate import finite_time
 
-    honest = averaging.finite_time_plan
-    monkeypatch.setattr(averaging, "finite_time_plan", lambda net: (honest(net)[0] * 1.001, honest(net)[1]))
+    honest = finite_time.finite_time_plan
+    monkeypatch.setattr(finite_time, "finite_time_plan", lambda net: (honest(net)[0] * 1.001, honest(net)[1]))
     values = np.random.default_rng(0).integers(0, 1000, (20, 40))
     with pytest.raises(InexactCount, match="away from an integer"):
         add_up(Network.chain(20), values, "finite-time")

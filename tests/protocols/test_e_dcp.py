@@ -152,10 +152,10 @@ def test_shared_stages_equal_single_runs(twenty_devices):
 
 def test_failed_integer_check_goes_to_the_next_aggregator(monkeypatch, twenty_devices):
     """Finite-time with spoilt eigenvalues is never believed: auto moves on, a given one is a clear error."""
-    from conformesh.protocols.aggregate import averaging
+    from conformesh.protocols.aggregate import finite_time
 
-    honest = averaging.finite_time_plan
-    monkeypatch.setattr(averaging, "finite_time_plan", lambda net: (honest(net)[0] * 1.01, honest(net)[1]))
+    honest = finite_time.finite_time_plan
+    monkeypatch.setattr(finite_time, "finite_time_plan", lambda net: (honest(net)[0] * 1.01, honest(net)[1]))
     net = Network.complete(20)
     with pytest.warns(UserWarning, match="sums by finite-time failed their integer check"):
         result = calibrate(twenty_devices, net, 0.1, "e-dcp")

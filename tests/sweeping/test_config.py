@@ -2,8 +2,8 @@
 
 import pytest
 
+from conformesh.sweeping.cells import DECIDING
 from conformesh.sweeping.config import RECORDS, read_config
-from conformesh.sweeping.points import DECIDING
 
 GOOD = {
     "scores": {"source": "synthetic"},

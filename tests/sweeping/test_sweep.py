@@ -21,9 +21,9 @@ from conformesh.data.synthetic import synthetic_outputs
 from conformesh.protocols.aggregate import CannotAggregate
 from conformesh.samples import Samples
 from conformesh.streams import stream
-from conformesh.sweeping import points, running, sources
+from conformesh.sweeping import cells, running, sources
+from conformesh.sweeping.cells import cells_of, compute, rides_along
 from conformesh.sweeping.config import read_config
-from conformesh.sweeping.points import ALIKE, compute, points_of, rides_along
 
 ALPHAS = [0.1, 0.3]
 RUNS = [
@@ -123,15 +123,15 @@ def test_what_rides_along_changes_no_row(record):
     """All methods where everything is recorded, and where nothing shows the company, so that more of them batch."""
     config = read_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
     batched = 0
-    for point in points_of(config):
-        together, alone = compute(point), compute(point, batched=False)
-        batched += len(point.draws) > 1
+    for cell in cells_of(config):
+        together, alone = compute(cell), compute(cell, batched=False)
+        batched += len(cell.draws) > 1
         order = [(row["draw"], row["alpha"]) for row in together]
-        assert order == [(draw, alpha) for draw in point.draws for alpha in ALPHAS]
+        assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
     assert batched == (len(RUNS) - 1 if record else sum(rides_along(m, config.record) for m in config.methods))
-    assert batched >= len(ALIKE)
+    assert batched >= 6  # q-dcp, h-dcp, fedcp-qq, wfcp, local and average leave each other's draws alone
 
 
 def test_parallel_rows_equal_those_of_one_process(tmp_path):
@@ -151,14 +151,14 @@ def test_a_second_sweep_computes_nothing(tmp_path, monkeypatch):
     assert_frame_equal(pl.read_parquet(tmp_path / "rows.parquet"), first)
 
 
-def test_other_settings_and_files_are_other_points(tmp_path):
+def test_other_settings_and_files_are_other_cells(tmp_path):
     """A changed score file must never meet the rows of the old one, even under the same name."""
     file = tmp_path / "scores.csv"
     config = {"scores": {"source": "file", "file": str(file)}, "networks": [{"topology": "chain"}]}
     config |= {"methods": [{"name": "fcp"}], "alphas": [0.5]}
 
     def threshold_of(**changes):
-        points.digest_of_file.cache_clear()  # a new process would read the file anew
+        cells.digest_of_file.cache_clear()  # a new process would read the file anew
         sources._rows_of_file.cache_clear()
         sources.network_of.cache_clear()
         sources.draw_of.cache_clear()
@@ -172,7 +172,7 @@ def test_other_settings_and_files_are_other_points(tmp_path):
 
 
 def test_a_killed_sweep_keeps_what_is_done_and_goes_on(tmp_path):
-    """SIGKILL in the middle: only points in hand are lost, and the rows are those of a sweep that was left alone."""
+    """SIGKILL in the middle: only cells in hand are lost, and the rows are those of a sweep that was left alone."""
     config = {**SMALL, "draws": 40, "methods": [{"name": "e-dcp"}]}
     (tmp_path / "config.json").write_text(json.dumps(config))
     script = "import json, sys, conformesh\nconformesh.sweep(json.load(open(sys.argv[1])), sys.argv[2], jobs=1)"
@@ -183,7 +183,7 @@ def test_a_killed_sweep_keeps_what_is_done_and_goes_on(tmp_path):
         while len([*tmp_path.rglob("*.parquet")]) < 5 and process.poll() is None and time.monotonic() < end:
             time.sleep(0.001)
         process.send_signal(signal.SIGKILL)
-    done = len([*tmp_path.glob("out/points/*.parquet")])
+    done = len([*tmp_path.glob("out/cells/*.parquet")])
     assert 5 <= done < 80
     heard = []
     resumed = sweep(config, tmp_path / "out", jobs=1, on_point=lambda *words: heard.append(words))
@@ -199,7 +199,7 @@ def test_a_method_that_cannot_work_says_so_in_its_row(tmp_path, monkeypatch):
             raise CannotAggregate(f"not on {network.name}")
         return calibrate_batch(samples, network, *words, **options)
 
-    monkeypatch.setattr(points, "calibrate_batch", only_four)
+    monkeypatch.setattr(cells, "calibrate_batch", only_four)
     rows = sweep({**SMALL, "methods": [{"name": "e-dcp"}]}, tmp_path, jobs=1)
     refused = rows.filter(pl.col("devices") == 6)
     assert {*refused["refused"]} == {"not on chain 6"}
@@ -218,7 +218,7 @@ def test_record_decides_the_columns_and_the_folder_has_everything(tmp_path):
     first = rows.filter((pl.col("devices") == 4) & (pl.col("method") == "e-dcp") & (pl.col("alpha") == 0.1))
     assert found["threshold"][0] == pytest.approx(first["threshold"].mean(), rel=1e-5)
     said = json.loads((tmp_path / "new" / "out" / "provenance.json").read_text())
-    assert (said["points"], said["config"]["seed"]) == (len({*found["method"]}) and said["computed"], 5)
+    assert (said["cells"], said["config"]["seed"]) == (len({*found["method"]}) and said["computed"], 5)
 
 
 def test_a_score_file_on_a_graph_file_with_test_rows(tmp_path):

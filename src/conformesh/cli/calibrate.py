@@ -25,6 +25,8 @@ from conformesh.result.certificate import KINDS
 from conformesh.result.several import Calibrations
 from conformesh.scores import SCORES, Score, get_score
 
+WARM = tuple(name for name, method in METHODS.items() if method.starts_warm)
+
 
 @with_flags
 def calibrate(
@@ -47,7 +49,7 @@ def calibrate(
     ] = None,
     warm: Annotated[
         Path | None,
-        typer.Option(metavar="RESULT", help="Start from an earlier result (e-dcp).", show_default=False),
+        typer.Option(metavar="RESULT", help=f"Start from an earlier result ({', '.join(WARM)}).", show_default=False),
     ] = None,
     score: Annotated[
         str | None,
@@ -132,8 +134,8 @@ def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_
 
 
 def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | None:
-    if method != "e-dcp" or several:
-        raise ValueError("--warm goes with --method e-dcp, one alpha and no groups")
+    if not get_method(method).starts_warm or several:
+        raise ValueError(f"--warm goes with --method {' or '.join(WARM)}, one alpha and no groups")
     return Calibration.load(path).bracket
 
 

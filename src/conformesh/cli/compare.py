@@ -15,14 +15,14 @@ from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
-from conformesh.comparing import By, Comparison, Group, Run, Way, networks_of, ways_of
+from conformesh.comparing import By, Comparison, Group, Run, networks_of, ways_of
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
-from conformesh.methods import METHODS
+from conformesh.methods import METHODS, Way
 from conformesh.plots.pictures import draw_comparison
 from conformesh.promises import exact_alpha
 from conformesh.scores import LAC, SCORES
@@ -78,7 +78,7 @@ def compare(
     picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
-    """Compare all methods, and all aggregators of e-dcp, on all topologies: slack in rank, threshold, rounds, bits.
+    """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
 
     SCORES is what calibrate reads. Every threshold is ranked among all scores, as only a simulation can; the diameter
     of a network is the floor for rounds. The last line says which to use, by what was measured.
@@ -142,7 +142,7 @@ def _sizing(
     if kind is None:
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
-    read = read_outputs(outputs, Layout(device_column), logits=kind.name == "logit")
+    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits")
     values = read.values[:, 0] if kind.task == "regression" and read.values.shape[1] == 1 else read.values
     return {"score": kind, "outputs": values, "rows_at": read.devices}
 
@@ -206,15 +206,11 @@ def _praise(found: Comparison, way: Way, won: int) -> str:
     if len(sound) == 1:
         why = "alone here it counts its rank and needs no server, on"
     cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
-    return f"Use {_flags(way)}: {why} {_of_all(won, found)} ({cost})"
+    return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
 
 
 def _sound(found: Comparison, way: Way) -> list[Run]:
     return [run for run in found.runs_of(way) if run.is_sound]
-
-
-def _flags(way: Way) -> str:
-    return way.method if way.aggregate is None else f"{way.method} with --aggregate {way.aggregate}"
 
 
 def _of_all(won: int, found: Comparison) -> str:
@@ -354,7 +350,7 @@ def _object(found: Comparison, seed: int, target: Path | None) -> dict[str, Any]
 
 
 def _way(way: Way | None) -> dict[str, Any]:
-    return {"method": None, "aggregate": None} if way is None else {"method": way.method, "aggregate": way.aggregate}
+    return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 
 def _result(run: Run) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from conformesh.cli import console
 from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
 from conformesh.graph.network import Network
-from conformesh.methods import METHODS
+from conformesh.methods import METHODS, REACH
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
 from conformesh.promises import conformal_rank, exact_alpha
 from conformesh.protocols.messages import Message, Sum
@@ -27,7 +27,6 @@ from conformesh.samples import Samples
 from conformesh.scores import LAC
 
 NETWORKS = ("torus", "chain")
-REACH = ("neighbours", "nothing", "server")  # the order of the table: first what needs no server
 SCORE = LAC()
 
 

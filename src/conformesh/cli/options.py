@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import typer
 
 from conformesh.methods import METHODS, make_options
+from conformesh.protocols.options import choices_of
 
 PANEL = "Options of methods"
 
@@ -29,8 +30,8 @@ class Flag:
     @property
     def choices(self) -> tuple[str, ...]:
         """The values that some method allows, where they can be listed."""
-        listed = [get_args(hint) for hint in self.hints.values() if get_origin(hint) is Literal]
-        return tuple(dict.fromkeys(str(value) for values in listed for value in values))
+        listed = [choices_of(field, self.hints[method]) for method, field in self.fields.items()]
+        return tuple(dict.fromkeys(word for words in listed for word in words))
 
     @property
     def help(self) -> str:

@@ -17,15 +17,15 @@ from conformesh.cli.options import as_type, flags_of_methods, key_values, whole,
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.score_files import read_scores
-from conformesh.methods import METHODS, get_method, make_options
+from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
 from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
-from conformesh.planning.predictions import ways_of
-from conformesh.planning.search import SHAPES
+from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.planning.words import in_bytes, in_time
+from conformesh.protocols.options import AUTO
 from conformesh.samples import Samples
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -67,10 +67,8 @@ def plan(
     ] = "time",
     shape: Annotated[
         str,
-        typer.Option(
-            metavar="|".join(("any", *SHAPES)), help="What scores look like, for the stages of e-dcp's search."
-        ),
-    ] = "any",
+        typer.Option(metavar="|".join((ANY, *SHAPES)), help="What scores look like, for the stages of e-dcp's search."),
+    ] = ANY,
     build: Annotated[
         bool,
         typer.Option("--build/--sketch", help="Build the network, up to a million devices; or go by laws of growth."),
@@ -209,7 +207,7 @@ def _report(found: Plan, picture: Path | None) -> None:
     console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        if row.likely is not None and row.at_most is not None and row.way.variant != "auto":
+        if row.likely is not None and row.at_most is not None and row.way.variant != AUTO:
             low, high = row.likely
             print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten, at most {row.at_most[0]:,.0f}")
     for row in found.rows:
@@ -227,7 +225,7 @@ def _report(found: Plan, picture: Path | None) -> None:
 
 def _cells(row: Row) -> list[str]:
     return [
-        str(row.way) + (f" ({row.facts['sums_by']})" if row.way.variant == "auto" else ""),
+        str(row.way) + (f" ({row.facts['sums_by']})" if row.way.variant == AUTO else ""),
         row.guarantee + "*" * bool(row.assumption),
         "yes" if row.needs == "server" else "no",
         f"{row.rounds:,.0f}",

@@ -125,7 +125,7 @@ def predict(
         group_column if several else device_column, None, label_column, id_column, None, named(keep), separator, decimal
     )
     classes = calibration.classes if kind.task == "classification" else None
-    outputs = read_outputs(probabilities, layout, logits=kind.name == "logit", classes=classes)
+    outputs = read_outputs(probabilities, layout, logits=kind.reads == "logits", classes=classes)
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
         values = values[:, 0]

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.sweeping.cells import cells_of
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import BACKENDS
-from conformesh.sweeping.points import points_of
-from conformesh.sweeping.running import checked_points, summary
+from conformesh.sweeping.running import checked_cells, summary
 from conformesh.sweeping.running import sweep as run_all
 
 SHOWN = 40  # lines of a summary on the screen; the file has all
@@ -37,16 +37,16 @@ def sweep(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid, and stop.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
-    """Calibrate over many networks, methods, alphas and draws; finished points are kept.
+    """Calibrate over many networks, methods, alphas and draws; finished cells are kept.
 
     Writes rows.parquet (a row per network, method, alpha and draw), summary.csv and provenance.json.
     """
     asked = read_config(config)
     if dry_run:
-        checked_points(asked)
+        checked_cells(asked)
         _show_grid(asked)
         return
-    with console.Progress("preparing", unit="points") as bar:
+    with console.Progress("preparing", unit="cells") as bar:
 
         def on_point(done: int, total: int, name: str) -> None:
             if name:
@@ -67,8 +67,8 @@ def sweep(
 
 
 def _show_grid(config: Config) -> None:
-    points = points_of(config)
-    runs = [(p.network, p.method) for p in points]
+    cells = cells_of(config)
+    runs = [(p.network, p.method) for p in cells]
     rows = []
     for network in config.networks:
         where = network.topology or Path(network.graph or "").name
@@ -79,11 +79,11 @@ def _show_grid(config: Config) -> None:
             seed = f"{network.seed}, then +1 a draw" if network.redraw else str(network.seed)
             rows.append((where, devices, options, seed, method.name, chosen, f"{runs.count((network, method)):,}"))
     console.print_table(
-        ("network", "devices", "options", "graph seed", "method", "its options", "points"), rows, right=("points",)
+        ("network", "devices", "options", "graph seed", "method", "its options", "cells"), rows, right=("cells",)
     )
     levels = ", ".join(f"{alpha:g}" for alpha in config.alphas)
     total = len(config.networks) * len(config.methods) * len(config.alphas) * config.draws
-    print(f"\n{config.draws:,} draws, alpha {levels}: {total:,} rows from {len(points):,} points")
+    print(f"\n{config.draws:,} draws, alpha {levels}: {total:,} rows from {len(cells):,} cells")
     print(f"scores: {config.scores.source}; seed {config.seed}; recorded: {', '.join(config.record)}")
 
 

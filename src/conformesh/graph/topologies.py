@@ -16,7 +16,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph import sketch as sketches
 from conformesh.graph.network import DisconnectedError, Known, Network
+from conformesh.graph.sketch import Growth, Sketch, at_least_one, cycle_ends, outwards, path_ends, product_ends, sides
 from conformesh.names import unknown
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
@@ -28,11 +30,25 @@ COMPARED_UP_TO = 1000  # points in the plane, each with every other; SciPy has a
 
 @dataclass(frozen=True)
 class Topology:
-    """One line of `TOPOLOGIES`: how to build it, what it is in a sentence, and its options with their meaning."""
+    """One line of `TOPOLOGIES`.
+
+    Attributes
+    ----------
+    build
+        From a number of devices and options to a network.
+    summary
+        What it is, in a sentence.
+    options
+        Each with its meaning.
+    sketch
+        What is known of it without building it, for plans of any size: a closed form (called as `build` is), a law of
+        growth, or None.
+    """
 
     build: Callable[..., Network]
     summary: str
     options: Mapping[str, str] = field(default_factory=dict)
+    sketch: Callable[..., Sketch] | Growth | None = None
 
     @property
     def random(self) -> bool:
@@ -42,6 +58,21 @@ class Topology:
 
 def build(topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
     """Build the topology of that name; unknown names and options are errors that list the known ones."""
+    chosen = _known(topology, options)
+    return chosen.build(devices, **options, **({"seed": seed} if chosen.random else {}))
+
+
+def sketch(topology: str, devices: int, **options: Any) -> Sketch:
+    """Return what is known of the topology of that name, with any number of devices, without building it."""
+    chosen = _known(topology, options)
+    if chosen.sketch is None:
+        raise ValueError(f"no law of growth is known for {topology!r}; plan with fewer devices, so that it is built")
+    if isinstance(chosen.sketch, Growth):
+        return chosen.sketch.sketch(topology, at_least_one(devices), **options)
+    return chosen.sketch(at_least_one(devices), **options)
+
+
+def _known(topology: str, options: Mapping[str, Any]) -> Topology:
     if topology not in TOPOLOGIES:
         raise ValueError(unknown("topology", topology, TOPOLOGIES))
     chosen = TOPOLOGIES[topology]
@@ -49,7 +80,7 @@ def build(topology: str, devices: int, *, seed: int = 0, **options: Any) -> Netw
         if option not in chosen.options:
             known = ", ".join(chosen.options) or "none"
             raise ValueError(f"topology {topology!r} has no option {option!r}; its options: {known}")
-    return chosen.build(devices, **options, **({"seed": seed} if chosen.random else {}))
+    return chosen
 
 
 # --- without chance ---------------------------------------------------------------------------------------------------
@@ -57,7 +88,7 @@ def build(topology: str, devices: int, *, seed: int = 0, **options: Any) -> Netw
 
 def chain(devices: int) -> Network:
     """Devices in a line."""
-    row = np.arange(_at_least_one(devices))
+    row = np.arange(at_least_one(devices))
     line = np.column_stack([row, np.zeros(devices)]).astype(np.float64)
     pairs = np.column_stack([row[:-1], row[1:]])
     known = Known(devices - 1, outwards(*path_ends(devices)))
@@ -66,14 +97,14 @@ def chain(devices: int) -> Network:
 
 def cycle(devices: int) -> Network:
     """Devices around a circle; two are joined by one edge."""
-    pairs = _ring(_at_least_one(devices), 1)
+    pairs = _ring(at_least_one(devices), 1)
     known = Known(devices // 2, outwards(*cycle_ends(devices)))
     return Network.from_pairs(devices, pairs, f"cycle {devices}", coordinates=_circle(devices), known=known)
 
 
 def star(devices: int) -> Network:
     """Device 0 in the middle, all others joined to it only."""
-    leaves = np.arange(1, _at_least_one(devices))
+    leaves = np.arange(1, at_least_one(devices))
     pairs = np.column_stack([np.zeros_like(leaves), leaves])
     around = np.concatenate([np.zeros((1, 2)), _circle(devices - 1)])
     known = Known(min(devices - 1, 2), (1.0 if devices > 2 else float(devices), float(devices)))
@@ -82,7 +113,7 @@ def star(devices: int) -> Network:
 
 def complete(devices: int) -> Network:
     """Every device joined to every other."""
-    _require_room("complete", _at_least_one(devices), devices * (devices - 1) / 2)
+    _require_room("complete", at_least_one(devices), devices * (devices - 1) / 2)
     pairs = np.column_stack(np.triu_indices(devices, 1)).astype(np.int64)
     known = Known(min(devices - 1, 1), (float(devices), float(devices)))
     return Network.from_pairs(devices, pairs, f"complete {devices}", coordinates=_circle(devices), known=known)
@@ -120,7 +151,7 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
 
 def erdos_renyi(devices: int, p: float | None = None, *, seed: int = 0) -> Network:
     """Every pair joined with probability `p`; by default 0.5 up to 100 devices and ``2 ln(K) / K`` beyond."""
-    K = _at_least_one(devices)
+    K = at_least_one(devices)
     if p is None:
         p = 0.5 if K <= 100 else 2 * math.log(K) / K
     if not 0 < p <= 1:
@@ -141,7 +172,7 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) ->
     Half-edges are paired at random and loops and repeated pairs exchanged with random others until none is left
     ([McKayWormald1990]); for fixed degree the result is uniform up to a vanishing error in the number of devices.
     """
-    K = _at_least_one(devices)
+    K = at_least_one(devices)
     d = min(4, K - 1) if degree is None else degree
     if not min(1, K - 1) <= d < K or K * d % 2:
         raise ValueError(
@@ -161,7 +192,7 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) ->
 
 def geometric(devices: int, radius: float | None = None, *, seed: int = 0) -> Network:
     """Points drawn in the unit square, joined when closer than `radius`, by default ``1.5 sqrt(ln(K) / (pi K))``."""
-    K = _at_least_one(devices)
+    K = at_least_one(devices)
     r = 1.5 * math.sqrt(math.log(K) / (math.pi * K)) if radius is None else radius
     if not r >= 0:
         raise ValueError(f"geometric needs a radius of at least 0, got {radius}")
@@ -197,7 +228,7 @@ def small_world(devices: int, neighbours: int | None = None, rewire: float = 0.1
     [WattsStrogatz1998]; by default 4 neighbours (2 on rings below 5 devices). A re-aimed edge keeps one end and takes a
     uniformly random other one that makes no loop and no repeated edge.
     """
-    K = _at_least_one(devices)
+    K = at_least_one(devices)
     near = (4 if K >= 5 else 2) if neighbours is None else neighbours
     if near < 2 or near % 2 or (neighbours is not None and near >= K):
         raise ValueError(f"small-world needs an even number of neighbours from 2 to devices - 1, got {near} of {K}")
@@ -215,7 +246,7 @@ def small_world(devices: int, neighbours: int | None = None, rewire: float = 0.1
 
 def tree(devices: int, branching: int | None = None, *, seed: int = 0) -> Network:
     """A tree: random recursive, each device joining an earlier one; or balanced, each with `branching` children."""
-    K = _at_least_one(devices)
+    K = at_least_one(devices)
     child = np.arange(1, K)
     if branching is None:
         parent, name = np.random.default_rng(seed).integers(0, child), f"tree {K}"
@@ -229,89 +260,11 @@ def tree(devices: int, branching: int | None = None, *, seed: int = 0) -> Networ
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
-def _at_least_one(devices: int) -> int:
-    if isinstance(devices, bool) or not isinstance(devices, int | np.integer):
-        raise TypeError(f"the number of devices must be an integer, got {devices!r}")
-    if devices < 1:
-        raise ValueError(f"a network needs at least 1 device, got {devices}")
-    return int(devices)
-
-
 def _require_room(topology: str, devices: int, edges: float) -> None:
     if edges > MOST_EDGES:
         raise ValueError(
             f"{topology} with {devices} devices would have about {edges:.1e} edges, more than fit in memory"
         )
-
-
-def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
-    """Rows and columns from what the caller said: a number of devices, both sides, or a number and one side."""
-    match size:
-        case (_, _) if rows is None and columns is None:
-            r, c = size
-        case () if rows is not None and columns is not None:
-            r, c = rows, columns
-        case (devices,):
-            r, c = _sides_of(kind, _at_least_one(devices), rows, columns)
-        case ():
-            raise TypeError(f"{kind} needs a number of devices, or rows and columns")
-        case _:
-            raise TypeError(f"{kind} takes a number of devices, or rows and columns, got {size}")
-    if min(r, c) < shortest:
-        raise ValueError(f"{kind} needs sides of at least {shortest}, got {r}x{c}")
-    return r, c
-
-
-def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) -> tuple[int, int]:
-    """Rows and columns of so many devices: as given, as one given side leaves, or as square as can be."""
-    if rows is None and columns is None:
-        columns = _squarest(kind, devices)
-    given = columns if rows is None else rows
-    if given is None or given < 1 or devices % given:
-        raise ValueError(f"{kind} of {devices} devices: a side of {given} does not divide {devices}")
-    r, c = (devices // given, given) if rows is None else (given, devices // given)
-    if columns is not None and columns != c:
-        raise ValueError(f"{kind} needs rows * columns = {devices}, got {rows}x{columns}")
-    return r, c
-
-
-def _squarest(kind: str, devices: int) -> int:
-    """The largest divisor from 2 up to the square root, the shorter side."""
-    found = _divisor(devices)
-    if found is None:
-        below = next((n for n in range(devices - 1, 3, -1) if _divisor(n)), None)
-        above = next(n for n in range(devices + 1, 2 * devices + 4) if _divisor(n))
-        sizes = " or ".join(str(n) for n in (below, above) if n is not None)
-        raise ValueError(
-            f"{kind} needs a number of devices that is rows x columns with both at least 2, got {devices}; "
-            f"nearest: {sizes}; or choose chain, cycle, geometric or random-regular"
-        )
-    return found
-
-
-def _divisor(n: int) -> int | None:
-    return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
-
-
-def path_ends(n: int) -> tuple[float, float]:
-    """Smallest non-zero and largest Laplacian eigenvalue of a path, 4 sin^2(pi i / 2n) at i = 1 and n - 1."""
-    return 4 * math.sin(math.pi / (2 * n)) ** 2, 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2
-
-
-def cycle_ends(n: int) -> tuple[float, float]:
-    """The same of a cycle, 4 sin^2(pi i / n) at i = 1 and n // 2; a cycle of two is a path."""
-    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else path_ends(n)
-
-
-def product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
-    """The same of a Cartesian product, whose eigenvalues are all sums of one of each; of a path of one, only zero."""
-    return outwards(min(one[0], other[0]), one[1] + other[1])
-
-
-def outwards(smallest: float, largest: float) -> tuple[float, float]:
-    """Leave room for the rounding of a few operations, so that bounds built on the values hold."""
-    slack = 8 * float(np.finfo(np.float64).eps)
-    return smallest * (1 - slack), largest * (1 + slack)
 
 
 def _circle(K: int) -> NDArray[np.float64]:
@@ -417,19 +370,34 @@ def _first_connected(
 SHAPE = {"rows": "length of one side", "columns": "length of the other side"}
 
 TOPOLOGIES: dict[str, Topology] = {
-    "chain": Topology(chain, "a line"),
-    "cycle": Topology(cycle, "a ring"),
-    "star": Topology(star, "one device in the middle"),
-    "torus": Topology(torus, "a grid with opposite borders joined", SHAPE),
-    "grid": Topology(grid, "a rectangular grid", SHAPE),
-    "complete": Topology(complete, "everyone with everyone"),
-    "erdos-renyi": Topology(erdos_renyi, "every pair with probability p", {"p": "chance of an edge"}),
-    "random-regular": Topology(random_regular, "random, equal degrees", {"degree": "neighbours of every device"}),
-    "geometric": Topology(geometric, "random points, joined when near", {"radius": "longest edge in the unit square"}),
+    "chain": Topology(chain, "a line", sketch=sketches.chain),
+    "cycle": Topology(cycle, "a ring", sketch=sketches.cycle),
+    "star": Topology(star, "one device in the middle", sketch=sketches.star),
+    "torus": Topology(torus, "a grid with opposite borders joined", SHAPE, sketches.torus),
+    "grid": Topology(grid, "a rectangular grid", SHAPE, sketches.grid),
+    "complete": Topology(complete, "everyone with everyone", sketch=sketches.complete),
+    "erdos-renyi": Topology(
+        erdos_renyi, "every pair with probability p", {"p": "chance of an edge"}, sketches.ERDOS_RENYI
+    ),
+    "random-regular": Topology(
+        random_regular, "random, equal degrees", {"degree": "neighbours of every device"}, sketches.EXPANDER
+    ),
+    "geometric": Topology(
+        geometric,
+        "random points, joined when near",
+        {"radius": "longest edge in the unit square"},
+        sketches.GEOMETRIC,
+    ),
     "small-world": Topology(
         small_world,
         "a ring with some edges re-aimed",
         {"neighbours": "nearest devices on the ring", "rewire": "chance that an edge is re-aimed"},
+        sketches.SMALL_WORLD,
     ),
-    "tree": Topology(tree, "a random or balanced tree", {"branching": "children of a device; random when left out"}),
+    "tree": Topology(
+        tree,
+        "a random or balanced tree",
+        {"branching": "children of a device; random when left out"},
+        sketches.TREE,
+    ),
 }

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
-from conformesh.methods import METHODS
+from conformesh.graph.sketch import Sketch
+from conformesh.methods import Way, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
-from conformesh.planning.mesh import fits_a_mesh, phases_on_a_mesh
-from conformesh.planning.phases import Certainty, Phase, Sent, bytes_on_the_wire, mesh_seconds_on, seconds_on
-from conformesh.planning.prediction import Prediction
-from conformesh.planning.predictions import Way, predict, ways_of
-from conformesh.planning.search import SHAPES
+from conformesh.planning.search import ANY, SHAPES
+from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
-from conformesh.planning.sketch import Sketch
 from conformesh.planning.terrain import Terrain
 from conformesh.planning.words import in_bytes, in_time
 from conformesh.promises import Alpha, conformal_rank, exact_alpha
+from conformesh.protocols.options import AUTO
+from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.result.certificate import Kind
 
+Certainty = Literal["exact", "estimate"]
 Sort = Literal["time", "bytes", "rounds"]
 SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
 KIND_ORDER: tuple[Kind, ...] = ("counted", "bounded", "assumed", "none")
@@ -54,6 +55,8 @@ class Row:
         Bytes and seconds that simulating it takes on this machine.
     useful
         False where the error bound would be too loose to say anything.
+    exact
+        Whether the threshold is the very score of the required rank.
     """
 
     way: Way
@@ -73,9 +76,10 @@ class Row:
     likely: tuple[float, float] | None = None
     at_most: tuple[float, float] | None = None
     useful: bool = True
+    exact: bool = False
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
-    phases: tuple[Phase, ...] = ()
+    stretches: tuple[Stretch, ...] = ()
 
     @property
     def tier(self) -> int:
@@ -115,9 +119,9 @@ class Row:
             "simulation_seconds": self.simulation,
             "notes": list(self.notes),
             "facts": self.facts,
-            "phases": [
-                {"what": p.what, "rounds": _plain(p.rounds), "numbers": _plain(p.numbers), "bits": p.bits}
-                for p in self.phases
+            "stretches": [
+                {"what": one.what, "rounds": _plain(one.rounds), "numbers": _plain(one.numbers), "bits": one.bits}
+                for one in self.stretches
             ],
         }
 
@@ -163,7 +167,7 @@ class Plan:
                 f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
                 "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
-        twin = best.facts.get("sums_by") if best.way.variant == "auto" else "auto"  # the same under another name
+        twin = best.facts.get("sums_by") if best.way.variant == AUTO else AUTO  # the same under another name
         rivals = [row for row in self.rows if row.tier == best.tier and (row is best or row.way.variant != twin)]
         claims = {
             0: "whose rank is counted, without a server or an assumption,",
@@ -183,8 +187,8 @@ class Plan:
         words = f"Use {best.way.flags}: {among} ({_short(best)})."
         if best.assumption:
             words += f" It assumes that {best.assumption}."
-        exact = [row for row in rivals if row.way.method == "e-dcp"]
-        if best.way.method != "e-dcp" and best.tier == 0 and exact:
+        exact = [row for row in rivals if row.exact]
+        if not best.exact and best.tier == 0 and exact:
             other = min(exact, key=lambda row: row.price(self.sort))
             words += f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_short(other)})."
         return words
@@ -228,7 +232,7 @@ def plan(
     options: Mapping[str, Any] | None = None,
     sort: Sort = "time",
     guarantee: Kind = "none",
-    shape: str = "any",
+    shape: str = ANY,
     speed: Speed | None = None,
 ) -> Plan:
     """Predict what every method, and every way to add up, would cost.
@@ -266,15 +270,15 @@ def plan(
         raise ValueError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
     if guarantee not in KIND_ORDER:
         raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
-    if shape != "any" and shape not in SHAPES:
-        raise ValueError(unknown("shape", shape, ("any", *SHAPES)))
+    if shape != ANY and shape not in SHAPES:
+        raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
     level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
-    terrain = where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device)
+    terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
     given = dict(options or {})
     rows, refused = [], {}
     for way in ways_of(methods, given):
         try:
-            found = predict(way, terrain, level, given, shape)
+            found = predict(way, terrain, level, given)
         except (ValueError, ArithmeticError) as reason:
             refused[way] = str(reason)
             continue
@@ -284,23 +288,37 @@ def plan(
     return Plan(terrain, float(level), found_link, sort, tuple(kept), refused)
 
 
+def predict(way: Way, terrain: Terrain, alpha: Fraction, options: Mapping[str, Any]) -> Prediction:
+    """Predict one way; raises `ValueError` with the reason where it cannot run, or cannot be predicted."""
+    entry = get_method(way.method)
+    if entry.predict is None:
+        raise ValueError("nobody has said what it sends; give its line in METHODS a `predict`")
+    mine = {name: value for name, value in options.items() if name in entry.option_names()}
+    return entry.predict(terrain, alpha, make_options(way.method, {**mine, **way.options}))
+
+
+def certainty_of(found: Prediction, terrain: Terrain) -> Certainty:
+    """Say whether a run would cost exactly this."""
+    return "estimate" if found.varies or found.uses & terrain.laws else "exact"
+
+
 def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed) -> Row:
-    sent, degree = Sent.of(found.phases), terrain.map.largest_degree
+    sent, degree = Sent.of(found.stretches), terrain.map.largest_degree
     worst = None if found.most is None else Sent.of(found.most)
-    memory, simulation = simulated(way, found, terrain, speed)
-    meshed = phases_on_a_mesh(found.phases, terrain)
+    memory, simulation = simulated(found, terrain, speed)
+    meshed = on_a_mesh(found.stretches, terrain)
     fits = fits_a_mesh(meshed)
     return Row(
         way=way,
-        certainty=found.certainty(terrain),
+        certainty=certainty_of(found, terrain),
         guarantee=found.guarantee,
         assumption=found.assumption,
-        needs=METHODS[way.method].needs,
+        needs=way.needs,
         rounds=_plain(sent.rounds),
         numbers=_plain(sent.numbers),
         bits=_plain(sent.bits),
         most_bits=_plain(sent.most_bits),
-        seconds=seconds_on(link, found.phases, degree),
+        seconds=seconds_on(link, found.stretches, degree),
         wire_bytes=bytes_on_the_wire(meshed, terrain.mean_degree) if fits else math.inf,
         mesh_seconds=mesh_seconds_on(link, meshed, degree) if fits else math.inf,
         memory=memory,
@@ -308,9 +326,10 @@ def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed
         likely=found.rounds,
         at_most=None if worst is None else (worst.rounds, worst.bits / 8),
         useful=found.useful,
+        exact=found.exact,
         notes=found.notes,
         facts=found.facts,
-        phases=found.phases,
+        stretches=found.stretches,
     )
 
 

@@ -11,7 +11,7 @@ hand nothing is assumed: the search is run on them, in one place and without a n
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.e_dcp import Brackets
+from conformesh.protocols.predicting import Searches
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 DRAWS = 200
+ANY = "any"  # nobody has said what scores look like
 Shape = tuple[Callable[[Floats], Floats], Callable[[Floats], Floats]]  # the distribution function, and its inverse
 
 
@@ -53,44 +55,29 @@ SHAPES: dict[str, Callable[[], Shape]] = {
 }
 
 
-@dataclass(frozen=True, eq=False)
-class Stages:
-    """What searches took, one entry per draw.
-
-    Attributes
-    ----------
-    stages, snaps
-        Sums of counts, and brackets drawn in to the scores that they hold.
-    named, recounts
-        Whether the answer was named after the last stage, and then counted; ties may end a search with a snap.
-    known
-        Whether these are the stages of the scores themselves.
-    """
-
-    stages: Ints
-    snaps: Ints
-    named: Ints
-    recounts: Ints
-    known: bool = False
-
-    @property
-    def certain(self) -> bool:
-        """Whether a run will take the same: the scores are known, or nothing has to be searched."""
-        return self.known or bool((self.stages == 0).all() and np.ptp(self.recounts) == 0)
-
-
 @lru_cache(maxsize=256)
-def stages_of(n: int, rank: int, width: int, shape: str = "uniform", draws: int = DRAWS, seed: int = 0) -> Stages:
+def stages_of(n: int, rank: int, width: int, shape: str = "uniform", draws: int = DRAWS, seed: int = 0) -> Searches:
     """Search for the score of that rank among n, in many draws at once; needs 1 <= rank <= n."""
     return _searched(_Drawn(n, rank, draws, *SHAPES[shape](), np.random.default_rng(seed)), width)
 
 
-def stages_in(scores: Floats, rank: int, width: int) -> Stages:
+def stages_in(scores: Floats, rank: int, width: int) -> Searches:
     """Search for the score of that rank among these, which are all there are; needs 1 <= rank <= n."""
     return replace(_searched(_Given(np.sort(scores), rank), width), known=True)
 
 
-def _searched(pool: _Drawn | _Given, width: int) -> Stages:
+def stages_of_any(n: int, rank: int, width: int, shape: str) -> Searches:
+    """Return draws of one shape; or of any, the even ones twice as likely."""
+    names = [*SHAPES, "uniform", "normal"] if shape == ANY else [shape]
+    drawn = [stages_of(n, rank, width, name) for name in names]
+
+    def joined(part: str) -> Ints:
+        return np.concatenate([getattr(one, part) for one in drawn])
+
+    return Searches(joined("stages"), joined("snaps"), joined("named"), joined("recounts"))
+
+
+def _searched(pool: _Drawn | _Given, width: int) -> Searches:
     brackets = pool.brackets
     stages, snaps, named, recounts = (np.zeros(len(brackets.rank), dtype=np.int64) for _ in range(4))
     while brackets.open.any():
@@ -106,7 +93,7 @@ def _searched(pool: _Drawn | _Given, width: int) -> Stages:
         if len(which):
             stages[which] += 1
             pool.stage(which, width)
-    return Stages(stages, snaps, named, recounts)
+    return Searches(stages, snaps, named, recounts)
 
 
 class _Given:

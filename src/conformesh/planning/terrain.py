@@ -6,22 +6,29 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.planning.sketch import Sketch, Tree, sketch
-from conformesh.protocols.aggregate.averaging import LARGEST_DENSE
+from conformesh.graph.sketch import Growth, Sketch, Tree
+from conformesh.graph.spectrum import Spectrum
+from conformesh.graph.topologies import TOPOLOGIES, sketch
+from conformesh.planning.search import ANY, stages_in, stages_of_any
+from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
+from conformesh.protocols.predicting import Searches, Stretch
 from conformesh.protocols.site import Site
+from conformesh.protocols.spectral import estimate_spectrum
+from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
 
 BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
 BUILD_EDGES = 30_000_000
 SPECTRUM_UP_TO = 30_000  # devices: beyond, eigenvalues come from a law where the topology has one
+ESTIMATED_UP_TO = 3000  # devices: estimating the spectrum does not depend on scores, so it is run; beyond, that is long
 OWN_SPECTRUM_UP_TO = 100_000  # the same for a network of one's own, which has no law; a quarter of a minute
 
 
@@ -54,6 +61,8 @@ class Terrain:
         What building it took.
     pooled
         All scores, where they are at hand: then the stages of a search are no estimate.
+    shape
+        What scores look like where they are not: a name of `SHAPES`, or `any`.
     """
 
     map: Network | Sketch
@@ -61,6 +70,7 @@ class Terrain:
     scores: int | NDArray[np.int64]
     seconds: float = 0.0
     pooled: NDArray[np.float64] | None = None
+    shape: str = ANY
 
     @classmethod
     def with_scores(cls, network: Network, scores: Samples) -> Terrain:
@@ -129,6 +139,25 @@ class Terrain:
         """The spanning tree."""
         return self.map.tree if isinstance(self.map, Sketch) else Tree.of(self.map)
 
+    def searches(self, rank: int, width: int) -> Searches:
+        """Return the stages for the scores themselves where they are known, else for draws of their shape."""
+        if self.pooled is not None:
+            return stages_in(self.pooled, rank, width)
+        return stages_of_any(self.n, rank, width, self.shape)
+
+    def spectrum(self, source: str) -> tuple[list[Stretch], Spectrum]:
+        """Return the spectrum as the devices would know it, and what they would send for it."""
+        if source == "map":
+            return [], self.site.network.spectrum
+        if self.built is None or self.devices > ESTIMATED_UP_TO:
+            raise ValueError(
+                "what estimating the spectrum sends is known by running it, up to "
+                f"{ESTIMATED_UP_TO:,} devices; use the map"
+            )
+        spectrum, cost = _estimated(self.built)
+        numbers = cost.numbers_per_device / cost.rounds if cost.rounds else 0.0
+        return [Stretch("estimate the spectrum", cost.rounds, numbers, 64)], spectrum
+
     @property
     def knows_diameter(self) -> bool:
         """Whether the topology has its diameter in closed form, so that a run need not look for it."""
@@ -153,7 +182,7 @@ def terrain_of(
     topology: str, devices: int, scores: int, *, seed: int = 0, build: bool = True, **options: Any
 ) -> Terrain:
     """Build the topology, or sketch it where it is too large (or `build` is False)."""
-    if _is_sketched(topology, devices, build):
+    if _is_sketched(topology, devices, build, options):
         return Terrain.of(sketch(topology, devices, **options), scores)
     began = time.perf_counter()
     network = Network.of(topology, devices, seed=seed, **options)
@@ -161,11 +190,19 @@ def terrain_of(
     return replace(Terrain.of(network, scores, lambda: sketch(topology, devices, **options)), seconds=took)
 
 
-def _is_sketched(topology: str, devices: int, build: bool) -> bool:
+def _is_sketched(topology: str, devices: int, build: bool, options: dict[str, Any]) -> bool:
     if topology not in TOPOLOGIES or devices <= LARGEST_DENSE:
         return False  # an error that lists the known names; or small, and finite-time asks for all eigenvalues
-    edges = devices * (devices - 1) // 2 if topology == "complete" else devices
-    return not build or devices > BUILD_UP_TO or edges > BUILD_EDGES
+    if not build or devices > BUILD_UP_TO:
+        return True
+    known = TOPOLOGIES[topology].sketch
+    return known is not None and not isinstance(known, Growth) and known(devices, **options).edges > BUILD_EDGES
+
+
+@lru_cache(maxsize=8)
+def _estimated(network: Network) -> tuple[Spectrum, Cost]:
+    site = Site.everywhere(network, np.zeros((network.devices, 1), dtype=np.int64))
+    return cast(tuple[Spectrum, Cost], Simulator(network).run(estimate_spectrum(site)))
 
 
 def _with_quick_spectrum(network: Network, law: Callable[[], Sketch] | None) -> Network | Sketch:

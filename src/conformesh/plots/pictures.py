@@ -5,6 +5,7 @@ Matplotlib is imported when a picture is drawn. Colours keep their order in grey
 
 from __future__ import annotations
 
+import itertools
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 
 if TYPE_CHECKING:
-    from conformesh.comparing import Comparison, Group, Run, Way
+    from conformesh.comparing import Comparison, Group, Run
+    from conformesh.methods import Way
 
 NUMBERED = 40  # devices up to which a number fits into each
 INK, FAINT = "#222222", "#b8b8b8"
@@ -253,7 +255,7 @@ def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None
 
 PANELS = 6  # networks that are drawn; the others stand in the table only
 GROUND, MUTED = "#f3f1ec", "#8c8c8c"  # what needs a server: behind its rows, and its marks
-SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8")
+SHAPES = ("o", "s", "^", "D", "v", "P", "X", "p", "*", "<", ">", "h", "d", "8", "H")
 HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")
 FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
@@ -311,14 +313,22 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
         figure.savefig(path, dpi=150)
 
 
+def hues_of_methods() -> dict[str, str]:
+    """Return a colour for each method, the same in every picture; what needs a server is grey."""
+    from conformesh.methods import METHODS, REACH
+
+    hues = itertools.cycle((MARKS[0][0], *HUES))
+    ordered = sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs))
+    return {name: MUTED if METHODS[name].needs == "server" else next(hues) for name in ordered}
+
+
 def _marks(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
-    """Give each way a shape of its own; aggregators of one method share a colour, servers are grey."""
-    hues = iter(HUES * len(ways))
+    """Give each way a shape of its own; the ways of one method share a colour, servers are grey."""
+    hues = hues_of_methods()
     found: dict[Way, dict[str, Any]] = {}
     for index, way in enumerate(ways):
-        hue = MUTED if way.needs == "server" else MARKS[0][0] if way.aggregate is not None else next(hues)
         size = 6.5 if way.needs == "server" else 8.0
-        found[way] = {"marker": SHAPES[index % len(SHAPES)], "color": hue, "markersize": size}
+        found[way] = {"marker": SHAPES[index % len(SHAPES)], "color": hues[way.method], "markersize": size}
     return found
 
 

@@ -9,25 +9,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from conformesh.methods import METHODS
+from conformesh.methods import METHODS, Way, ways_of
 from conformesh.planning.link import Link
-from conformesh.planning.phases import seconds_on
 from conformesh.planning.planner import Plan, Row, plan
-from conformesh.planning.predictions import VARIANTS, Way
+from conformesh.planning.sending import seconds_on
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import terrain_of
-from conformesh.plots.pictures import HUES, INK, MARKS, MUTED, STYLE
+from conformesh.plots.pictures import INK, MUTED, STYLE, hues_of_methods
+from conformesh.protocols.options import AUTO
 
 
-class Point(NamedTuple):
-    """Latency or devices, the time there, and whether the guarantee is of the best kind there."""
+class Vertex(NamedTuple):
+    """Of a line: latency or devices, the time there, and whether the guarantee is of the best kind there."""
 
     x: float
     seconds: float
     sound: bool
 
 
-Lines = dict[Way, list[Point]]
+Lines = dict[Way, list[Vertex]]
 LATENCIES = np.geomspace(1e-5, 10, 241)
 SIDES = (4, 6, 10, 18, 32, 56, 100, 178, 316, 562, 1000, 3162, 10_000, 31_622)  # of networks of side^2 devices
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
@@ -36,7 +36,6 @@ TICKS = {
     "devices": ([100, 1e4, 1e6, 1e8], ["100", "10,000", "1 million", "100 million"]),
     "time": ([1e-3, 1, 60, 3600, 86_400, 31_557_600], ["1 ms", "1 s", "1 min", "1 h", "1 day", "1 year"]),
 }
-OTHERS = {"e-dcp": MARKS[0][0], "h-dcp": HUES[0], "q-dcp": HUES[1], "average": HUES[2]}
 
 
 def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[str, Any]) -> None:
@@ -81,14 +80,14 @@ def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[st
 
 
 def _is_drawn(row: Row) -> bool:
-    return bool(row.rounds) and row.useful and row.guarantee != "none" and row.way.variant != "auto"
+    return bool(row.rounds) and row.useful and row.guarantee != "none" and row.way.variant != AUTO
 
 
 def _by_latency(found: Plan) -> Lines:
     degree = found.terrain.map.largest_degree
     at = [Link(float(latency), found.link.bandwidth) for latency in LATENCIES]
     return {
-        row.way: [Point(link.latency, seconds_on(link, row.phases, degree), row.tier == 0) for link in at]
+        row.way: [Vertex(link.latency, seconds_on(link, row.stretches, degree), row.tier == 0) for link in at]
         for row in found.rows
         if _is_drawn(row)
     }
@@ -104,18 +103,22 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines
         planned = plan(terrain, alpha=found.alpha, link=found.link, methods=methods, options=options, speed=Speed())
         for row in planned.rows:
             if _is_drawn(row):
-                lines.setdefault(row.way, []).append(Point(side * side, row.seconds, row.tier == 0))
+                lines.setdefault(row.way, []).append(Vertex(side * side, row.seconds, row.tier == 0))
     return lines
 
 
 def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
     """One colour per method, one dash per variant, the same in every picture; what needs a server is grey."""
-    found = {}
+    hues, found = hues_of_methods(), {}
+    every = [way for way in ways_of() if way.variant != AUTO]
     for way in sorted(ways, key=lambda way: [*METHODS].index(way.method)):
-        hue = OTHERS.get(way.method, MUTED)
-        dashes = VARIANTS[way.method][1] if way.variant is not None else tuple(METHODS)[3:] if hue == MUTED else ()
-        nth = dashes.index(way.variant or way.method) - (way.method == "e-dcp") if dashes else 0  # auto is not drawn
-        found[way] = {"color": hue, "linestyle": DASHES[nth % len(DASHES)], "linewidth": 1.0 if hue == MUTED else 1.8}
+        alike = [other for other in every if hues[other.method] == hues[way.method]]
+        nth, grey = alike.index(way) if way in alike else 0, hues[way.method] == MUTED
+        found[way] = {
+            "color": hues[way.method],
+            "linestyle": DASHES[nth % len(DASHES)],
+            "linewidth": 1.0 if grey else 1.8,
+        }
     return found
 
 

@@ -8,19 +8,14 @@ finite-time  exact after one round per distinct non-zero Laplacian eigenvalue
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.weights import Weights
-from conformesh.protocols.aggregate.averaging import (
-    LARGEST_DENSE,
-    chebyshev,
-    chebyshev_rounds,
-    finite_time,
-    finite_time_plan,
-)
+from conformesh.protocols.aggregate.chebyshev import ARRAYS, NUMBER_NS, chebyshev, chebyshev_rounds
+from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE, finite_time, finite_time_plan
 from conformesh.protocols.bounds.histogram import (
     UNIT,
     Mixing,
@@ -33,6 +28,7 @@ from conformesh.protocols.bounds.histogram import (
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol
+from conformesh.protocols.predicting import AVERAGING
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
@@ -41,7 +37,16 @@ Ints = NDArray[np.int64]
 
 
 class Gossip:
-    """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP."""
+    """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP.
+
+    `uses`, `arrays` and `number_ns` are what predictions say of it, see `Prediction` and `Stretch`; `as_printed` says
+    whether the paper's bound, eta and the bound for rounded messages hold for it.
+    """
+
+    uses: ClassVar[frozenset[str]] = AVERAGING
+    arrays: ClassVar[float] = 6.1
+    number_ns: ClassVar[float] = 1.5
+    as_printed: ClassVar[bool] = True
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
         self.site, self.weights, self.options = site, weights, options
@@ -100,6 +105,10 @@ class Gossip:
 class Chebyshev(Gossip):
     """Chebyshev-accelerated gossip; the same number of messages a round."""
 
+    arrays = ARRAYS
+    number_ns = NUMBER_NS
+    as_printed = False
+
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
         super().__init__(site, weights, options)
         if not isinstance(weights.edge, float):
@@ -124,6 +133,9 @@ class Chebyshev(Gossip):
 
 class FiniteTime(Gossip):
     """Averaging that ends: one round per distinct non-zero eigenvalue of the Laplacian."""
+
+    uses = AVERAGING | {"eigenvalues"}
+    as_printed = False
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
         super().__init__(site, weights, options)

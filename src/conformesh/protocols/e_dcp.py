@@ -34,6 +34,7 @@ from conformesh.protocols.aggregate import (
     PREFERENCES,
     InexactCount,
     Total,
+    aggregate_choices,
     by_price,
     exact_prices,
     get_aggregator,
@@ -41,7 +42,8 @@ from conformesh.protocols.aggregate import (
 )
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import AUTO, check_choice, option
+from conformesh.protocols.predicting import Prediction, Stretch, Terrain, hops
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate, too_few
@@ -52,20 +54,21 @@ Ints = NDArray[np.int64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
 PATIENCE = 16  # stages by value; then by key
+KEY_BITS = 64  # no bracket holds more floats than 2 to this
 
 
 @dataclass(frozen=True)
 class EDCP:
     """Options of E-DCP; none of them changes the result, only what it costs."""
 
-    aggregate: str = option("auto", "how sums are formed: auto, tree, finite-time, flood, chebyshev or gossip")
+    aggregate: str = option(AUTO, "how sums are formed", aggregate_choices)
     prefer: Literal["rounds", "numbers", "balanced"] = option("balanced", "what `auto` and the default width save")
     width: int | None = option(None, "thresholds a stage; by default the best for `prefer` on this network")
     warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
 
     def __post_init__(self) -> None:
-        check_choice("prefer", self.prefer, tuple(PREFERENCES))
-        if self.aggregate != "auto":
+        check_choice("prefer", self.prefer, PREFERENCES)
+        if self.aggregate != AUTO:
             get_aggregator(self.aggregate)
         if self.width is not None and self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
@@ -95,7 +98,7 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     minimises the predicted rounds, numbers, or their product.
     """
     rounds_count, numbers_count = PREFERENCES[prefer]
-    prices = exact_prices(site) if aggregate == "auto" else {aggregate: get_aggregator(aggregate).price(site)}
+    prices = exact_prices(site) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(site)}
 
     def predicted(width: int) -> float:
         price = by_price(prices, prefer, width)[0][1]
@@ -109,7 +112,7 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
 
 def ways_to_add(site: Site, aggregate: str, prefer: str, width: int) -> list[str]:
     """Return the aggregators to try, best first: the one asked for, or those that are exact on this network."""
-    if aggregate == "auto":
+    if aggregate == AUTO:
         return [name for name, _ in ranked(site, prefer, width)]
     get_aggregator(aggregate).price(site)  # refuses, saying why, where sums could not be exact
     return [aggregate]
@@ -127,7 +130,7 @@ def with_exact_sums(
         except InexactCount as error:  # never a count: the next aggregator, or a clear end
             notes.append(f"sums by {name} failed their integer check ({error})")
             continue
-        why = "as asked for" if aggregate != "auto" else f"best for {prefer} of the exact ways on this network"
+        why = "as asked for" if aggregate != AUTO else f"best for {prefer} of the exact ways on this network"
         facts = {**outcome.facts, "sums_by": name, "sums_why": why}
         return replace(outcome, notes=(*outcome.notes, *notes), facts=facts)
     raise InexactCount("; ".join(notes) + "; use --aggregate tree, which adds integers as integers")
@@ -228,6 +231,48 @@ def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Prot
     brackets.quiet[which] = 0
     same = smallest == greatest
     brackets.close(which[same], greatest[same], brackets.at_high[which[same]])
+
+
+def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP) -> Prediction:
+    """Predict `e_dcp`: all but the number of stages is known beforehand, and that is a mean over draws of scores."""
+    width = options.width or best_width(terrain.site, options.aggregate, options.prefer)
+    name = ways_to_add(terrain.site, options.aggregate, options.prefer, width)[0]
+    way, n = get_aggregator(name), terrain.n
+    rank = conformal_rank(n, alpha, terrain.devices)
+    always = [*way.sent_before(terrain), *way.sent_for(terrain, "add up n", 1, None)]
+    plain = Prediction(
+        tuple(always),
+        "counted",
+        uses=way.uses,
+        exact=True,
+        facts={"sums_by": name, "stage_width": str(width)},
+        arrays=way.arrays,
+    )
+    if rank > n:  # the threshold is +inf, and nothing is searched
+        return plain
+    always.append(hops(terrain, "agree on the ends", 2, 64, 2))
+    stage, recount = way.sent_for(terrain, "a stage", width, n), way.sent_for(terrain, "count the answer", 1, n)
+    snap, answer = [hops(terrain, "draw the ends in", 2, 64, 2)], [hops(terrain, "name the answer", 1, 64)]
+    parts = (stage, snap, answer, recount)
+
+    def stretches(*often: float) -> tuple[Stretch, ...]:
+        several = [one.times(times) for part, times in zip(parts, often, strict=True) if times for one in part]
+        return (*always, *several)
+
+    found = terrain.searches(rank, width)
+    counts = (found.stages, found.snaps, found.named, found.recounts)
+    mean = replace(plain, stretches=stretches(*(float(count.mean()) for count in counts)))
+    if found.certain:
+        return mean
+    lengths = [sum(one.rounds for one in part) for part in (always, *parts)]
+    each = lengths[0] + sum(count * length for count, length in zip(counts, lengths[1:], strict=True))
+    longest = PATIENCE + math.ceil(KEY_BITS / math.log2(width + 1)) + 1
+    return replace(
+        mean,
+        varies=True,
+        rounds=(float(np.quantile(each, 0.05)), float(np.quantile(each, 0.95))),
+        most=stretches(longest, longest // 2 + 1, 1, 1),
+    )
 
 
 class Brackets:

@@ -16,7 +16,7 @@ Departures  - the message is the *cumulative* histogram: by linearity the same c
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
@@ -24,15 +24,17 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.weights import Weights
+from conformesh.graph.weights import WEIGHTS, Weights
+from conformesh.promises import conformal_rank
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, hops
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
-from conformesh.protocols.spectral import mixing_weights
+from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.result.certificate import Certificate, Kind, too_few
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -48,11 +50,11 @@ class HDCP:
     bins: int = option(1000, "quantisation levels M")
     range: tuple[float, float] | None = option(None, "score range LO HI of the quantiser; by default agreed on")
     eta: float = option(1.0, "update rate of the consensus, in (0, 1]")
-    weights: str | Weights | Floats = option(
-        "best-constant", "consensus matrix W: best-constant, metropolis or max-degree"
-    )
-    consensus: Literal["gossip", "chebyshev", "finite-time"] = option(
-        "gossip", "gossip as in the paper, chebyshev (accelerated), or finite-time (exact after so many rounds)"
+    weights: str | Weights | Floats = option("best-constant", "consensus matrix W", lambda: WEIGHTS)
+    consensus: str = option(
+        "gossip",
+        "how histograms are averaged: as in the paper, accelerated, or in rounds that end",
+        lambda: WAYS,
     )
     bound: Literal["cumulative", "row", "paper"] = option(
         "cumulative",
@@ -68,13 +70,14 @@ class HDCP:
         if self.rounds is not None and self.rounds < 0:
             raise ValueError(f"rounds must be at least 0, got {self.rounds}")
         check_choice("bound", self.bound, ("cumulative", "row", "paper"))
-        check_choice("consensus", self.consensus, tuple(WAYS))
-        if self.consensus != "gossip" and (self.bound == "paper" or self.wire != 64 or self.eta != 1):
+        check_choice("consensus", self.consensus, WAYS)
+        if not WAYS[self.consensus].as_printed and (self.bound == "paper" or self.wire != 64 or self.eta != 1):
             raise ValueError(
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
+        check_weights(self.weights, self.spectrum)
         if not 0 < self.eta <= 1:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
 
@@ -215,3 +218,57 @@ def _loose(consensus: float, precision: float, chosen: bool) -> str:
         )
     more = "set more rounds than the automatic limit" if chosen else "set more rounds, or none to have them chosen"
     return f"h-dcp: after these rounds the error bound is still {consensus:.3g}, too large to say much; {more}"
+
+
+# --- what it would send -----------------------------------------------------------------------------------------------
+
+
+def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
+    """Predict `h_dcp`: no score matters, but the range must be finite."""
+    source = options.spectrum if isinstance(options.weights, str) else "map"
+    before, spectrum = terrain.spectrum(source)
+    weights = known_weights(terrain.map, options.weights, None if source == "map" else spectrum)
+    way = WAYS[options.consensus](terrain.site, weights, options)
+    start = _of_all(terrain, way.start)
+    rounds, _ = consensus_rounds(way, options, [(start, terrain.n)])
+    sent = list(before)
+    if options.range is None:
+        sent.append(hops(terrain, "agree on a range", 2, options.wire, 2))
+    what = "average the histogram"
+    average = Stretch(what, rounds, options.bins, options.wire, dimensions=2, number_ns=way.number_ns)
+    kind, loose = _claim(terrain, alpha, options, way, rounds)
+    words = ""
+    if source == "estimated":
+        kind, words = "assumed", "the spectral gap estimated by message passing is not larger than the true one"
+    return Prediction(
+        (*sent, average),
+        kind,
+        words,
+        way.uses,
+        useful=not loose,
+        notes=loose,
+        arrays=way.arrays,
+        nanoseconds=terrain.devices * options.bins * COUNT_NS,
+    )
+
+
+def _claim(terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int) -> tuple[Kind, tuple[str, ...]]:
+    """Say whether the counts would be exact, and whether the bound says anything."""
+    n = terrain.n
+    rank = conformal_rank(n, alpha, terrain.devices)
+    if rank > n:
+        return "counted", ()
+    wire = Wire(options.wire)
+    epsilon = _of_all(terrain, lambda sizes: sum(way.epsilon(sizes, rounds, wire)))
+    if options.rounding and n * epsilon < 0.5:
+        return "counted", ()
+    if rank + n * epsilon > n:
+        return "bounded", (f"the error bound would be {epsilon:.2g}, so loose that sets hold all calibration scores",)
+    return "bounded", ()
+
+
+def _of_all(terrain: Terrain, bound: Callable[[Ints], float]) -> float:
+    """Return an error bound for all devices; for equal ones it grows as the square root of their number."""
+    if terrain.sizes is not None:
+        return bound(terrain.sizes)
+    return bound(np.array([terrain.most])) * math.sqrt(terrain.devices)

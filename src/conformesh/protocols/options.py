@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import types
-from dataclasses import field
+from collections.abc import Callable, Iterable
+from dataclasses import Field, field
 from typing import Any, Literal, Union, get_args, get_origin
 
 import msgspec
 import numpy as np
 
+AUTO = "auto"  # the word for "as the method chooses": what it then does has a name of its own
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
 
 
-def option(default: Any, help: str) -> Any:
-    """Declare a dataclass field with its default and one line of help."""
-    return field(default=default, metadata={"help": help})
+def option(default: Any, help: str, choices: Callable[[], Iterable[str]] | None = None) -> Any:
+    """Declare a dataclass field with its default and one line of help; `choices` lists the names of a table."""
+    return field(default=default, metadata={"help": help, **({} if choices is None else {"choices": choices})})
 
 
-def check_choice(name: str, value: str, known: tuple[str, ...]) -> None:
+def choices_of(given: Field[Any], hint: Any) -> tuple[str, ...]:
+    """Return the words that an option with this type takes, where they can be listed."""
+    if "choices" in given.metadata:
+        return tuple(given.metadata["choices"]())
+    return tuple(map(str, get_args(hint))) if get_origin(hint) is Literal else ()
+
+
+def check_choice(name: str, value: str, known: Iterable[str]) -> None:
     """Refuse a word that is none of the known ones."""
     if value not in known:
         raise ValueError(f"{name} must be {' or '.join(map(repr, known))}, got {value!r}")

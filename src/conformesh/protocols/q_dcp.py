@@ -28,13 +28,22 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
-from conformesh.protocols.aggregate import Total, get_aggregator
-from conformesh.protocols.anchor import ANCHORS, anchor, averaging_rounds, local_quantiles, refuse_overflow
+from conformesh.promises import conformal_rank
+from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
+from conformesh.protocols.anchor import (
+    ANCHORS,
+    anchor,
+    averaging_rounds,
+    local_quantiles,
+    predict_mean,
+    refuse_overflow,
+)
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
-from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
+from conformesh.protocols.e_dcp import counted_outcome, search, ways_to_add, with_exact_sums
 from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.options import AUTO, check_choice, option
+from conformesh.protocols.predicting import AVERAGING, Prediction, Stretch, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
@@ -43,6 +52,7 @@ from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+STEP_NS = 100.0  # of a simulation: a device's own step of ADMM
 FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 
 
@@ -66,7 +76,7 @@ class QDCP:
     certify: bool = option(
         False, "count the estimate's rank and search upward where it falls short; on with continuation"
     )
-    aggregate: str = option("auto", "how --certify adds up: auto, tree, finite-time, flood, chebyshev or gossip")
+    aggregate: str = option(AUTO, "how --certify adds up", aggregate_choices)
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
@@ -78,7 +88,7 @@ class QDCP:
             raise ValueError(f"rounds must be at least 1, got {self.rounds}")
         if self.continuation < 0:
             raise ValueError(f"continuation must be at least 0, got {self.continuation}")
-        if self.aggregate != "auto":
+        if self.aggregate != AUTO:
             get_aggregator(self.aggregate)
         for name in ("kappa", "mu"):
             if not (value := getattr(self, name)) > 0 or math.isinf(value):
@@ -347,3 +357,41 @@ def _is_finite(text: str | float) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
+
+
+# --- what it would send -----------------------------------------------------------------------------------------------
+
+
+def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Prediction:
+    """Predict `q_dcp`."""
+    before, spectrum = terrain.spectrum(options.spectrum)
+    sent, wire = list(before), options.wire
+    if str(options.s0) == "min":
+        sent.append(hops(terrain, "agree on s0", 1, wire, 2))
+    elif str(options.s0) in ANCHORS:
+        sent += predict_mean(terrain, spectrum, options.averaging, wire, "average s0")
+    if options.continuation:
+        sent.append(hops(terrain, "agree on the spread", 2, wire, 3))
+    run = [Stretch("ADMM", rounds_of_a_run(options), 1, wire, dimensions=2, device_ns=STEP_NS)]
+    run += predict_mean(terrain, spectrum, options.averaging, wire, "average the result")
+    sent += [stretch.times(max(options.continuation, 1)) for stretch in run]
+    if not (options.certify or options.continuation):
+        words = f"|s0 - s*| <= epsilon0 = {options.epsilon0:g}, which nobody checks"
+        return Prediction(tuple(sent), "assumed" if wire == 64 else "none", words, AVERAGING)
+    return _predict_count(terrain, alpha, options, sent)
+
+
+def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[Stretch]) -> Prediction:
+    """Add the count of the estimate's rank; it falls short in about half of all runs, and a search goes on upward."""
+    name = ways_to_add(terrain.site, options.aggregate, "balanced", 1)[0]
+    way, n = get_aggregator(name), terrain.n
+    rank = conformal_rank(n, alpha, terrain.devices)
+    sent = [*sent, *way.sent_before(terrain)]
+    counted = Prediction(tuple(sent), "counted", uses=AVERAGING | way.uses, facts={"sums_by": name}, arrays=way.arrays)
+    if rank > n:
+        return counted
+    sent += way.sent_for(terrain, "count the estimate", 1, n)
+    stages = float(terrain.searches(rank, 1).stages.mean())
+    half = [hops(terrain, "agree on the ends", 2, 64, 2), hops(terrain, "name the answer", 1, 64)]
+    half += [stretch.times(stages) for stretch in way.sent_for(terrain, "a stage", 1, n)]
+    return replace(counted, stretches=(*sent, *(stretch.times(0.5) for stretch in half)), varies=True)

@@ -19,11 +19,15 @@ Message     three numbers per round, nine per round of a maximum; one or two int
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.network import Network
+from conformesh.graph.sketch import Sketch
 from conformesh.graph.spectrum import Spectrum
-from conformesh.graph.weights import WEIGHTS, Weights, constant_weights, weights_from_matrix
+from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_weights, weights_from_matrix
 from conformesh.names import unknown
 from conformesh.protocols.messages import Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
@@ -41,18 +45,28 @@ def mixing_weights(site: Site, name: str | Weights | Floats, source: str) -> Pro
 
     `name` is a key of `WEIGHTS`, ready `Weights`, or one's own matrix, which is checked.
     """
+    spectrum = (yield from estimate_spectrum(site)) if source == "estimated" and isinstance(name, str) else None
+    return known_weights(site.network, name, spectrum)
+
+
+def known_weights(where: Network | Sketch, name: str | Weights | Floats, spectrum: Spectrum | None) -> Weights:
+    """Return the consensus matrix on a network, or what a sketch knows of it; with a given spectrum, or the map's."""
     if isinstance(name, Weights):
         return name
+    network = cast(Network, where)  # a sketch has what one weight for all edges needs, and refuses the rest
     if not isinstance(name, str):
-        return weights_from_matrix(site.network, name)
+        return weights_from_matrix(network, name)
+    return WEIGHTS[name](network) if spectrum is None else constant_weights(network, spectrum)
+
+
+def check_weights(name: str | Weights | Floats, source: str) -> None:
+    """Refuse an unknown name, and estimated eigenvalues for a matrix that they do not determine."""
+    if not isinstance(name, str):
+        return
     if name not in WEIGHTS:
         raise ValueError(unknown("weights", name, WEIGHTS))
-    if source == "map":
-        return WEIGHTS[name](site.network)
-    if name != "best-constant":
+    if source == "estimated" and WEIGHTS[name] is not best_constant:
         raise ValueError(f"spectrum='estimated' goes with weights='best-constant', got {name!r}")
-    spectrum = yield from estimate_spectrum(site)
-    return constant_weights(site.network, spectrum)
 
 
 def estimate_spectrum(site: Site, tolerance: float = 1e-3, seed: int = 0) -> Protocol[Spectrum]:

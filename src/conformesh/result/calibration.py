@@ -237,7 +237,7 @@ class Calibration:
         from conformesh.methods import METHODS
 
         mine = {name: self.options[name] for name in METHODS[self.method].option_names() if name in self.options}
-        if self.method == "e-dcp" and self.bracket is not None:
+        if METHODS[self.method].starts_warm and self.bracket is not None:
             mine["warm"] = self.bracket
         return calibrate(devices, network, self.alpha, self.method, score=self.score, **{**mine, **options})
 

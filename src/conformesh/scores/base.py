@@ -37,12 +37,15 @@ class Score(ABC):
         The key in `SCORES`, in kebab-case.
     task
         What it scores, "classification" or "regression".
+    reads
+        What `outputs` must be: "probabilities" or "logits" of labels, or "predictions" of numbers.
     summary
         One line for tables and help pages.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task]
+    reads: ClassVar[str]
     summary: ClassVar[str]
 
     @abstractmethod
@@ -85,13 +88,7 @@ class Score(ABC):
 
 
 class ClassificationScore(Score):
-    """A score of labels; `outputs` has one row per example and one column per class.
-
-    Attributes
-    ----------
-    reads
-        What `outputs` must be, "probabilities" or "logits".
-    """
+    """A score of labels; `outputs` has one row per example and one column per class."""
 
     task: ClassVar[Task] = "classification"
     reads: ClassVar[Reads] = "probabilities"
@@ -113,6 +110,7 @@ class RegressionScore(Score):
     """A score of real numbers; `outputs` is what the model predicts for each row."""
 
     task: ClassVar[Task] = "regression"
+    reads: ClassVar[str] = "predictions"
 
     @abstractmethod
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:

@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 from conformesh._version import __version__
 from conformesh.io.files import write_file
 from conformesh.sweeping.cached import Job, OnPoint, run_jobs
+from conformesh.sweeping.cells import Cell, cells_of, code_digest, compute, digest_of_file, schema
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import backend as ready
-from conformesh.sweeping.points import Point, code_digest, compute, digest_of_file, points_of, schema
 from conformesh.sweeping.provenance import machine
 from conformesh.sweeping.sources import network_of
 
@@ -46,14 +46,14 @@ def sweep(
     config
         A TOML file, or the same as a dictionary: see the page on sweeps.
     out
-        A folder for ``rows.parquet``, ``summary.csv``, ``provenance.json`` and finished points: a stopped sweep goes on
-        from there, and loses at most the points in hand. Without one nothing is kept.
+        A folder for ``rows.parquet``, ``summary.csv``, ``provenance.json`` and finished cells: a stopped sweep goes on
+        from there, and loses at most the cells in hand. Without one nothing is kept.
     jobs
         Points that run at once; by default one for each core.
     backend, address
         ``loky`` for processes on this machine, ``dask`` or ``ray``; the address of a cluster that runs already.
     on_point
-        Hears how many points are done, of how many, and the last one's name.
+        Hears how many cells are done, of how many, and the last one's name.
 
     Examples
     --------
@@ -69,7 +69,7 @@ def sweep(
     workers = (os.cpu_count() or 1) if jobs is None else jobs
     if workers < 1:
         raise ValueError(f"jobs must be at least 1, got {workers}")
-    points = checked_points(asked)
+    cells = checked_cells(asked)
     started, seen = time.perf_counter(), [0]
 
     def count(done: int, total: int, name: str) -> None:
@@ -81,7 +81,7 @@ def sweep(
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         facts = {"version": __version__, "machine": machine()}
-        work = [Job(folder / "points" / f"{p.key()}.parquet", str(p), partial(compute, p), facts) for p in points]
+        work = [Job(folder / "cells" / f"{p.key()}.parquet", str(p), partial(compute, p), facts) for p in cells]
         if (workers > 1 or backend != "loky") and sum(not job.file.exists() for job in work) > 1:
             workers = stack.enter_context(ready(backend, workers, address))
         rows = run_jobs(work, schema(), workers, count)
@@ -89,11 +89,11 @@ def sweep(
             rows.write_parquet(folder / "rows.parquet")
             summary(rows).write_csv(folder / "summary.csv")
             facts |= {"backend": backend, "seconds": str(round(time.perf_counter() - started, 1))}
-            _write_provenance(folder, asked, len(points), seen[0], facts)
+            _write_provenance(folder, asked, len(cells), seen[0], facts)
     return rows
 
 
-def checked_points(config: Config) -> list[Point]:
+def checked_cells(config: Config) -> list[Cell]:
     """Lay out the grid; a network that cannot be built is an error now, not in the middle of the run."""
     for spec in config.networks:
         try:
@@ -101,11 +101,11 @@ def checked_points(config: Config) -> list[Point]:
         except (ValueError, TypeError) as problem:
             what = spec.graph or f"topology {spec.topology!r} with {spec.devices} devices"
             raise ValueError(f"networks: {what}: {problem}") from None
-    return points_of(config)
+    return cells_of(config)
 
 
 def summary(rows: pl.DataFrame) -> pl.DataFrame:
-    """Return means over draws, and their standard deviations where rows vary, one line for each point of the grid."""
+    """Return means over draws, and their standard deviations where rows vary, one line for each cell of the grid."""
     import polars as pl
     import polars.selectors as cs
 
@@ -126,12 +126,12 @@ def summary(rows: pl.DataFrame) -> pl.DataFrame:
     return found.with_columns(cs.float().round_sig_figs(DIGITS))
 
 
-def _write_provenance(folder: Path, config: Config, points: int, computed: int, facts: Mapping[str, str]) -> None:
+def _write_provenance(folder: Path, config: Config, cells: int, computed: int, facts: Mapping[str, str]) -> None:
     files = [spec.graph for spec in config.networks] + [dict(config.scores.settings).get(n) for n in ("file", "labels")]
     said = {
         **facts,
         "code": code_digest(),
-        "points": points,
+        "cells": cells,
         "computed": computed,
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
         "files": {Path(file).name: digest_of_file(file) for file in files if file is not None},

@@ -140,7 +140,7 @@ def _synthetic(scores: ScoreSpec, devices: int, seed: int, number: int) -> Draw:
 def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int) -> Draw:
     found = _outputs(scores)
     score = get_score(scores["score"], **dict(scores["score_options"])).seeded(number)
-    table = _table(scores, score.reads)  # type: ignore[attr-defined]
+    table = _table(scores, score.reads)
     if scores["partition"] == "device":
         names = names_in(scores) or ()
         index = {name: k for k, name in enumerate(names)}

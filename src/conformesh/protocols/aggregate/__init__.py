@@ -5,31 +5,66 @@ from __future__ import annotations
 from contextlib import suppress
 
 from conformesh.names import unknown
-from conformesh.protocols.aggregate.averaging import (
-    chebyshev_price,
-    chebyshev_total,
-    finite_time_price,
-    finite_time_total,
-    gossip_price,
-    gossip_total,
+from conformesh.protocols.aggregate import chebyshev
+from conformesh.protocols.aggregate.base import (
+    Aggregator,
+    CannotAggregate,
+    InexactCount,
+    Price,
+    Total,
+    by_the_price,
 )
-from conformesh.protocols.aggregate.base import Aggregator, CannotAggregate, InexactCount, Price, Total
-from conformesh.protocols.aggregate.flood import flood_price, flood_total
-from conformesh.protocols.aggregate.tree import tree_price, tree_total
+from conformesh.protocols.aggregate.chebyshev import chebyshev_price, chebyshev_total
+from conformesh.protocols.aggregate.finite_time import finite_time_price, finite_time_total
+from conformesh.protocols.aggregate.flood import flood_price, flood_stretches, flood_total
+from conformesh.protocols.aggregate.gossip import gossip_price, gossip_total
+from conformesh.protocols.aggregate.tree import tree_price, tree_setup, tree_stretches, tree_total
+from conformesh.protocols.options import AUTO
 from conformesh.protocols.site import Site
 
 __all__ = ["AGGREGATORS", "PREFERENCES", "Aggregator", "CannotAggregate", "InexactCount", "Price", "Total", "ranked"]
 
 AGGREGATORS: dict[str, Aggregator] = {
-    "tree": Aggregator(tree_total, tree_price, "spanning tree, up and down: fewest numbers", exact=True),
+    "tree": Aggregator(
+        tree_total,
+        tree_price,
+        "spanning tree, up and down: fewest numbers",
+        exact=True,
+        stretches=tree_stretches,
+        setup=tree_setup,
+        uses=frozenset({"hops", "tree", "degree"}),
+        arrays=1.2,
+    ),
     "finite-time": Aggregator(
-        finite_time_total, finite_time_price, "one round per distinct eigenvalue: near diameter", exact=True
+        finite_time_total,
+        finite_time_price,
+        "one round per distinct eigenvalue: near diameter",
+        exact=True,
+        uses=frozenset({"hops", "spectrum", "eigenvalues"}),
     ),
     "flood": Aggregator(
-        flood_total, flood_price, "everybody's numbers to everybody: fewest rounds, most numbers", exact=True
+        flood_total,
+        flood_price,
+        "everybody's numbers to everybody: fewest rounds, most numbers",
+        exact=True,
+        stretches=flood_stretches,
+        uses=frozenset({"hops"}),
+        arrays=4.2,
     ),
-    "chebyshev": Aggregator(chebyshev_total, chebyshev_price, "accelerated gossip, to a computed error bound"),
-    "gossip": Aggregator(gossip_total, gossip_price, "the paper's consensus, to a computed error bound"),
+    "chebyshev": Aggregator(
+        chebyshev_total,
+        chebyshev_price,
+        "accelerated gossip, to a computed error bound",
+        stretches=by_the_price(chebyshev_price, number_ns=chebyshev.NUMBER_NS),
+        uses=frozenset({"hops", "spectrum", "degree"}),
+        arrays=chebyshev.ARRAYS,
+    ),
+    "gossip": Aggregator(
+        gossip_total,
+        gossip_price,
+        "the paper's consensus, to a computed error bound",
+        uses=frozenset({"hops", "spectrum", "degree"}),
+    ),
 }
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
@@ -65,5 +100,10 @@ def by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[st
 def get_aggregator(name: str) -> Aggregator:
     """Look an aggregator up, or say what there is."""
     if name not in AGGREGATORS:
-        raise ValueError(unknown("aggregator", name, ("auto", *AGGREGATORS)))
+        raise ValueError(unknown("aggregator", name, aggregate_choices()))
     return AGGREGATORS[name]
+
+
+def aggregate_choices() -> tuple[str, ...]:
+    """Return what an option `aggregate` may say."""
+    return (AUTO, *AGGREGATORS)

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.protocols.messages import Protocol
+from conformesh.protocols.predicting import EVERYTHING, Stretch, Terrain
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
@@ -48,6 +49,9 @@ class Price:
         return float(self.rounds), width * self.per_number
 
 
+Stretches = Callable[[Terrain, str, int, int | None], list[Stretch]]  # terrain, what, numbers, the largest possible sum
+
+
 @dataclass(frozen=True)
 class Aggregator:
     """One way to add up over all devices.
@@ -62,12 +66,46 @@ class Aggregator:
         One sentence.
     exact
         Whether it ends with the sum itself, not only near it: then it has a place in `auto`.
+    stretches, setup
+        What a sum, and what setting it up, would send, for plans. By default the price in 64 bits a number, spread
+        evenly over its rounds.
+    uses
+        What of the network these depend on, see `Prediction`.
+    arrays
+        Arrays as large as all messages of a round that a simulation holds.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
     price: Callable[[Site], Price]
     summary: str
     exact: bool = False
+    stretches: Stretches | None = None
+    setup: Callable[[Terrain], list[Stretch]] | None = None
+    uses: frozenset[str] = EVERYTHING
+    arrays: float = 6.1
+
+    def sent_before(self, terrain: Terrain) -> list[Stretch]:
+        """Predict what happens once before the first sum."""
+        if self.setup is not None:
+            return self.setup(terrain)
+        rounds = self.price(terrain.site).setup
+        return [Stretch("prepare sums", rounds, 1, 64)] if rounds else []
+
+    def sent_for(self, terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
+        """Predict a sum of so many numbers."""
+        return (self.stretches or by_the_price(self.price))(terrain, what, numbers, largest)
+
+
+def by_the_price(price: Callable[[Site], Price], number_ns: float = 1.5) -> Stretches:
+    """Return what says of a sum that floats go around for as many rounds as the price has."""
+
+    def stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
+        cost = price(terrain.site)
+        each = cost.per_number / cost.rounds if cost.rounds else 0.0
+        dimensions = dimensions_of(largest)
+        return [Stretch(what, cost.rounds, numbers * each, 64, dimensions=dimensions, number_ns=number_ns)]
+
+    return stretches
 
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
@@ -80,3 +118,13 @@ def narrow_type(largest: int | None) -> np.dtype[Any]:
     if largest is None or largest > WIDE:
         return np.dtype(np.int64)
     return np.dtype(np.int16 if largest <= NARROW else np.int32)
+
+
+def bits_of(largest: int | None) -> int:
+    """Return the width of such an integer."""
+    return 8 * narrow_type(largest).itemsize
+
+
+def dimensions_of(largest: int | None) -> int:
+    """Return the axes of a message: the sum that gives n is a number per trial; counts are (width, problems)."""
+    return 1 if largest is None else 2

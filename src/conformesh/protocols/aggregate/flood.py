@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, narrow
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, dimensions_of, narrow
 from conformesh.protocols.consensus import largest as largest_of
 from conformesh.protocols.messages import Protocol
+from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
 
+EDGE_NS = 1.2  # of a simulation, whose tables are as wide as the network
 LARGEST_TABLE = 3000  # devices up to which a table of everybody's numbers is reasonable
 
 
@@ -41,3 +43,10 @@ def flood_price(site: Site) -> Price:
         )
     rounds = site.network.diameter
     return Price(rounds, float(rounds * site.devices))
+
+
+def flood_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
+    """Predict a sum: everybody's numbers in every message."""
+    rounds, dimensions = flood_price(terrain.site).rounds, dimensions_of(largest) + 1
+    table = terrain.devices * numbers
+    return [Stretch(what, rounds, table, bits_of(largest), dimensions=dimensions, edge_ns=EDGE_NS)]

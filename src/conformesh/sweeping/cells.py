@@ -1,4 +1,4 @@
-"""A point of a sweep: one method on one network over some draws and all alphas, named by all that decides its rows.
+"""A cell of a sweep: one method on one network over some draws and all alphas, named by all that decides its rows.
 
 Draws and alphas ride along in one run of the simulator wherever the rows are then the same, bit for bit, as those of
 single calibrations; where a row would show what the company did to it, each of them runs alone.
@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -19,26 +18,18 @@ from typing import Any
 
 from conformesh.calibrating import calibrate_batch, counted_ranks
 from conformesh.graph.network import Network
-from conformesh.methods import METHODS
+from conformesh.methods import get_method, make_options
 from conformesh.samples import Samples
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 from conformesh.sweeping.sources import Draw, draw_of, network_of, samples_of
 
 DECIDING = (*NUMBERS, "scores/**/*.py", "data/*.py", "sweeping/*.py")
-ALIKE: dict[str, Callable[[dict[str, Any]], bool]] = {  # methods whose cost and certificate do not depend on company
-    "q-dcp": lambda given: not given.get("certify") and not given.get("continuation"),
-    "h-dcp": lambda given: given.get("rounds") is not None,  # else as many as the largest draw needs
-    "fedcp-qq": lambda given: True,
-    "wfcp": lambda given: not given.get("noise"),
-    "local": lambda given: True,
-    "average": lambda given: True,
-}
 OF_COMPANY = {"certificate", "rounds", "bits"}  # what shows it
 
 
 @dataclass(frozen=True)
-class Point:
+class Cell:
     """What to run: see `Config` for the fields; `draws` are the numbers of some draws."""
 
     network: NetworkSpec
@@ -50,7 +41,7 @@ class Point:
     record: tuple[str, ...]
 
     def key(self) -> str:
-        """Return what names this point's rows: its fields, the files it reads and the code that computes it."""
+        """Return what names this cell's rows: its fields, the files it reads and the code that computes it."""
         said = asdict(self)
         read = {"graph": self.network.graph, **{n: v for n, v in self.scores.settings if n in ("file", "labels")}}
         said["network"].pop("graph")
@@ -78,43 +69,44 @@ def code_digest() -> str:
 
 def rides_along(method: MethodSpec, record: tuple[str, ...]) -> bool:
     """Whether draws and alphas may share a run without any recorded value showing it."""
-    if method.name in ALIKE and ALIKE[method.name](dict(method.options)):
+    entry = get_method(method.name)
+    if entry.apart(make_options(method.name, dict(method.options))):
         return True
-    drawn = "seed" in METHODS[method.name].option_names()  # then every draw has its own seed
+    drawn = "seed" in entry.option_names()  # then every draw has its own seed
     return not drawn and not OF_COMPANY & {*record}
 
 
-def points_of(config: Config) -> list[Point]:
+def cells_of(config: Config) -> list[Cell]:
     """Lay out the grid: networks, then methods, then draws, in blocks that ride along."""
     common = (config.scores, config.alphas)
-    points = []
+    cells = []
     for network in config.networks:
         for method in config.methods:
             alone = network.redraw or not rides_along(method, config.record)
             size = 1 if alone else config.batch
             blocks = [tuple(range(config.draws))[start : start + size] for start in range(0, config.draws, size)]
-            points += [Point(network, method, *common, block, config.seed, config.record) for block in blocks]
-    return points
+            cells += [Cell(network, method, *common, block, config.seed, config.record) for block in blocks]
+    return cells
 
 
-def compute(point: Point, batched: bool = True) -> list[dict[str, Any]]:
-    """Run a point: one row per draw and alpha. Unbatched, every draw and alpha runs alone, with the same rows."""
+def compute(cell: Cell, batched: bool = True) -> list[dict[str, Any]]:
+    """Run a cell: one row per draw and alpha. Unbatched, every draw and alpha runs alone, with the same rows."""
     rows = []
-    together = batched and rides_along(point.method, point.record)
-    blocks = [point.draws] if together else [(draw,) for draw in point.draws]
-    levels = [point.alphas] if together else [(alpha,) for alpha in point.alphas]
+    together = batched and rides_along(cell.method, cell.record)
+    blocks = [cell.draws] if together else [(draw,) for draw in cell.draws]
+    levels = [cell.alphas] if together else [(alpha,) for alpha in cell.alphas]
     for block in blocks:
-        graph_seed = point.network.seed + (block[0] if point.network.redraw else 0)
-        network = network_of(point.network, point.scores, graph_seed)
-        draws = [draw_of(point.scores, point.network, network.devices, point.seed, draw) for draw in block]
+        graph_seed = cell.network.seed + (block[0] if cell.network.redraw else 0)
+        network = network_of(cell.network, cell.scores, graph_seed)
+        draws = [draw_of(cell.scores, cell.network, network.devices, cell.seed, draw) for draw in block]
         samples = samples_of(draws)
         for alphas in levels:
-            rows += _run(point, network, graph_seed, block, alphas, draws, samples)
+            rows += _run(cell, network, graph_seed, block, alphas, draws, samples)
     return rows
 
 
 def _run(
-    point: Point,
+    cell: Cell,
     network: Network,
     graph_seed: int,
     block: tuple[int, ...],
@@ -122,12 +114,12 @@ def _run(
     draws: list[Draw],
     samples: Samples,
 ) -> list[dict[str, Any]]:
-    options = dict(point.method.options)
-    if "seed" in METHODS[point.method.name].option_names():
-        options["seed"] = point.seed + block[0]
+    options = dict(cell.method.options)
+    if "seed" in get_method(cell.method.name).option_names():
+        options["seed"] = cell.seed + block[0]
     started = time.perf_counter()
     try:
-        batch = calibrate_batch(samples, network, alphas, point.method.name, **options)
+        batch = calibrate_batch(samples, network, alphas, cell.method.name, **options)
         refused = None
     except (ValueError, ArithmeticError) as reason:  # this method cannot work here: a row that says so, not a number
         batch, refused = None, str(reason)
@@ -135,27 +127,27 @@ def _run(
     rows = []
     for t, draw in enumerate(block):
         for a, alpha in enumerate(alphas):
-            row = _named(point, network, graph_seed, draw, alpha, int(draws[t].sizes.sum()))
+            row = _named(cell, network, graph_seed, draw, alpha, int(draws[t].sizes.sum()))
             row |= dict.fromkeys(_COLUMNS_OF, None) | {"refused": refused}
             if batch is not None:
-                row |= _measured(point.record, batch, draws[t], samples, t, a, seconds)
+                row |= _measured(cell.record, batch, draws[t], samples, t, a, seconds)
             rows.append(row)
     return rows
 
 
-def _named(point: Point, network: Network, graph_seed: int, draw: int, alpha: float, scores: int) -> dict[str, Any]:
+def _named(cell: Cell, network: Network, graph_seed: int, draw: int, alpha: float, scores: int) -> dict[str, Any]:
     return {
         "network": network.name,
         "devices": network.devices,
         "edges": network.edges,
         "graph_seed": graph_seed,
-        "redraw": point.network.redraw,
-        "topology_options": json.dumps(dict(point.network.options)),
-        "method": point.method.name,
-        "options": json.dumps(dict(point.method.options)),
+        "redraw": cell.network.redraw,
+        "topology_options": json.dumps(dict(cell.network.options)),
+        "method": cell.method.name,
+        "options": json.dumps(dict(cell.method.options)),
         "alpha": alpha,
         "draw": draw,
-        "seed": point.seed + draw,
+        "seed": cell.seed + draw,
         "scores": scores,
         "worker": f"{socket.gethostname()}:{os.getpid()}",
     }

@@ -1,0 +1,70 @@
+"""Sums through a hub: where one device is a neighbour of all others, it adds up and tells the sum.
+
+Assumes     graph connected; a device that is everybody's neighbour (a star, a wheel, a complete graph)
+Guarantees  integers added as integers: exact, at any size
+Message     one number per number and sum; the hub is silent in the first round, the others in the second
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from conformesh.protocols.aggregate.base import (
+    Aggregator,
+    CannotAggregate,
+    Ints,
+    Price,
+    Total,
+    bits_of,
+    dimensions_of,
+    narrow,
+)
+from conformesh.protocols.messages import Each, Protocol
+from conformesh.protocols.predicting import Stretch, Terrain
+from conformesh.protocols.site import Site
+
+
+def hub_total(site: Site) -> Protocol[Total]:
+    """Return the function that adds up; a way that has to prepare by messages yields them here."""
+    yield from ()
+    hub = int(np.argmax(site.network.degree))
+    middle, others = np.flatnonzero(site.here == hub), np.flatnonzero(site.here != hub)  # one of them may be empty
+
+    def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        x = np.ascontiguousarray(narrow(values, largest))  # few bits; no partial sum exceeds `largest`
+        heard = yield Each(x, others)
+        if len(middle):
+            x[middle] += heard.values[heard.receiver == hub].sum(axis=0, dtype=x.dtype)
+        heard = yield Each(x, middle)
+        if len(others):
+            x[others] = heard.said_by(np.full(len(others), hub))
+        return x
+
+    return total
+
+
+def hub_price(site: Site) -> Price:
+    """Two rounds, a number a device; refuses, saying why, where sums cannot be formed so."""
+    if site.network.largest_degree < site.devices - 1:
+        raise CannotAggregate("no device is a neighbour of all others")
+    return Price(rounds=2, per_number=1.0)
+
+
+def hub_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
+    """Predict a sum, for plans. Without this function the price would stand for it, in 64 bits a number."""
+    K, bits, dimensions = terrain.devices, bits_of(largest), dimensions_of(largest)
+    up = Stretch(what, 1, numbers, bits, spoken=(K - 1) / K, most=1, copies=K - 1, dimensions=dimensions)
+    return [up, Stretch(what, 1, numbers, bits, spoken=1 / K, most=0, copies=K - 1, dimensions=dimensions)]
+
+
+# The line for AGGREGATORS in protocols/aggregate/__init__.py; what is exact has its place in `auto`:
+LINE = {
+    "hub": Aggregator(
+        hub_total,
+        hub_price,
+        "through a device that is everybody's neighbour: two rounds",
+        exact=True,
+        stretches=hub_stretches,
+        uses=frozenset({"hops", "degree"}),
+    )
+}

@@ -1,0 +1,110 @@
+"""What stretches of rounds add up to: on the ledger, on a link, and on the wire of a real mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from conformesh.peer.frames import LARGEST, SIZE
+from conformesh.planning.link import Link
+from conformesh.protocols.predicting import Stretch, Terrain, hops
+
+BODY, DIMENSION = 4, 4  # bytes before the numbers of a data frame, see peer.frames
+SILENT = SIZE + BODY + DIMENSION  # a frame that says nothing: an empty array
+TRANSPORT = 100  # bytes around a frame: about 40 of TCP/IP, 22 of a TLS 1.3 record, and Zenoh's key and framing
+
+
+@dataclass(frozen=True)
+class Sent:
+    """What stretches add up to, for each device: a broadcast counts once, as on the simulator's ledger."""
+
+    rounds: float
+    numbers: float
+    bits: float
+    most_bits: float
+
+    @classmethod
+    def of(cls, stretches: Sequence[Stretch]) -> Sent:
+        """Add up."""
+        rounds = sum(one.rounds for one in stretches)
+        numbers = sum(one.said[0] * one.numbers for one in stretches)
+        bits = sum(one.said[0] * one.numbers * one.bits for one in stretches)
+        most = sum(one.said[1] * one.numbers * one.bits for one in stretches)
+        return cls(rounds, numbers, bits, most)
+
+
+def seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int) -> float:
+    """Return the time of the numbers alone: every round waits for the latency and for the slowest device.
+
+    A device sends one copy to each neighbour over its own uplink, so a round takes
+    ``latency + bits x degree / bandwidth``; to a server it sends one copy, and the answer takes another latency.
+    """
+    total = 0.0
+    for one in stretches:
+        total += one.rounds * link.latency + _copies(one, largest_degree) * one.payload * 8 / link.bandwidth
+    return total
+
+
+def _copies(stretch: Stretch, largest_degree: int) -> float:
+    if stretch.server:
+        return stretch.said[1]
+    return stretch.rounds * largest_degree if stretch.copies is None else stretch.copies
+
+
+# --- a real mesh ------------------------------------------------------------------------------------------------------
+
+
+def on_a_mesh(stretches: Sequence[Stretch], terrain: Terrain) -> list[Stretch]:
+    """Return what `protocols.joint` makes of a method: first who has how many scores, and no server.
+
+    What a method asks of a server floods the network: how many values everybody has, then their bytes.
+    """
+    K = terrain.devices
+    sent = [hops(terrain, "who has how many scores", K, 64, 2)]
+    for one in stretches:
+        if not one.server:
+            sent.append(one)
+            continue
+        longest = round(one.payload * one.said[1])
+        sent += [
+            hops(terrain, "how many values everybody has", K, 64, 2),
+            hops(terrain, "everybody's values", K * longest, 16, 2),
+        ]
+    return sent
+
+
+def fits_a_mesh(stretches: Sequence[Stretch]) -> bool:
+    """Whether every frame is small enough to be sent."""
+    return all(one.payload <= LARGEST for one in stretches)
+
+
+def frame_bytes(stretch: Stretch) -> float:
+    """Return the bytes of a message as a frame between two devices."""
+    return SIZE + BODY + DIMENSION * stretch.dimensions + stretch.payload
+
+
+def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int) -> float:
+    """Return the time on a real mesh: headers, transport, and a frame to every neighbour in every round.
+
+    Who has nothing to say in a round says so, in a frame without numbers.
+    """
+    total = 0.0
+    for one in stretches:
+        whole = _copies(one, largest_degree) * (frame_bytes(one) + TRANSPORT)
+        if one.copies is not None:  # silent devices may have more neighbours than those that speak
+            whole = max(whole, one.rounds * largest_degree * (SILENT + TRANSPORT))
+        total += one.rounds * link.latency + whole * 8 / link.bandwidth
+    return total
+
+
+def bytes_on_the_wire(stretches: Sequence[Stretch], mean_degree: float) -> float:
+    """Return what a device of average degree sends on a mesh: all copies, with headers and transport."""
+    total = 0.0
+    for one in stretches:
+        spoken = one.said[0]
+        if one.server:
+            total += spoken * (frame_bytes(one) + TRANSPORT)
+            continue
+        silent = one.rounds - spoken
+        total += mean_degree * (spoken * (frame_bytes(one) + TRANSPORT) + silent * (SILENT + TRANSPORT))
+    return total
