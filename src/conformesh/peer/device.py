@@ -4,13 +4,12 @@ An engine hands over what arrived (`receive`) and the time (`tick`), and sends w
 over a real network and in the loopback engine, whose fake network does everything that real ones do.
 
 Greeting    hello to every neighbour, with all that must match; then a roll call through the whole network. Data begins
-            when everybody is known to agree: a difference anywhere ends everybody before any number is sent
+            when everybody is known to agree: a difference anywhere ends everybody before any number is sent (`members`)
 Running     the protocol's rounds, and their memory (`rounds`)
 Finishing   another roll call: a result counts once all devices in the run have theirs
 Loss        a neighbour that was silent for `patience` is lost. Either everybody ends with an error that names it, or
             (`on_lost="continue"`) the survivors greet each other again without it, if they are a quorum (`view`)
-Return      a lost device that is heard again takes part in the next run. It interrupts nothing: when a result has stood
-            for a while, one new run begins, and a device that is lost again waits twice as long the next time
+Return      a lost device that is heard again takes part in the next run, and interrupts nothing
 Failure     who fails says why to everybody, again and again for a while, and ends without a result. So does a device
             whose protocol raises. Under `continue` it counts as lost, unless the devices do not agree
 
@@ -19,27 +18,22 @@ Frames that are malformed, of another run or round, or of a stranger are refused
 
 from __future__ import annotations
 
-import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 
 from conformesh.graph.network import Network
-from conformesh.names import listed
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
-from conformesh.peer.memory import ENDED, Heading
-from conformesh.peer.rounds import EVERYBODY, Make, Phase, Rounds
+from conformesh.peer.members import Members, short_digest
+from conformesh.peer.rounds import EVERYBODY, Make, Phase
 from conformesh.peer.settings import PeerError, Settings
-from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, in_a_line, pack_rows, unpack_rows
+from conformesh.peer.view import View
+from conformesh.peer.words import Hello, News, in_a_line
 
 __all__ = ["EVERYBODY", "Device", "Phase"]
 
-MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
-
-class Device(Rounds):
+class Device(Members):
     """One device of a mesh.
 
     Parameters
@@ -69,20 +63,11 @@ class Device(Rounds):
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
     ) -> None:
-        super().__init__(row, network, make, journal, settings or Settings(), scores, log)
-        self.agreement = {**agreement, **self.settings.agreement(network.devices)}
-        self.needed = self.settings.needed(network.devices)
+        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log)
         self.error: PeerError | None = None
-        self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
-        self._stopped_at = 0.0
         self._news: News | None = None
         self._own_fault = False
-        self._asked = False  # for one more run
-        self._new: tuple[Make, str] | None = None  # what that run is made of
-        self._back: dict[int, float] = {}  # since when a lost neighbour is heard again
-        self._highest = 0  # number that it said
-        self._losses: Counter[int] = Counter()  # in a row, of each device
         self._probe_at = 0.0
         self._on = {
             HELLO: self._on_hello,
@@ -91,7 +76,6 @@ class Device(Rounds):
             FINISHED: self._on_finished,
             FAILED: self._on_failed,
         }
-        self._enter_greeting()
 
     # --- what an engine calls -----------------------------------------------------------------------------------------
 
@@ -210,195 +194,6 @@ class Device(Rounds):
         self._own_fault = True
         self._stop(PeerError(words), News(self.row, words))
 
-    # --- greeting -----------------------------------------------------------------------------------------------------
-
-    def _enter_greeting(self) -> None:
-        self._greeting = Hello(self.agreement, self.number, self.lost).pack()
-        self._clear_rounds(self._digest())
-        self._greeted: set[int] = set()
-        self._ready: frozenset[int] = frozenset()
-        self._knows: dict[int, frozenset[int]] = {}
-
-    def _digest(self) -> int:
-        return _short_digest(self._greeting)
-
-    def _hello(self, flags: int = 0) -> Frame:
-        return Frame(HELLO, 0, self.row, 0, flags, self._greeting)
-
-    def _on_hello(self, frame: Frame) -> None:
-        theirs = Hello.of(frame.body, self.full.devices)
-        if theirs.agreement != self.agreement:
-            self._disagree(frame.sender, theirs.agreement)
-            return
-        if self.full.devices - len(theirs.lost) < self.needed:
-            raise FrameError("a hello that leaves out more devices than was agreed on")
-        before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
-        mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
-        if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
-            self._leave(frame.sender, view)
-        elif frame.sender in mine.lost:
-            self._welcome(frame.sender, view, before)
-        else:
-            self._move(mine.joined(view))
-        same = view == (self.number, self.lost)
-        if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
-            self._send(frame.sender, self._hello())
-        if same:
-            self._greeted.add(frame.sender)
-            self._call_ready()
-
-    def _leave(self, sender: int, view: View) -> None:
-        """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
-        if self.phase == "finished" or view.number < self.number:
-            return
-        under_way = self.phase != "greeting"
-        if under_way or view.number > self.number:
-            self.log(f"left out of run {view.number} by {self._name(sender)}: waiting for the next")
-            self._move(View(max(view.number, self.number + under_way)))
-
-    def _welcome(self, sender: int, view: View, before: float) -> None:
-        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it."""
-        if sender not in self._back or self.now - before > self.settings.patience:
-            self._back[sender] = self.now
-            self.log(f"{self._name(sender)} is back: it takes part in the next run")
-        self._highest = max(self._highest, view.number)
-        wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), MOST_WAITS)
-        if self.phase == "finished" and self.now >= self._back[sender] + wait:
-            self._asked = True
-            self._renew()
-
-    def _renew(self) -> None:
-        """Begin the run that was asked for, with who is back, unless the last result is too young."""
-        if self.phase != "finished" or not self._asked or self.now < self._stopped_at + self.settings.linger:
-            return
-        back = {j for j in self._back if self.now - self._last_heard[j] <= self.settings.patience}
-        self._move(View(max(self.number, self._highest) + 1, self.lost - back))
-
-    def _disagree(self, sender: int, theirs: Mapping[str, str]) -> None:
-        self._send(sender, self._hello())
-        if self.phase == "finished" or sender in self.lost:  # who comes with other settings is told, and ends
-            raise FrameError("a hello of a device that does not agree")
-        names = sorted({*theirs, *self.agreement})
-        differ = [
-            f"{name}: {self.agreement.get(name, 'nothing')!r} at {self._name(self.row)}, "
-            f"{theirs.get(name, 'nothing')!r} at {self._name(sender)}"
-            for name in names
-            if theirs.get(name) != self.agreement.get(name)
-        ]
-        pair = f"{self._name(self.row)} and {self._name(sender)}"
-        words = f"{pair} do not agree; {'; '.join(differ)}. Nothing was sent; make all folders the same"
-        self._fail(words, News(self.row, words, ends=True))
-
-    def _move(self, view: View, why: str = "", news: News | None = None) -> None:
-        """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
-        if self.phase == "failed" or view == (self.number, self.lost):
-            return
-        part = part_of(self.full, self.row, view.lost)
-        if len(part) < self.needed:
-            self._fail(why if news else self._too_few(part, why), news)
-            return
-        number, lost = view.number, frozenset(range(self.full.devices)) - part
-        if number == self.number and self.phase in ("finishing", "finished"):
-            number += 1  # it has said that it is done, which counts for one set of devices only
-        self._losses.update(lost - self.lost)
-        self.number, self.lost, self.result = number, lost, None
-        self._back = {j: since for j, since in self._back.items() if j in lost}
-        self._take_new()
-        self._enter_greeting()
-        self.log(f"run {number}: greeting {len(self._talking)} neighbours")
-        self._repeat()
-        self._call_ready()
-
-    def _take_new(self) -> None:
-        self._asked = False
-        if self._new is not None:
-            (self.make, self.scores), self._new = self._new, None
-
-    # --- roll calls ---------------------------------------------------------------------------------------------------
-
-    def _call_ready(self) -> None:
-        """Say that all neighbours agree with this device, and pass on who else said so."""
-        if self.phase == "greeting" and self._greeted.issuperset(self._talking):
-            self._grow_ready(frozenset({self.row}))
-
-    def _grow_ready(self, rows: frozenset[int]) -> None:
-        if rows <= self._ready:
-            return
-        self._ready |= rows
-        self._send_all(self._roll(READY, self._ready))
-        if self._ready == self._everyone:  # from here on the journal knows of this run
-            self.journal.begin(self._heading().pack())
-            self._open_protocol()
-            self._speak()
-
-    def _on_ready(self, frame: Frame) -> None:
-        self._same_run(frame)
-        rows = self._rows_in(frame)
-        if self.phase == "greeting":
-            self._grow_ready(rows)
-        if frame.wants:
-            self._send(frame.sender, self._roll(READY, self._ready))
-
-    def _on_finished(self, frame: Frame) -> None:
-        self._same_run(frame)
-        rows = self._rows_in(frame)
-        if self.phase == "running" and frame.round > self.round + 1:
-            self._start_over()
-            return
-        if self.phase not in ("finishing", "finished"):
-            if frame.wants:
-                self._help(frame)
-            return  # not so far yet: it will be repeated
-        self._knows[frame.sender] = rows
-        if not rows <= self._done:
-            self._done |= rows
-            self._call_done()
-        elif frame.wants:
-            self._send(frame.sender, self._roll(FINISHED, self._done))
-
-    def _call_done(self) -> None:
-        """Say who has a result; when everybody in the run has, it counts."""
-        self._send_all(self._roll(FINISHED, self._done))
-        if self.phase == "finishing" and self._done == self._everyone:
-            self._write_end()
-            self.phase, self._stopped_at = "finished", self.now
-            self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
-            self.log(f"run {self.number}: finished after {self.round} rounds")
-
-    def _rows_in(self, frame: Frame) -> frozenset[int]:
-        rows = unpack_rows(frame.body, self.full.devices)
-        if not rows <= self._everyone:
-            raise FrameError("a roll call that names devices outside the run")
-        return rows
-
-    def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
-        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
-
-    def _start_over(self) -> None:
-        """Ask for a new run: a neighbour two rounds ahead has heard from us what we no longer know we said."""
-        self.log("the journal of this run is lost: asking for a new run")
-        self._move(View(self.number + 1, self.lost))
-
-    def _recall(self) -> None:
-        """Go on where the journal ends, if it is of this mesh and of these scores."""
-        records = self.journal.records()
-        heading = Heading.of(records[0]) if records else None
-        if heading is None:
-            if records:
-                self.log("the journal is not readable: starting anew")
-            return
-        self.number, self.lost = heading.run, heading.lost
-        self._enter_greeting()
-        same = heading == self._heading()
-        if not same:
-            self.log("the journal is of other scores or settings: asking for a new run")
-        if not same or records[-1] == ENDED:
-            self.number, self.lost = heading.run + 1, frozenset()
-            self._enter_greeting()
-            return
-        self._ready = self._everyone
-        self._replay(records[1:])
-
     # --- loss and failure ---------------------------------------------------------------------------------------------
 
     def _silence(self, j: int) -> float:
@@ -413,7 +208,8 @@ class Device(Rounds):
             return
         what = {"greeting": "said hello", "running": f"spoken in round {self.round}"}.get(self.phase, "finished")
         has = "has" if len(gone) == 1 else "have"
-        why = f"{self._names(gone)} {has} not {what} within {self.settings.patience:g} s"
+        names = ", ".join(self._name(j) for j in gone)
+        why = f"{names} {has} not {what} within {self.settings.patience:g} s"
         unread = [f"what {self._name(j)} says cannot be read: {self._unread[j]}" for j in gone if j in self._unread]
         why += f" ({'; '.join(unread)})" if unread else ""
         if self.settings.on_lost == "fail":
@@ -421,14 +217,6 @@ class Device(Rounds):
             return
         self.log(f"{why}: going on without")
         self._move(View(self.number, self.lost | frozenset(gone)), why)
-
-    def _too_few(self, part: frozenset[int], why: str) -> str:
-        absent = [self._name(k) for k in range(self.full.devices) if k not in part]
-        left = f"{len(part)} of {self.full.devices} devices {'is' if len(part) == 1 else 'are'} left"
-        return (
-            f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
-            "to go on; start again what has stopped or check the links"
-        )
 
     def _on_failed(self, frame: Frame) -> None:
         if frame.run != self.run:
@@ -470,16 +258,6 @@ class Device(Rounds):
         self.log(str(error))
         self._repeat()
 
-    def _write_end(self) -> None:
-        self._write(self.journal.append, ENDED)
-
-    def _write(self, how: Callable[[bytes], None], record: bytes) -> None:
-        """Write what the next start had better know, but can do without."""
-        try:
-            how(record)
-        except OSError as problem:
-            self.log(f"the journal cannot be written: {problem}")
-
     def _explain(self, to: int, run: int) -> None:
         """Say why this device has failed; the hello shows what differs, and brings who is behind to this run."""
         if not self._own_fault:
@@ -511,15 +289,8 @@ class Device(Rounds):
     def _run_of(self, frame: Frame) -> int:
         """Return in which run a device that has failed answers: news must not end a later attempt of the others."""
         if frame.kind == HELLO and (self._own_fault or Hello.of(frame.body, self.full.devices).run == self.number):
-            return _short_digest(frame.body)  # it may leave out others than this device does
+            return short_digest(frame.body)  # it may leave out others than this device does
         return frame.run if self._own_fault else self.run
-
-    def _same_run(self, frame: Frame) -> None:
-        if frame.run != self.run:
-            if frame.wants:  # it missed that there is another run
-                self._send(frame.sender, self._hello(WANT))
-            raise FrameError("a frame of another run")
-        self._last_heard[frame.sender] = self.now
 
     def _repeat(self) -> None:
         """Send again what a neighbour may have missed."""
@@ -541,10 +312,3 @@ class Device(Rounds):
             self._probe_at = self.now + self.settings.linger
             for j in self._links & self.lost:
                 self._send(j, self._hello(WANT))
-
-    def _names(self, rows: Iterable[int]) -> str:
-        return ", ".join(self._name(k) for k in rows)
-
-
-def _short_digest(body: bytes) -> int:
-    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")
