@@ -9,7 +9,6 @@ import sys
 import warnings
 from collections.abc import Sequence
 from importlib import import_module
-from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
@@ -43,14 +42,18 @@ MOVED = {
 }
 
 
-class _MovedFinder(MetaPathFinder, Loader):
-    """Answers for the old names: the module at the new place, itself and not a copy."""
+class _MovedFinder:
+    """Answers for the old names: the module at the new place, itself and not a copy.
+
+    A finder and a loader by what it can do; `importlib.abc` would load a third of the standard library for two names.
+    """
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         package, _, name = fullname.partition(".")
-        return ModuleSpec(fullname, self) if package == "conformesh" and name in MOVED else None
+        mine = package == "conformesh" and name in MOVED
+        return ModuleSpec(fullname, self) if mine else None  # type: ignore[arg-type]
 
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         new = f"conformesh.{MOVED[spec.name.partition('.')[2]]}"

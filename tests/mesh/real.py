@@ -12,6 +12,7 @@ import numpy as np
 
 from conformesh.calibrating import calibrate_batch
 from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.http.client import Client
 from conformesh.peer.journal import whole_records
 from conformesh.peer.memory import ENDED
 from conformesh.samples import Samples
@@ -98,6 +99,11 @@ def round_of(folder):
     path = folder / "journal.bin"
     records = [*whole_records(path.read_bytes())] if path.exists() else []
     return sum(record != ENDED for record in records[1:])
+
+
+def missed_for(folder, neighbour):
+    """For how many seconds a running device has heard nothing of a neighbour; by its own account."""
+    return Client(folder).status()["neighbours"][neighbour]["last_heard_seconds_ago"]
 
 
 def wait_for(condition, seconds=40):

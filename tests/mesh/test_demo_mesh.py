@@ -49,13 +49,13 @@ def test_it_can_be_kept_and_read_by_programs(tmp_path):
 def test_devices_that_fail_end_with_1_and_leaves_no_keys(tmp_path, monkeypatch):
     from conformesh.cli import demo_mesh
 
-    def without_scores(folders, *words):
+    def without_scores(folders, **how):
         for folder in folders:  # all of them: none has to wait for another
             (folder / "scores.csv").unlink()
-        return launch(folders, *words)
+        return launch(folders, **how)
 
-    launch = demo_mesh.launch
-    monkeypatch.setattr(demo_mesh, "launch", without_scores)
+    launch = demo_mesh.launch_once
+    monkeypatch.setattr(demo_mesh, "launch_once", without_scores)
     result = run("--out", tmp_path, "--devices", "4")
     assert result.exit_code == 1
     assert "needs a file with its scores" in result.stdout

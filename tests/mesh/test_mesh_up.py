@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app, mesh_up
-from conformesh.cli.node import with_changes
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.launching import Watched, _read_log
+from conformesh.mesh.node.process import with_changes
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 
@@ -103,18 +103,18 @@ def root(tmp_path):
 @pytest.mark.parametrize(
     ("words", "handed"),
     [
-        ((), ()),
-        (("--on-lost", "continue"), ("--on-lost", "continue")),
-        (("--on-lost", "continue", "--quorum", "2"), ("--on-lost", "continue", "--quorum", "2")),
-        (("--patience", "2.5", "--on-lost", "fail"), ("--patience", "2.5", "--on-lost", "fail")),
+        ((), {}),
+        (("--on-lost", "continue"), {"on_lost": "continue"}),
+        (("--on-lost", "continue", "--quorum", "2"), {"on_lost": "continue", "quorum": "2"}),
+        (("--patience", "2.5", "--on-lost", "fail"), {"patience": "2.5", "on_lost": "fail"}),
     ],
 )
 def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, handed):
     got = []
 
-    def launch(folders, *more):
-        got.extend((folder.name, *more) for folder in folders)
-        return [ended(folder.name) for folder in folders]
+    def launch(commands):
+        got.extend((name, json.loads(command[-1])) for name, command in commands.items())
+        return [ended(name) for name in commands]
 
     monkeypatch.setattr(mesh_up, "launch", launch)
     monkeypatch.setattr(mesh_up, "wait", lambda *_: None)
@@ -122,7 +122,8 @@ def test_what_a_lost_neighbour_means_is_handed_to_all(root, monkeypatch, words, 
     assert result.exit_code == 0, result.output
     assert [one["device"] for one in json.loads(result.stdout)] == ["device-00", "device-01"]
     assert result.stderr == ""
-    assert got == [("device-00", *handed), ("device-01", *handed)]
+    about = {"once": True, "log": "progress", **handed}
+    assert got == [(name, {"folder": str(root / name), **about}) for name in ("device-00", "device-01")]
 
 
 @pytest.mark.parametrize(

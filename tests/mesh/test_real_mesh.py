@@ -1,7 +1,6 @@
 """Real processes, real links, mutual TLS: every device ends with the simulator's threshold, whatever happens."""
 
 import signal
-import time
 
 import numpy as np
 import pytest
@@ -51,14 +50,13 @@ def test_killed_and_started_again_devices_change_nothing(mesh):
     assert "from the journal" in found[1][2] + found[2][2]
 
 
-def test_a_device_that_never_comes_is_named_in_time(mesh):
+def test_a_device_that_never_comes_is_named(mesh):
+    """How long that takes is tested on virtual time; here it is the patience that both name."""
     folders, _ = mesh(Network.chain(3), patience=12.0)
-    begun = time.monotonic()
     processes = [start(folder) for folder in folders[:2]]
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [1, 1], found
-    assert all("device-02" in log for _, _, log in found)
-    assert time.monotonic() - begun < 12 + 5 + 20  # starting two processes takes a while on a busy machine
+    assert all("device-02 has not said hello within 12 s" in log for _, _, log in found), found
 
 
 def test_the_others_go_on_without_a_lost_device(mesh):

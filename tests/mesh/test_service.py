@@ -13,10 +13,11 @@ import pytest
 from conformesh.mesh.http.address import SOCKET_NAME, find
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.server import Service
-from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.state import NodeState, Trouble
 from conformesh.mesh.node.store import ResultStore
 
 from .nodes import ask, asked, calibration, serving, short_folder, state
+from .test_store import own
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -87,10 +88,27 @@ def test_health_says_why():
         assert answer["reasons"] == ["the last calibration failed: b never came back"]
 
 
+def test_trouble_is_unhealthy_whatever_is_certified():
+    node = state()
+    with serving(node) as service:
+        assert 'conformesh_trouble{what="scores"} 0\n' in ask(service, "GET", "/metrics")[2]
+        node.judge(Trouble.SCORES, "scores.csv, line 3: score must be a number,\ngot 'abc'")
+        status, answer = asked(service, "GET", "/health")
+        assert (status, answer["healthy"], answer["phase"]) == (503, False, "certified")
+        assert answer["reasons"] == ["scores: scores.csv, line 3: score must be a number, got 'abc'"]
+        assert asked(service, "GET", "/status")[1]["troubles"]["scores"].startswith("scores.csv, line 3")
+        metrics = ask(service, "GET", "/metrics")[2]
+        assert 'conformesh_trouble{what="scores"} 1\n' in metrics
+        assert 'conformesh_trouble{what="certificate"} 0\n' in metrics
+        assert "conformesh_healthy 0\n" in metrics
+        assert asked(service, "GET", "/threshold")[0] == 200  # the last one stays
+        node.judge(Trouble.SCORES, "")
+        assert asked(service, "GET", "/health")[1]["healthy"]
+
+
 def test_a_restarted_node_answers_from_disk_and_says_so(tmp_path):
-    store = ResultStore(tmp_path)
-    made = state().certified
-    store.save(made.calibration, run=made.run, roster=made.roster, made=made.made)
+    store = ResultStore(own(tmp_path))
+    store.save(state().certified)
     node = NodeState("a")
     node.restore(store.load())
     with serving(node) as service:
@@ -134,6 +152,9 @@ def test_recalibrate_calls_back():
     with serving(recalibrate=called.set) as service:
         assert asked(service, "POST", "/recalibrate") == (202, {"accepted": True})
         assert called.is_set()
+    with serving(recalibrate=lambda: "started") as service:
+        assert asked(service, "POST", "/recalibrate") == (202, {"accepted": True, "run": "started"})
+        assert Client(str(service.address)).recalibrate() == "started"
     with serving() as service:
         assert asked(service, "POST", "/recalibrate")[0] == 501
 

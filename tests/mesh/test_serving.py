@@ -1,7 +1,10 @@
 """Devices that stay up: they certify, calibrate again when asked or when scores change, and stop cleanly."""
 
+import os
+import sys
 import threading
 from contextlib import ExitStack, contextmanager
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
@@ -10,17 +13,21 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.watching import ScoreWatch
 from tests.mesh.nodes import short_folder
-from tests.mesh.real import drawn_scores, make_mesh, simulated, wait_for, write_scores
+from tests.mesh.real import drawn_scores, finish, make_mesh, simulated, start, wait_for, write_scores
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
+from conformesh.mesh.config.folders import renew_device
 
 
 @contextmanager
-def staying_up(folder):
+def staying_up(folder, clock=None):
     """A node in a thread of its own; what ends it early is raised here."""
     node, ended = Node(read_device(folder)), []
+    if clock is not None:
+        node.certificate.clock = clock
 
     def run():
         try:
@@ -98,7 +105,7 @@ def test_devices_that_stay_up_calibrate_again():
                 node.thread.join(timeout=20)
         assert not any((folder / "node.sock").exists() for folder in folders)
 
-        kept = [ResultStore(folder).load() for folder in folders]
+        kept = [ResultStore(read_device(folder)).load() for folder in folders]
         assert [(one.run, one.calibration.threshold) for one in kept] == [(run, x) for x in changed]
         assert all(one.roster == ("device-00", "device-01") for one in kept)
 
@@ -120,22 +127,196 @@ def _threshold(client):
         return None
 
 
+HALF = "score\n0.5\nabc"
+
+
+def spoil(folder, trouble):
+    """Make a device's scores unreadable, as a writer in the middle of its work does."""
+    if trouble == "missing":
+        (folder / "scores.csv").unlink()
+    else:
+        (folder / "scores.csv").write_text(HALF)
+
+
+def shows_trouble(client):
+    """Whether a node is up, unhealthy because of its scores, and says so everywhere."""
+    try:
+        health, status, metrics = client.health(), client.status(), client.metrics()
+    except NodeError:
+        return False
+    said = any(reason.startswith("scores: ") for reason in health["reasons"])
+    return not health["healthy"] and said and "scores" in status["troubles"] and 'what="scores"} 1' in metrics
+
+
 @pytest.mark.parametrize("trouble", ["missing", "half-written"])
-def test_scores_that_cannot_be_read_for_a_while_do_not_end_a_node(trouble):
-    """The last threshold stays, the error is shown, and repaired scores are used."""
+@pytest.mark.parametrize("when", ["at the start", "while up", "before a retry"])
+def test_scores_that_cannot_be_read_for_a_while_do_not_end_a_node(trouble, when):
+    """It is unhealthy and says why, keeps its last threshold if it has one, and uses the scores once they are whole."""
     held = drawn_scores(2, low=20)
     with short_folder() as root:
-        folders, _ = make_mesh(root / "m", Network.chain(2), scores=held)
+        folders, _ = make_mesh(root / "m", Network.chain(2), scores=held, patience=3.0, insecure=True)
+        clients = [Client(folder) for folder in folders]
+        run = 0
+        with ExitStack() as stack:
+            if when == "at the start":
+                spoil(folders[1], trouble)
+            nodes = [stack.enter_context(staying_up(folders[1]))]
+            if when == "before a retry":  # alone it fails, and the file is spoiled when it tries again
+                wait_for(lambda: _phase(clients[1]) == "failed")
+            else:
+                nodes.append(stack.enter_context(staying_up(folders[0])))
+                if when == "while up":
+                    run, _ = after(clients, 0)
+            if when != "at the start":
+                spoil(folders[1], trouble)
+            wait_for(lambda: not nodes[0].thread.is_alive() or shows_trouble(clients[1]))
+            assert nodes[0].thread.is_alive()
+            if when == "while up":
+                assert clients[1].threshold() is not None
+            if when == "before a retry":
+                nodes.append(stack.enter_context(staying_up(folders[0])))
+            held[1] = held[1] + 5.0
+            write_scores(folders[1], held[1])
+            expected = simulated(folders[0], held)  # until then a node takes part with the last scores it could read
+            wait_for(lambda: after(clients, run)[1] == expected)
+            wait_for(lambda: all(client.health()["healthy"] for client in clients))
+            assert 'what="scores"} 0' in clients[1].metrics()
+
+
+def test_neighbours_are_told_why_a_device_cannot_take_part():
+    """Not what is in its file; and at once, long before their patience ends."""
+    with short_folder() as root:
+        folders, _ = make_mesh(root / "m", Network.chain(2), patience=300.0, insecure=True)
+        spoil(folders[1], "half-written")
+        processes = [start(folder) for folder in folders]
+        (code, _, log), (own_code, _, own_log) = [finish(process) for process in processes]
+        assert (code, own_code) == (1, 2)
+        assert "device-01 cannot take part: its file of scores cannot be read" in log
+        assert "abc" not in log
+        assert "line 3: score must be a number, got 'abc'" in own_log
+
+
+def _phase(client):
+    try:
+        return client.status()["phase"]
+    except NodeError:
+        return None
+
+
+def test_scores_are_read_once_for_each_change(tmp_path):
+    """Opened once at the start, not again while nothing changes, and once more when they have changed."""
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    path, opened = folders[0] / "scores.csv", []
+
+    def note(event, args):
+        if event == "open" and args[0] == str(path) and "r" in args[1]:
+            opened.append(args[0])
+
+    sys.addaudithook(note)
+    watch = ScoreWatch(read_device(folders[0]))
+    assert watch.look(0.0)
+    assert len(opened) == 1
+    for moment in (1.0, 2.0, 3.0):
+        assert not watch.look(moment)
+    assert len(opened) == 1
+    write_scores(folders[0], [1.0, 2.0])
+    assert not watch.look(4.0)  # it may still be written
+    assert watch.look(5.0)
+    assert len(opened) == 2
+    assert watch.known.values.tolist() == [1.0, 2.0]
+    path.write_text("score\n2.0\n1.0\n")  # the same scores in another order are no change
+    assert not watch.look(6.0)
+    assert not watch.look(7.0)
+    assert len(opened) == 3
+    path.write_text(HALF)
+    for moment in (8.0, 9.0, 10.0):
+        assert not watch.look(moment)
+    assert len(opened) == 4
+    assert "got 'abc'" in watch.problem
+    assert watch.known.values.tolist() == [2.0, 1.0]
+
+
+def test_a_change_that_keeps_size_and_second_is_seen(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    path = folders[0] / "scores.csv"
+    path.write_text("score\n0.5\n")
+    os.utime(path, ns=(10**18, 10**18))
+    watch = ScoreWatch(read_device(folders[0]))
+    watch.look(0.0)
+    path.write_text("score\n0.7\n")
+    os.utime(path, ns=(10**18, 10**18 + 1))
+    watch.look(1.0)
+    assert watch.look(2.0)
+
+
+def test_requests_for_a_new_run_coalesce():
+    """However many programs ask, one run is under way and one waits; each is told which."""
+    with short_folder() as root:
+        folders, expected = make_mesh(root / "m", Network.chain(2), insecure=True)
+        clients = [Client(folder) for folder in folders]
+        with ExitStack() as stack:
+            for folder in folders:
+                stack.enter_context(staying_up(folder))
+            run, _ = after(clients, 0)
+            answers = [client.recalibrate() for _ in range(100) for client in clients]
+            assert {answer.split(":")[0] for answer in answers} <= {"started", "joined", "waiting"}
+            assert answers[0] == "started"
+            last, found = after(clients, run)
+            assert found == expected
+            assert last <= run + 3
+
+
+def test_a_folder_has_one_process_and_a_crash_leaves_none():
+    with short_folder() as root:
+        folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, patience=300.0)
+        first = start(folders[0], "--http", "127.0.0.1:0")
+        try:
+            wait_for(lambda: (folders[0] / "node.lock").exists() and (folders[0] / "node.lock").read_text())
+            for words in (("--http", "127.0.0.1:0"), ()):
+                code, _, log = finish(start(folders[0], *words))
+                assert code == 2
+                assert f"process {first.pid} runs this device already; stop it first" in log
+        finally:
+            first.kill()
+            first.communicate()
+        assert (folders[0] / "node.lock").exists()
+        code, _, log = finish(start(folders[0], "--patience", "0.3"))
+        assert (code, "has not said hello" in log) == (1, True)
+
+
+def test_a_certificate_that_expires_makes_a_node_unhealthy_until_it_is_renewed():
+    held = drawn_scores(2, low=20)
+    with short_folder() as root:
+        folders, expected = make_mesh(root / "m", Network.chain(2), scores=held)
         clients = [Client(folder) for folder in folders]
         with ExitStack() as stack:
             nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
-            run, _ = after(clients, 0)
-            if trouble == "missing":
-                (folders[1] / "scores.csv").unlink()
-            else:
-                (folders[1] / "scores.csv").write_text("score\n0.5\nabc")
-            wait_for(lambda: not nodes[1].thread.is_alive() or clients[1].status()["last_error"], 10)
-            assert nodes[1].thread.is_alive()
-            held[1] = held[1] + 5.0
-            write_scores(folders[1], held[1])
-            assert after(clients, run)[1] == simulated(folders[0], held)
+            run, found = after(clients, 0)
+            assert found == expected
+            nodes[1].certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
+            wait_for(lambda: not clients[1].health()["healthy"])
+            assert "certificate: device.pem expired on" in clients[1].health()["reasons"][0]
+            assert clients[1].threshold() == expected[1]
+            assert 'what="certificate"} 1' in clients[1].metrics()
+            renew_device(root / "m", "device-01", days=800)
+            wait_for(lambda: clients[1].health()["healthy"])
+            clients[0].recalibrate()
+            assert after(clients, run)[1] == expected  # over links that were opened with the new one
+
+
+def test_a_clock_that_is_wrong_at_the_start_is_waited_for():
+    with short_folder() as root:
+        folders, expected = make_mesh(root / "m", Network.chain(2))
+        clients = [Client(folder) for folder in folders]
+        with staying_up(folders[0]), staying_up(folders[1], clock=lambda: datetime(2001, 1, 1, tzinfo=UTC)) as late:
+            wait_for(lambda: any("certificate: device.pem is not valid before" in why for why in _reasons(clients[1])))
+            assert "set the clock" in _reasons(clients[1])[0]
+            late.certificate.clock = lambda: datetime.now(UTC)
+            assert after(clients, 0)[1] == expected
+
+
+def _reasons(client):
+    try:
+        return client.health()["reasons"]
+    except NodeError:
+        return []

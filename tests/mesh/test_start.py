@@ -3,15 +3,7 @@
 import subprocess
 import sys
 
-import numpy as np
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from conformesh import Network
-from conformesh.mesh.config import own_scores
-from conformesh.mesh.config.own_scores import read_own_scores
-from tests.mesh.meshes import config
 from tests.mesh.real import drawn_scores, make_mesh
 
 HEAVY = {"numba", "scipy", "polars", "pandas", "matplotlib", "networkx", "sklearn", "rich"}
@@ -47,37 +39,3 @@ def test_a_device_of_a_small_mesh_loads_nothing_heavy(tmp_path):
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert float.fromhex(out[0]) == expected[0]
     assert not {*out[1].split()} & HEAVY
-
-
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=1, max_size=20), st.booleans())
-def test_the_short_way_to_read_scores_gives_the_same_bits(tmp_path_factory, numbers, named):
-    folder = tmp_path_factory.mktemp("own")
-    one = config(folder=folder)
-    head, before = ("device,score", f"{one.name},") if named else ("score", "")
-    (folder / "scores.csv").write_text(f"{head}\n" + "".join(f"{before}{x!r}\n" for x in numbers))
-    assert own_scores._plain_scores(folder / "scores.csv", one.name) is not None
-    short = read_own_scores(one)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(own_scores, "_plain_scores", lambda *_: None)
-        long = read_own_scores(one)
-    assert short.tobytes() == long.tobytes() == np.array(numbers).tobytes()
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "score\n1\n\n2\n",
-        "score\n1_0\n",
-        "score\n 1\n",
-        "score\nnan\n",
-        "score\ninf\n",
-        "score,more\n1,2\n",
-        "device,score\ndevice-00,1\n",
-        'device,score\n"device-01",1\n',
-        "device,score\ndevice-01,\n",
-        "\ufeffscore\n1\n",
-    ],
-)
-def test_anything_unusual_goes_the_long_way(tmp_path, text):
-    (tmp_path / "scores.csv").write_text(text, encoding="utf-8")
-    assert own_scores._plain_scores(tmp_path / "scores.csv", "device-01") is None

@@ -10,14 +10,34 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, calibrate
+from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.store import ResultStore
+from conformesh.scores import APS
 
-from .nodes import calibration
+from .meshes import config
+from .nodes import DEVICES, calibration
 
 
-def saved(folder, threshold=0.75, run=3):
-    store = ResultStore(folder)
-    store.save(calibration(threshold), run=run, roster=("a", "b"), made=12.5)
+def own(folder, **changes):
+    """The device a of a chain of three, whose scores are LAC's."""
+    facts = {
+        "folder": folder,
+        "name": "a",
+        "devices": DEVICES,
+        "edges": (("a", "b"), ("b", "c")),
+        "endpoints": {name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(DEVICES)},
+        "score": "lac",
+    }
+    return config(**{**facts, **changes})
+
+
+def certified(threshold=0.75, run=3, roster=("a", "b"), **changes):
+    return Certified(calibration(threshold, **changes), run, roster, 12.5)
+
+
+def saved(folder, threshold=0.75, run=3, **changes):
+    store = ResultStore(own(folder))
+    store.save(certified(threshold, run, **changes))
     return store
 
 
@@ -29,7 +49,7 @@ def test_what_was_saved_is_loaded(tmp_path, threshold):
 
 
 def test_no_file_is_no_problem(tmp_path):
-    store = ResultStore(tmp_path)
+    store = ResultStore(own(tmp_path))
     assert store.load() is None
     assert store.problem == ""
 
@@ -73,27 +93,74 @@ def test_no_changed_byte_gives_a_wrong_number(tmp_path):
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        ("", "does not parse"),
+        ("", "ends too early"),
         ("[]", "got 'list'"),
         ("null", "got 'NoneType'"),
         ('{"format": "conformesh-node-result/9"}', "got 'conformesh-node-result/9'"),
-        ('{"format": "conformesh-node-result/1"}', "checksum"),
+        ('{"format": "conformesh-node-result/1"}', "needed format conformesh-node-result/2"),
+        ('{"format": "conformesh-node-result/2"}', "it lacks bound"),
         ("[" * 100_000, "cannot be used"),
-        (b"\xff\xfe", "does not parse"),
+        (b"\xff\xfe", "cannot be used"),
     ],
 )
 def test_other_files_are_ignored_in_words(tmp_path, content, words):
-    store = ResultStore(tmp_path)
+    store = ResultStore(own(tmp_path))
     store.path.write_bytes(content if isinstance(content, bytes) else content.encode())
     assert store.load() is None
     assert words in store.problem
 
 
 def test_a_folder_in_its_place_is_ignored_in_words(tmp_path):
-    store = ResultStore(tmp_path)
+    store = ResultStore(own(tmp_path))
     store.path.mkdir()
     assert store.load() is None
     assert "irectory" in store.problem
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"mesh": "f" * 16}, f"mesh is '0123456789abcdef' there and '{'f' * 16}' here"),
+        ({"name": "b"}, "device is 'a' there and 'b' here"),
+        ({"alpha": "0.2"}, "alpha is '1/10' there and '1/5' here"),
+        ({"method": "cp"}, "method is 'e-dcp' there and 'cp' here"),
+        ({"options": {"width": 3}}, "option width is 'none' there and '3' here"),
+        ({"score": "aps"}, "score is 'lac' there and 'aps"),
+        ({"model": "abc"}, "model is 'not said' there and 'abc' here"),
+        ({"edges": (("a", "b"), ("a", "c"))}, "graph is "),
+        ({"devices": ("a", "b"), "edges": (("a", "b"),), "endpoints": {"a": "h:1", "b": "h:2"}}, "devices is "),
+    ],
+)
+def test_a_result_of_another_device_mesh_or_setting_is_not_used(tmp_path, change, words):
+    saved(tmp_path)
+    other = ResultStore(own(tmp_path, **change))
+    assert other.load() is None
+    assert words in other.problem
+    assert ResultStore(own(tmp_path)).load() is not None
+
+
+@pytest.mark.parametrize("change", [{"patience": 5.0}, {"on_lost": "continue"}, {"insecure": True}, {"listen": "h:1"}])
+def test_how_devices_talk_makes_no_other_result(tmp_path, change):
+    saved(tmp_path)
+    assert ResultStore(own(tmp_path, **change)).load().calibration.threshold == 0.75
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"alpha": 0.2}, "found by e-dcp at alpha 0.2"),
+        ({"method": "cp", "bracket": None}, "found by cp at alpha 0.1"),
+        ({"device_ids": ("b", "c", "d")}, "is that of b, c, d, not of a"),
+        ({"score": APS()}, "its score is aps"),
+        ({"roster": ("b", "c")}, "its roster b, c"),
+        ({"roster": ("a", "x")}, "its roster a, x"),
+    ],
+)
+def test_a_result_that_contradicts_what_it_is_bound_to_is_not_used(tmp_path, change, words):
+    """Whole, and with a checksum that is right: as somebody would write it who copies a result by hand."""
+    store = saved(tmp_path, **change)
+    assert store.load() is None
+    assert words in store.problem
 
 
 @pytest.mark.parametrize("step", ["fsync", "replace"])
@@ -132,8 +199,8 @@ def test_it_holds_no_score(tmp_path):
     """Of 60 scores only those that the result itself shows, the threshold and the ends of its bracket, are there."""
     scores = np.random.default_rng(3).random((3, 20))
     result = calibrate(scores, Network.of("cycle", 3), 0.1)
-    store = ResultStore(tmp_path)
-    store.save(result, run=1, roster=result.device_ids, made=0.0)
+    store = ResultStore(own(tmp_path))
+    store.save(Certified(result, 1, result.device_ids, 0.0))
     text = store.path.read_text()
     shown = {*result.thresholds.tolist(), *(result.bracket or ())}
     assert [x for x in scores.ravel().tolist() if x not in shown and repr(x) in text] == []

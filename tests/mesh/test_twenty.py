@@ -1,10 +1,7 @@
 """Twenty devices, twenty processes, mutual TLS, and what happens to real ones. Long: run by `make test-all`."""
 
-import math
 import os
 import signal
-import time
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from conformesh import METHODS, Network
 from conformesh.calibrating import calibrate_batch
 from conformesh.samples import Samples
-from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, start, wait_for
+from tests.mesh.real import drawn_scores, finish, make_mesh, missed_for, round_of, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
@@ -56,12 +53,13 @@ def frozen(processes, folders, k, at):
 
 
 @pytest.mark.parametrize("network", [TORUS, CHAIN], ids=lambda network: network.name)
-def test_one_frozen_for_15_seconds_changes_nothing(tmp_path, network):
+def test_one_frozen_for_longer_than_a_link_lasts_changes_nothing(tmp_path, network):
     folders, expected = make_mesh(tmp_path / "m", network, "q-dcp", options={"rounds": 600}, patience=60.0)
     processes = [start(folder) for folder in folders]
     frozen(processes, folders, 7, 30)
     try:
-        time.sleep(15)  # what is tested is that so much time passes
+        others = [folders[j] for j in network.neighbours(7)]
+        wait_for(lambda: min(missed_for(folder, "device-07") for folder in others) > 12)  # Zenoh's links end after 10
         assert [process.poll() for process in processes] == [None] * 20
     finally:
         processes[7].send_signal(signal.SIGCONT)
@@ -71,32 +69,21 @@ def test_one_frozen_for_15_seconds_changes_nothing(tmp_path, network):
 
 
 def killed_for_good(folders, k=7, at=20):
-    """Kill a device in mid-run; return when, and the processes of the others."""
+    """Kill a device in mid-run; return the processes of the others."""
     processes = [start(folder) for folder in folders]
     wait_for(lambda: round_of(folders[k]) >= at)
     processes[k].kill()
     processes[k].communicate()
-    return time.monotonic(), [process for j, process in enumerate(processes) if j != k]
+    return [process for j, process in enumerate(processes) if j != k]
 
 
 @pytest.mark.parametrize("network", [TORUS, CHAIN], ids=lambda network: network.name)
-def test_one_killed_for_good_is_named_by_all_within_the_deadline(tmp_path, network):
+def test_one_killed_for_good_is_named_by_all(tmp_path, network):
+    """How long that takes is tested on virtual time; here it is the patience that everybody names."""
     folders, _ = make_mesh(tmp_path / "m", network, "q-dcp", options={"rounds": 2000}, patience=PATIENCE)
-    killed, processes = killed_for_good(folders)
-
-    def named(process):
-        """When a device first said in its log who is missing."""
-        for line in process.stderr:
-            if "device-07 has not " in line:
-                return time.monotonic()
-        return math.inf
-
-    with ThreadPoolExecutor(len(processes)) as threads:  # the logs are read as they are written
-        said = [*threads.map(named, processes)]
-    assert max(said) - killed < PATIENCE + 5
-    found = [finish(process) for process in processes]
+    found = [finish(process) for process in killed_for_good(folders)]
     assert [(code, result) for code, result, _ in found] == [(1, None)] * 19
-    assert all("error: device-07 has not " in log for _, _, log in found), found
+    assert all("error: device-07 has not " in log and f"within {PATIENCE:g} s" in log for _, _, log in found), found
 
 
 def test_the_others_go_on_without_one_killed_for_good(tmp_path):
@@ -104,7 +91,7 @@ def test_the_others_go_on_without_one_killed_for_good(tmp_path):
     folders, _ = make_mesh(
         tmp_path / "m", TORUS, "q-dcp", scores, options={"rounds": 400}, patience=PATIENCE, on_lost="continue"
     )
-    found = [finish(process) for process in killed_for_good(folders)[1]]
+    found = [finish(process) for process in killed_for_good(folders)]
     left = [k for k in range(20) if k != 7]
     smaller = Network.from_networkx(TORUS.to_networkx().subgraph([TORUS.ids[k] for k in left]))
     right = calibrate_batch(Samples.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)

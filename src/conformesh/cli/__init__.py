@@ -122,8 +122,11 @@ def _root(
 
 
 app = _group("conformesh", _root)
+own_process = False  # whether the process is there for the command line alone, so that a command may become another
 
 
 def main() -> None:
     """Run the command line."""
+    global own_process  # noqa: PLW0603 - said once, by the entry point
+    own_process = True
     app()

@@ -18,13 +18,14 @@ import typer
 from numpy.typing import NDArray
 
 from conformesh.calibrating import calibrate
-from conformesh.cli.mesh_up import follow, print_result
+from conformesh.cli.mesh_up import follow, launch_once, print_result
 from conformesh.graph.network import Network
+from conformesh.io.files import PRIVATE
 from conformesh.io.writing import write_scores
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
 from conformesh.mesh.config.folders import init_mesh
-from conformesh.mesh.node.launching import Watched, launch
+from conformesh.mesh.node.launching import Watched
 from conformesh.promises import exact_alpha
 
 METHOD = "e-dcp"
@@ -63,7 +64,7 @@ def run_mesh(
             root, network, base_port=free_ports(network.devices), method=METHOD, alpha=alpha, score=score, days=1
         )
         for folder, own in zip(folders, scores, strict=True):
-            write_scores(read_device(folder).path("scores"), [folder.name] * len(own), own)
+            write_scores(read_device(folder).path("scores"), [folder.name] * len(own), own, mode=PRIVATE)
         if not as_json:
             print(
                 f"{network.devices} devices hold {sum(map(len, scores)):,} scores of handwritten digits, each its own. "
@@ -71,7 +72,7 @@ def run_mesh(
                 "to nobody else.\n"
             )
         started = time.perf_counter()
-        watched = launch(folders, "--http", f"{LOCAL}:0")  # a socket's path may be too long
+        watched = launch_once(folders, http=f"{LOCAL}:0")  # a socket's path may be too long
         follow(watched)
         seconds = time.perf_counter() - started
     finally:

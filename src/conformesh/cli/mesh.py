@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -17,6 +17,7 @@ from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_netw
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.mesh.config import ON_LOST
 from conformesh.mesh.config.checking import (
     FLOODS,
     Problem,
@@ -26,7 +27,6 @@ from conformesh.mesh.config.checking import (
     examine_folder,
     few,
 )
-from conformesh.mesh.config.device_config import ON_LOST
 from conformesh.mesh.config.device_toml import FILE, read_device
 from conformesh.mesh.config.folders import (
     add_device,
@@ -36,7 +36,7 @@ from conformesh.mesh.config.folders import (
     scatter_scores,
 )
 from conformesh.mesh.config.own_scores import EMPTY
-from conformesh.mesh.config.reach import NOBODY, reach_neighbours
+from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.methods import METHODS, get_method
 from conformesh.scores import SCORES
 
@@ -202,11 +202,8 @@ def check(
     chosen = [one for folder in folders for one in _devices_in(folder)]
     found = [finding for folder in folders for finding in examine_authority(folder)]
     found += [finding for folder in chosen for finding in examine_folder(folder)]
-    readable = [
-        folder
-        for folder in chosen
-        if not any(f.device == folder.name and f.what == FILE and f.level == "error" for f in found)
-    ]
+    unreadable = {finding.device for finding in found if finding.code == "unreadable"}
+    readable = [folder for folder in chosen if folder.name not in unreadable]
     differing = compare_agreements(readable)
     found += [
         Problem(few(names), f"agree on {field}", "error", value)
@@ -215,8 +212,7 @@ def check(
     ] + compare_maps(readable)
     if not offline:
         reached = [finding for folder in readable for finding in reach_neighbours(read_device(folder))]
-        late = [Problem(f.device, f.what, "error", f.text) if running and NOBODY in f.text else f for f in reached]
-        found += late
+        found += [replace(f, level="error") if running and f.code == "silent" else f for f in reached]
     good = all(finding.level != "error" for finding in found)
     if as_json:
         print(json.dumps({"ok": good, "findings": [asdict(finding) for finding in found], "differences": differing}))

@@ -12,10 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.node import OnLost, Patience, Quorum, with_changes
+from conformesh.cli.node import OnLost, Patience, Quorum
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
+from conformesh.mesh.node.process import ABOUT, Start, with_changes
 from conformesh.result.calibration import Calibration
 
 AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
@@ -42,13 +43,8 @@ def up(
     with_changes(read_device(folders[0]), patience, on_lost, quorum)  # a mistake is said once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
-    words = [
-        *(() if patience is None else ("--patience", patience)),
-        *(() if on_lost is None else ("--on-lost", on_lost)),
-        *(() if quorum is None else ("--quorum", quorum)),
-    ]
     started = time.perf_counter()
-    watched = launch(folders, *words)
+    watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum)
     follow(watched)
     if as_json:
         print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
@@ -56,6 +52,12 @@ def up(
         print_result(watched, time.perf_counter() - started)
     if any(one.result is None for one in watched):
         raise typer.Exit(1)
+
+
+def launch_once(folders: Sequence[Path], **how: Any) -> list[Watched]:
+    """Start a process for each folder that calibrates once, and says twice a second how far it is."""
+    starts = [Start(str(folder), once=True, log="progress", **how) for folder in folders]
+    return launch({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
 
 
 def follow(watched: Sequence[Watched]) -> None:
@@ -109,8 +111,13 @@ def _threshold(one: Watched) -> float:
     return float(one.result["threshold"])
 
 
+def _calibration(one: Watched) -> Calibration:
+    result = {key: value for key, value in (one.result or {}).items() if key not in ABOUT}
+    return Calibration.from_dict(result, one.name)
+
+
 def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
-    results = [Calibration.from_dict(one.result or {}, one.name) for one in good]
+    results = [_calibration(one) for one in good]
     low, high = min(map(_threshold, good)), max(map(_threshold, good))
     if len({_threshold(one).hex() for one in good}) == 1:
         who = f"all {devices} devices agree" if len(good) == devices else f"{len(good)} of {devices} devices agree"

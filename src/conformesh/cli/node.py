@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import json
-import logging
-import signal
-from dataclasses import replace
+import os
+import sys
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
+import conformesh.cli
 from conformesh.cli import console
-from conformesh.cli.options import as_type, whole
-from conformesh.mesh.config.device_config import ON_LOST, DeviceConfig
-from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.logs import set_up
-from conformesh.mesh.node.serving import Node
+from conformesh.mesh.config import ON_LOST
+from conformesh.mesh.node.process import Start, in_json, run
 
 
 class LogForm(StrEnum):
@@ -39,7 +35,6 @@ OnLost = Annotated[
         metavar="|".join(ON_LOST), help="What a lost neighbour means, this time, on all devices.", show_default=False
     ),
 ]
-
 Quorum = Annotated[
     str | None,
     typer.Option(
@@ -48,20 +43,6 @@ Quorum = Annotated[
         show_default=False,
     ),
 ]
-
-
-def with_changes(
-    config: DeviceConfig, patience: str | None, on_lost: str | None, quorum: str | None = None
-) -> DeviceConfig:
-    """Return the configuration with what the command line says instead; but for patience the same on all devices."""
-    changes: dict[str, Any] = {}
-    if patience is not None:
-        changes["patience"] = as_type(patience, float, "patience")
-    if on_lost is not None:
-        changes["on_lost"] = on_lost
-    if quorum is not None:
-        changes["quorum"] = whole(quorum, "quorum", 1)
-    return replace(config, **changes)
 
 
 def node(
@@ -83,31 +64,21 @@ def node(
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    config = with_changes(read_device(folder), patience, on_lost, quorum)
-    if log is LogForm.words:
-        set_up(config.name, "words")
-    else:
-        set_up(config.name, "json", level=logging.DEBUG if log is LogForm.progress else logging.INFO)
-    running = Node(config, http)
-
-    def stop(*_: Any) -> None:
-        running.stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
-    running.run(once)
-    found = running.state.certified
-    if not once or found is None:
+    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, "--debug" in sys.argv)
+    if not once and conformesh.cli.own_process and os.name == "posix":
+        start.become()  # what stays up needs no command line in its memory
+    config, certified = run(start)
+    if not once or certified is None:
         return
-    result = found.calibration
     if as_json:
-        print(json.dumps({"device": config.name, "run": found.run, "roster": found.roster, **result.to_dict()}))
+        print(in_json(config, certified))
         return
+    result = certified.calibration
     facts = [
         ("device", config.name),
         ("threshold", console.in_digits(result.threshold)),
         ("guarantee", str(result.certificate)),
-        ("devices", f"{len(found.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
+        ("devices", f"{len(certified.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
         ("cost", console.in_cost([result.cost])),
     ]
     console.print_facts("conformesh node", facts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import is_dataclass
 from types import UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -27,7 +28,7 @@ _SIGNS = {">=": "at least", "<=": "at most", ">": "more than", "<": "less than"}
 
 
 def checked(raw: Any, kind: type[T], where: str) -> T:
-    """Return `raw`, as read from a file, as the Struct it must be, or say which field is wrong and how.
+    """Return `raw`, as read from a file, as the Struct or dataclass it must be, or say which field is wrong and how.
 
     >>> class Point(msgspec.Struct):
     ...     x: float
@@ -38,7 +39,8 @@ def checked(raw: Any, kind: type[T], where: str) -> T:
     try:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
-        raise ValueError(f"{where}: {_in_words(str(error), raw, kind)}") from None
+        own = error.__cause__  # what the type itself refused, in its own words
+        raise ValueError(f"{where}: {own or _in_words(str(error), raw, kind)}") from None
 
 
 def _in_words(message: str, raw: Any, kind: Any) -> str:
@@ -86,9 +88,10 @@ def _kind_at(kind: Any, raw: Any, path: str, chosen: bool = True) -> Any:
     """Return the type of what stands at a path; of several Structs the one that is meant, if it is to be chosen."""
     steps = _steps(path)
     for i, step in enumerate(steps):
-        structs = [k for k in _parts(kind) if hasattr(k, "__struct_fields__")]
+        structs = [k for k in _parts(kind) if hasattr(k, "__struct_fields__") or is_dataclass(k)]
         if step.isdigit() or step == "...":
-            kind = next(get_args(k)[-1] for k in _parts(kind) if get_origin(k) in (list, tuple, dict))
+            inside = [get_args(k) for k in _parts(kind) if get_origin(k) in (list, tuple, dict)]
+            kind = next(k for k in reversed(inside[0]) if k is not ...)
         elif structs:
             names = [get_type_hints(k, include_extras=True) for k in structs]
             kind = next((hints[step] for hints in names if step in hints), structs[0])

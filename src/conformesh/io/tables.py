@@ -206,10 +206,12 @@ class Table:
         return len(next(iter(self.columns.values()), ()))
 
 
-def read_table(source: str, needed: str, stdin: BinaryIO | None = None, layout: Layout | None = None) -> Table:
+def read_table(
+    source: str, needed: str, stdin: BinaryIO | None = None, layout: Layout | None = None, *, may_be_empty: bool = False
+) -> Table:
     """Read CSV, Parquet or NPZ by the ending of the name, also compressed by gzip; "-" and any other ending are CSV.
 
-    `needed` says what the file should hold, for errors.
+    `needed` says what the file should hold, for errors; with `may_be_empty` a heading alone is a table without rows.
     """
     layout = layout or Layout()
     name = "standard input" if source == STDIN else source
@@ -231,7 +233,7 @@ def read_table(source: str, needed: str, stdin: BinaryIO | None = None, layout: 
                 raise ValueError(f"{name}: is {what}; needed {needed}")
         titles, columns, lines, separator = read_columns(data, name, layout.separator)
         table = Table(dict(zip(titles, columns, strict=True)), name, lines, separator, layout.decimal)
-    if not table.columns or (not len(table) and suffix not in (".npz", ".npy")):
+    if not table.columns or (not len(table) and not may_be_empty and suffix not in (".npz", ".npy")):
         raise ValueError(f"{name} has no rows; needed {needed}")
     return table
 

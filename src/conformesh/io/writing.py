@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.files import write_file
+from conformesh.io.files import PUBLIC, write_file
 from conformesh.io.model_outputs import SYNTHETIC, Kind, ModelOutputs
 from conformesh.io.output_files import DEVICE, unnamed
 from conformesh.io.score_files import classes_column
@@ -28,11 +28,12 @@ def write_scores(
     *,
     classes: Sequence[str] | None = None,
     kept: Mapping[str, Sequence[Any]] | None = None,
+    mode: int = PUBLIC,
 ) -> None:
     """Write a file of scores that `read_scores` reads.
 
     It has the columns `device`, `score` and, where given, `label`, what else is kept of every row, and `classes`: in an
-    NPZ an array of their names, else a JSON list in the column's first cell.
+    NPZ an array of their names, else a JSON list in the column's first cell. `mode` says who may read it.
     """
     columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
     if labels is not None:
@@ -41,7 +42,7 @@ def write_scores(
     if classes is not None:
         arrays = path.suffix.lower() == ".npz"
         columns[CLASSES] = np.array(classes if arrays else classes_column(classes, len(scores)), dtype=str)
-    write_columns(path, columns)
+    write_columns(path, columns, mode)
 
 
 def write_model_outputs(path: Path, outputs: ModelOutputs, also: Kind | None = None) -> None:
@@ -60,7 +61,7 @@ def write_model_outputs(path: Path, outputs: ModelOutputs, also: Kind | None = N
     write_columns(path, arrays)
 
 
-def write_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
+def write_columns(path: Path, columns: Mapping[str, NDArray[Any]], mode: int = PUBLIC) -> None:
     """Write named columns as CSV, Parquet or NPZ, by the ending of the name; numbers survive to the last bit."""
     check_ending(path)
     buffer = io.BytesIO()
@@ -72,7 +73,7 @@ def write_columns(path: Path, columns: Mapping[str, NDArray[Any]]) -> None:
 
         frame = pl.DataFrame(dict(columns))
         _ = frame.write_csv(buffer) if suffix == ".csv" else frame.write_parquet(buffer)
-    write_file(path, buffer.getbuffer())
+    write_file(path, buffer.getbuffer(), mode)
 
 
 def check_ending(path: Path, endings: Sequence[str] = ENDINGS) -> None:

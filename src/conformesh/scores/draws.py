@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from conformesh.names import device_name
 
 Floats = NDArray[np.float64]
-Rng = np.random.Generator | int
+Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
 CALIBRATION, PREDICTION = "calibration", "prediction"
 
 

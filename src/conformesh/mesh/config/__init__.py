@@ -2,9 +2,12 @@
 
 `device_config`  what a device knows
 `device_toml`    the same in a readable file
-`certificates`   an authority, the certificates it signs, and what is wrong with one
+`certificates`   an authority, and the certificates it signs
+`identity`       whether a device's certificate is what its neighbours will let in
 `folders`        make a mesh, add, revoke and renew a device
 `own_scores`     a device's own scores, and how one file is spread over the folders
 `checking`       what one folder looks like before it starts, and whether several agree
 `reach`          whether a neighbour answers, and as whom
 """
+
+ON_LOST = ("fail", "continue")  # here, so that the command line can name them without loading anything

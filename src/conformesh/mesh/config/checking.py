@@ -20,16 +20,22 @@ FLOODS = "needs a server and a mesh has none: what it would send there floods th
 SOON = timedelta(days=30)
 
 Level = Literal["fine", "warning", "error"]
+Code = Literal["", "unreadable", "silent"]
 
 
 @dataclass(frozen=True)
 class Problem:
-    """Something that was looked at on a device: what, how it is, and in words what to do."""
+    """Something that was looked at on a device: what, how it is, and in words what to do.
+
+    `code` is for programs, where they must tell findings apart: `unreadable` for a configuration that cannot be read,
+    `silent` for a neighbour that nobody answers for. The words may change, the codes do not.
+    """
 
     device: str
     what: str
     level: Level
     text: str
+    code: Code = ""
 
 
 def check_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
@@ -43,7 +49,7 @@ def examine_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
     try:
         config = read_device(folder)
     except ValueError as problem:
-        return [Problem(folder.name, FILE, "error", str(problem))]
+        return [Problem(folder.name, FILE, "error", str(problem), "unreadable")]
     return [*_method(config), *_certificate(config, now or datetime.now(UTC)), *_port(config), *_scores(config)]
 
 

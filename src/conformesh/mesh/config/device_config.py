@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
+from conformesh.mesh.config import ON_LOST
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.methods import make_options
 from conformesh.names import device_names, listed
@@ -20,7 +21,6 @@ from conformesh.promises import exact_alpha
 from conformesh.scores import Score, get_score
 
 RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
-ON_LOST = ("fail", "continue")
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """The content of ``device.toml``; every value is checked when one is made.
+    """The content of ``device.toml``, and the only description of it; every value is checked when one is made.
 
     Attributes
     ----------
@@ -140,7 +140,6 @@ class DeviceConfig:
     def agreement(self) -> dict[str, str]:
         """Return everything that must be the same on every device before the first message, as short texts."""
         chosen = make_options(self.method, self.options)
-        score = self.chosen_score
         edges = [f"{a} {b}" for a, b in self.edges]
         return {
             **self.settings.agreement(len(self.devices)),
@@ -150,7 +149,7 @@ class DeviceConfig:
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
-            "score": "not said" if score is None else f"{score.name} {_in_words(score.options())}".strip(),
+            "score": score_in_words(self.chosen_score),
             "model": "not said" if self.model is None else self.model[:16],
             "links": "insecure" if self.insecure else "certificates",
         }
@@ -216,6 +215,11 @@ def _check_values(config: DeviceConfig) -> None:
             raise ValueError(f"{what} must name a file, got an empty text")
     if config.model is not None and not re.fullmatch(r"[\w:.+/=-]{1,128}", config.model):
         raise ValueError(f"model must be the digest of a model, 1 to 128 letters and digits, got {config.model!r}")
+
+
+def score_in_words(score: Score | None) -> str:
+    """Return a score with its options as one short text."""
+    return "not said" if score is None else f"{score.name} {_in_words(score.options())}".strip()
 
 
 def _digest(words: Iterable[str]) -> str:

@@ -4,44 +4,18 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import MISSING, fields
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from conformesh.io.files import write_file
+from conformesh.io.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
 from conformesh.names import unknown
 
 __all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "write_device"]
 
 FILE = "device.toml"
-_TEXT, _TEXTS, _TABLE = "a text in quotes", "a list of texts", "a table"
-_NUMBER, _WHOLE = "a number", "a whole number"
-_PAIRS, _TEXT_TABLE, _BOOL = "a list of pairs of device names", "a table of texts", "true or false"
-KINDS = {
-    "mesh": _TEXT,
-    "name": _TEXT,
-    "listen": _TEXT,
-    "method": _TEXT,
-    "alpha": _TEXT,
-    "score": _TEXT,
-    "model": _TEXT,
-    "on_lost": _TEXT,
-    "quorum": _WHOLE,
-    "scores": _TEXT,
-    "patience": _NUMBER,
-    "retry": _NUMBER,
-    "insecure": _BOOL,
-    "ca": _TEXT,
-    "cert": _TEXT,
-    "key": _TEXT,
-    "revoked": _TEXTS,
-    "devices": _TEXTS,
-    "edges": _PAIRS,
-    "options": _TABLE,
-    "score_options": _TABLE,
-    "endpoints": _TEXT_TABLE,
-}
 _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comments of the file
     (
         "Who this device is and where it listens. The id is that of the mesh, the same on every device.",
@@ -81,43 +55,11 @@ def read_device(folder: str | Path) -> DeviceConfig:
         raise ValueError(f"{path}: must be UTF-8 text, byte {problem.start} is not") from problem
     except tomllib.TOMLDecodeError as problem:
         raise ValueError(f"{path}: not valid TOML: {problem}") from None
-    values = {}
-    for key, value in raw.items():
-        if key not in KINDS:
-            raise ValueError(f"{path}: {unknown('key', key, KINDS)}")
-        values[key] = _checked(value, KINDS[key], f"{path}: {key}")
-    needed = [f.name for f in fields(DeviceConfig) if f.default is MISSING and f.default_factory is MISSING]
-    missing = [name for name in needed if name not in values]
-    if missing:
-        raise ValueError(f"{path}: lacks {', '.join(missing)}; write it by hand or with `conformesh mesh init`")
-    try:
-        return DeviceConfig(**values, folder=folder)
-    except (ValueError, TypeError) as problem:
-        raise ValueError(f"{path}: {problem}") from problem
-
-
-def _checked(value: Any, kind: str, what: str) -> Any:
-    if kind == _NUMBER and type(value) in (int, float):
-        return float(value)
-    if kind == _PAIRS and isinstance(value, list):
-        pairs = [tuple(pair) for pair in value if _is_texts(pair) and len(pair) == 2]
-        if len(pairs) == len(value):
-            return tuple(pairs)
-    good = {
-        _TEXT: isinstance(value, str),
-        _WHOLE: type(value) is int,
-        _BOOL: isinstance(value, bool),
-        _TEXTS: _is_texts(value),
-        _TABLE: isinstance(value, dict),
-        _TEXT_TABLE: isinstance(value, dict) and _is_texts([*value.values()]),
-    }
-    if not good.get(kind, False):
-        raise ValueError(f"{what} must be {kind}, got {value!r}")
-    return tuple(value) if kind == _TEXTS else value
-
-
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    known = [field.name for field in fields(DeviceConfig) if field.name != "folder"]
+    for key in raw:
+        if key not in known:
+            raise ValueError(f"{path}: {unknown('key', key, known)}")
+    return replace(checked(raw, DeviceConfig, str(path)), folder=folder)
 
 
 def write_device(folder: str | Path, config: DeviceConfig) -> None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import DisconnectedError, Network
-from conformesh.io.files import make_folder, write_file
+from conformesh.io.files import PRIVATE, make_folder, write_file
 from conformesh.mesh.config.certificates import CERT, ISSUED, Identity, make_authority, read_certificate, sign_device
 from conformesh.mesh.config.checking import Problem, check_folder, compare_agreements
 from conformesh.mesh.config.device_config import check_device_name
@@ -224,7 +224,7 @@ def _make_device(root: Path, config: DeviceConfig, days: int) -> None:
     make_folder(folder, 0o700)
     if not config.insecure:
         sign_device(root / "ca", folder, config.name, _hosts_of(config), days)
-    write_file(folder / config.scores, EMPTY)
+    write_file(folder / config.scores, EMPTY, PRIVATE)
     write_device(folder, config)
 
 

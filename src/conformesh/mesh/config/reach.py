@@ -5,9 +5,9 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from conformesh.mesh.config.checking import Level, Problem
+from conformesh.mesh.config.checking import Code, Level, Problem
 from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.identity import common_name
@@ -15,35 +15,44 @@ from conformesh.mesh.config.identity import common_name
 TIMEOUT = 2.0  # seconds
 LISTENING = 0.4  # seconds: with TLS 1.3 a refusal of our certificate comes after the handshake
 
-NOBODY = "nobody listens"
+
+class _Answer(NamedTuple):
+    """How a neighbour answered."""
+
+    level: Level
+    words: str
+    code: Code = ""
 
 
 def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[Problem]:
     """Try every neighbour of a device, from this machine."""
     found = []
     for neighbour in config.neighbours:
-        level, words = _reach(config, neighbour, timeout)
-        found.append(Problem(config.name, f"reach {neighbour.name}", level, f"{neighbour.endpoint}: {words}"))
+        finding = _reach(config, neighbour, timeout)
+        words = f"{neighbour.endpoint}: {finding.words}"
+        found.append(Problem(config.name, f"reach {neighbour.name}", finding.level, words, finding.code))
     return found
 
 
-def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> tuple[Level, str]:
+def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answer:
     host, port = parse_endpoint(neighbour.endpoint)
     try:
         context = None if config.insecure else _context(config)
     except (OSError, ValueError):
-        return "error", "not tried, since the certificate of this device cannot be used"
+        return _Answer("error", "not tried, since the certificate of this device cannot be used")
     try:
         with socket.create_connection((host, port), timeout=timeout) as link:
-            return (
-                _greet(context, link, host, neighbour.name, config.revoked) if context else ("fine", "somebody listens")
-            )
+            if context is None:
+                return _Answer("fine", "somebody listens")
+            return _greet(context, link, host, neighbour.name, config.revoked)
     except socket.gaierror:
-        return "error", f"host {host!r} is not known here; check the name, or write its address"
+        return _Answer("error", f"host {host!r} is not known here; check the name, or write its address")
     except TimeoutError:
-        return "warning", f"{NOBODY}: no answer in {timeout:g} s; is the machine on, does a firewall drop it?"
+        words = f"nobody listens: no answer in {timeout:g} s; is the machine on, does a firewall drop it?"
+        return _Answer("warning", words, "silent")
     except OSError as problem:
-        return "warning", f"{NOBODY}: {problem.strerror or problem}; start the device there"
+        words = f"nobody listens: {problem.strerror or problem}; start the device there"
+        return _Answer("warning", words, "silent")
 
 
 def _context(config: DeviceConfig) -> ssl.SSLContext:
@@ -52,25 +61,25 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     return context
 
 
-def _greet(
-    context: ssl.SSLContext, link: socket.socket, host: str, name: str, revoked: Sequence[str]
-) -> tuple[Level, str]:
+def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, revoked: Sequence[str]) -> _Answer:
     try:
         with context.wrap_socket(link, server_hostname=host) as secure:
             shown: Any = secure.getpeercert()
             met, serial = common_name(shown), f"{int(shown['serialNumber'], 16):x}"
             if met in revoked or serial in revoked:
-                return "error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it"
+                return _Answer("error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it")
             if met != name:
-                return "error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints"
+                return _Answer("error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints")
             secure.settimeout(LISTENING)
             try:
                 closed = secure.recv(1) == b""
             except TimeoutError:  # it waits for us to speak: we are let in
                 closed = False
-            return ("error", "refused our certificate: it closed the link") if closed else ("fine", "fine")
+            return (
+                _Answer("error", "refused our certificate: it closed the link") if closed else _Answer("fine", "fine")
+            )
     except OSError as problem:  # of which those of TLS are kinds
-        return "error", _why_not(problem, host)
+        return _Answer("error", _why_not(problem, host))
 
 
 def _why_not(problem: OSError, host: str) -> str:

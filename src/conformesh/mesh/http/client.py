@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from http.client import HTTPConnection
 
-    import numpy as np
     from numpy.typing import ArrayLike, NDArray
 
     from conformesh.result.calibration import Calibration
@@ -99,6 +98,8 @@ class Client:
         """
         import numpy as np
 
+        from conformesh.io.json_numbers import in_json
+
         try:
             table = np.asarray(outputs)
         except ValueError:
@@ -108,7 +109,7 @@ class Client:
         table = table.astype(np.float64)
         if np.isnan(table).any():
             raise ValueError("predict cannot use NaN; drop these rows or repair the model")
-        request: dict[str, Any] = {"outputs": _in_json(table)}
+        request: dict[str, Any] = {"outputs": in_json(table.tolist())}
         if score is not None:
             request["score"] = score if isinstance(score, str) else dict(score)
         answer = self._ask(PREDICT, request)
@@ -131,9 +132,9 @@ class Client:
         """Return the metrics in the text format of Prometheus."""
         return self._exchange(METRICS, None)[1].decode()
 
-    def recalibrate(self) -> None:
-        """Ask for a new run; returns when the node has taken note."""
-        self._ask(RECALIBRATE, fine=(202,))
+    def recalibrate(self) -> str:
+        """Ask for a new run; return what becomes of it: it is started, joins one, or waits for the one under way."""
+        return str(self._ask(RECALIBRATE, fine=(202,)).get("run", "accepted"))
 
     def _ask(self, path: str, request: dict[str, Any] | None = None, fine: tuple[int, ...] = (200,)) -> dict[str, Any]:
         body = None if request is None else json.dumps(request, allow_nan=False).encode()
@@ -179,11 +180,3 @@ def _connection(address: Address, timeout: float) -> HTTPConnection:
             self.sock.connect(address.target())
 
     return Local("localhost")
-
-
-def _in_json(table: NDArray[np.float64]) -> Any:
-    import numpy as np
-
-    if np.isfinite(table).all():
-        return table.tolist()
-    return np.vectorize(lambda x: x if np.isfinite(x) else str(float(x)), otypes=[object])(table).tolist()

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from conformesh._version import __version__
-from conformesh.mesh.node.state import Phase
+from conformesh.mesh.node.state import Phase, Trouble
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -43,7 +43,13 @@ def _families(now: Mapping[str, Any], healthy: bool) -> Iterable[tuple[str, str,
         [({"phase": phase.value}, phase.value == now["phase"]) for phase in Phase],
     )
     yield "phase_seconds", "gauge", "Seconds in this phase.", own(now["seconds_in_phase"])
-    yield "healthy", "gauge", "1 where a certified threshold is there and nothing fails.", own(healthy)
+    yield "healthy", "gauge", "1 where a certified threshold is there and nothing is wrong.", own(healthy)
+    yield (
+        "trouble",
+        "gauge",
+        "1 while something of the device itself is wrong; /health says what.",
+        [({"what": trouble.value}, trouble.value in now["troubles"]) for trouble in Trouble],
+    )
     yield "run", "gauge", "The number of the current run.", own(now["run"])
     yield "round", "gauge", "The open round of the current run.", own(now["round"])
     yield "threshold", "gauge", "The certified threshold.", own(None if threshold is None else float(threshold))

@@ -16,6 +16,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.json_numbers import in_json, with_infinities
 from conformesh.mesh.http.interface import (
     CALIBRATION,
     CERTIFICATE,
@@ -29,7 +30,7 @@ from conformesh.mesh.http.interface import (
     VERBS,
 )
 from conformesh.mesh.http.metrics import CONTENT_TYPE, exposition
-from conformesh.mesh.node.certified import Certified, in_json
+from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.state import NodeState, Phase
 from conformesh.names import unknown
 from conformesh.scores import SCORES, Score, get_score
@@ -37,7 +38,6 @@ from conformesh.scores import SCORES, Score, get_score
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
 TABLES = ("probabilities", "outputs")  # what a request may call its table
-INFINITIES = {"inf": np.inf, "-inf": -np.inf}
 
 
 class Refused(Exception):  # noqa: N818 - a proper answer, only not the wished one
@@ -154,16 +154,17 @@ class Answers:
 
 def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:
     failing, found = now["phase"] == Phase.FAILED.value, now["certified"]
-    reasons = []
+    reasons = [f"{what}: {words}" for what, words in now["troubles"].items()]
     if found is None:
         reasons.append(_nothing_yet(now))
     elif found["restored"]:
         reasons.append(f"the threshold is the one of run {found['run']}, from before the last start")
-    if failing:
-        reasons.append(f"the last calibration failed: {now['last_error'] or 'nobody said why'}")
-    elif now["last_error"]:
-        reasons.append(f"last error: {now['last_error']}")
-    return found is not None and not failing, reasons
+    error = now["last_error"]
+    if failing and error not in now["troubles"].values():
+        reasons.append(f"the last calibration failed: {error or 'nobody said why'}")
+    elif error and not failing:
+        reasons.append(f"last error: {error}")
+    return found is not None and not failing and not now["troubles"], reasons
 
 
 def _nothing_yet(now: dict[str, Any]) -> str:
@@ -189,7 +190,7 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
     predicted = found.calibration.predict(table, score=score)
     about = {"threshold": in_json(found.calibration.threshold), "run": found.run}
     if score.task == "regression":
-        return {"intervals": [[in_json(end) for end in row] for row in predicted.tolist()], **about}
+        return {"intervals": in_json(predicted.tolist()), **about}
     sets = [np.flatnonzero(row).tolist() for row in predicted]
     return {"sets": sets, "sizes": [len(members) for members in sets], **about}
 
@@ -215,18 +216,12 @@ def _table(name: str, rows: Any) -> NDArray[Any]:
     try:
         table = np.asarray(rows)
         if table.dtype.kind == "U":
-            table = np.asarray(_with_infinities(rows))
+            table = np.asarray(with_infinities(rows))
     except ValueError:
         raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
     if table.dtype.kind not in "fiu":
         raise ValueError(f"{name!r} must hold numbers only, in rows of equal length; infinity is the string 'inf'")
     return table
-
-
-def _with_infinities(value: Any) -> Any:
-    if isinstance(value, list):
-        return [_with_infinities(item) for item in value]
-    return INFINITIES.get(value, value) if isinstance(value, str) else value
 
 
 def _score(calibrated: Score | None, named: Any) -> Score:

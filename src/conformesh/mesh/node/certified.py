@@ -1,4 +1,4 @@
-"""A certified calibration with where it comes from, and how its numbers and moments look in JSON."""
+"""A certified calibration with where it comes from, and how a moment looks in JSON."""
 
 from __future__ import annotations
 
@@ -50,15 +50,6 @@ def in_utc(seconds: float) -> str:
     '1970-01-01T00:00:00.500Z'
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def in_json(number: float) -> float | str:
-    """Return a number as JSON can hold it: infinity is the string "inf" or "-inf", which float() undoes.
-
-    >>> in_json(0.5), in_json(math.inf)
-    (0.5, 'inf')
-    """
-    return number if math.isfinite(number) else str(number)
 
 
 def refuse_nan(calibration: Calibration) -> None:

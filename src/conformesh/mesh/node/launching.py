@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from conformesh.mesh.node.logs import PROGRESS
@@ -40,16 +38,15 @@ class Watched:
         return self.error or self.phase
 
 
-def launch(folders: Sequence[Path], *words: str) -> list[Watched]:
-    """Start ``conformesh node --once`` for each folder, with more words; their logs are read in the background.
+def launch(commands: Mapping[str, Sequence[str]]) -> list[Watched]:
+    """Start a process for each device, by name; their logs are read in the background.
 
-    Each says twice a second how far it is, which costs less than asking it.
+    Each says now and then how far it is, which costs less than asking it.
     """
     watched = []
-    for folder in folders:
-        command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", "--log", "progress"]
-        process = subprocess.Popen([*command, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        one = Watched(folder.name, process)
+    for name, command in commands.items():
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        one = Watched(name, process)
         for read in (_read_log, _read_result):
             thread = threading.Thread(target=read, args=(one,), daemon=True)
             thread.start()

@@ -1,23 +1,18 @@
-"""A node: one device of a mesh from its folder to a certified threshold."""
+"""From a device's folder to its part in a run, and from a finished run to its result."""
 
 from __future__ import annotations
 
-import hashlib
-import time
 from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.link import drive, opened
+from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.methods import get_method, make_options
 from conformesh.peer.device import Device
-from conformesh.peer.journal import FileJournal, Journal
-from conformesh.peer.settings import PeerError
+from conformesh.peer.journal import Journal
+from conformesh.peer.rounds import Make
 from conformesh.promises import exact_alpha
 from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Message
@@ -28,26 +23,31 @@ JOURNAL = "journal.bin"
 
 
 def make_device(
-    config: DeviceConfig, scores: NDArray[np.float64], journal: Journal, log: Callable[[str], None] = lambda words: None
+    config: DeviceConfig, scores: OwnScores, journal: Journal, log: Callable[[str], None] = lambda words: None
 ) -> Device:
     """Return the device of a folder, which holds these scores."""
-    entry, chosen = get_method(config.method), make_options(config.method, config.options)
-    levels = (exact_alpha(config.alpha),)
-    samples = Samples.of([scores], (config.name,))
-
-    def make(network: Network, row: int) -> Generator[Message, Any, Any]:
-        return joint(network, row, samples, lambda site, mine: entry.protocol(site, mine, levels, chosen))
-
     return Device(
         config.row,
         config.network,
         config.agreement(),
-        make,
+        protocol_of(config, scores),
         journal,
         config.settings,
-        scores=hashlib.sha256(np.sort(scores).tobytes()).hexdigest()[:16],
+        scores=scores.digest,
         log=log,
     )
+
+
+def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
+    """Return what makes this device's part of a run, for a network and a row in it."""
+    entry, chosen = get_method(config.method), make_options(config.method, config.options)
+    levels = (exact_alpha(config.alpha),)
+    samples = Samples.of([scores.values], (config.name,))
+
+    def make(network: Network, row: int) -> Generator[Message, Any, Any]:
+        return joint(network, row, samples, lambda site, mine: entry.protocol(site, mine, levels, chosen))
+
+    return make
 
 
 def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Calibration:
@@ -65,23 +65,3 @@ def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Cali
         score=config.chosen_score,
         seconds=seconds,
     )
-
-
-def calibrate_once(
-    config: DeviceConfig, scores: NDArray[np.float64], log: Callable[[str], None] = lambda words: None
-) -> tuple[Calibration, tuple[str, ...]]:
-    """Calibrate with the neighbours; return this device's result and who is in it, or raise `PeerError`."""
-    started = time.perf_counter()
-    journal = FileJournal(config.folder / JOURNAL)
-    try:
-        device = make_device(config, scores, journal, log)
-        with opened(config) as transport:
-            drive(device, transport, lambda: device.over)
-        if device.error is not None:
-            raise device.error
-        if device.result is None:
-            raise PeerError(f"{config.name} ended in phase {device.phase} without a result")
-        roster = tuple(config.devices[k] for k in device.survivors)
-        return calibration_of(config, device, time.perf_counter() - started), roster
-    finally:
-        journal.close()

@@ -1,31 +1,37 @@
-"""A node that stays up: calibrates again when its scores change or when anybody asks, and answers local programs."""
+"""A node that stays up: calibrates again when its scores change or when anybody asks, and answers local programs.
+
+Whatever is wrong with its own files while it is up (a score file half written, a certificate that has expired, a clock
+that is off) makes it unhealthy and never ends it: it says why, keeps its last threshold, and goes on when that is
+mended. A single calibration (`once`) ends with the reason instead.
+"""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Literal
 
+from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.identity import check_pair
-from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
 from conformesh.mesh.node.feeding import Feed
-from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device
-from conformesh.mesh.node.state import NodeState
+from conformesh.mesh.node.lock import sole_process
+from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
+from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
+from conformesh.methods import get_method
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
-from conformesh.peer.settings import PeerError
 
 log = logging.getLogger("conformesh.node")
-FILES: tuple[Literal["ca", "cert", "key"], ...] = ("ca", "cert", "key")
-LOOK = 1.0  # seconds between two looks at the file of scores
+LOOK = 1.0  # seconds between two looks at the files
 SHORTEST, LONGEST = 0.5, 30.0  # seconds between a failure and the next attempt: twice as long each time
 TELL = 0.5  # seconds between two records of progress
+UNREADABLE = "its file of scores cannot be read"  # all that neighbours are told: what is in the file stays here
 
 
 class Node:
@@ -34,12 +40,15 @@ class Node:
     def __init__(self, config: DeviceConfig, address: str | Path | None = None) -> None:
         self.config = config
         self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
-        self.store = ResultStore(config.folder)
+        self.store = ResultStore(config)
         self.address = config.folder if address is None else address
         self.stopping = threading.Event()
-        self._asked = threading.Event()
-        self._seen: tuple[float, int] | None = None
-        self._looked = 0.0
+        self.scores = ScoreWatch(config)
+        self.certificate = CertificateWatch(config)
+        self._asked = threading.Event()  # for a new run, by a local program
+        self._asked_in = 0  # the run that was the last one when the device was told so
+        self._due = 0.0  # when to look at the files again
+        self._other_scores = False
         self._certified_run = 0
         self._started = time.perf_counter()
         self._device: Device | None = None
@@ -47,43 +56,90 @@ class Node:
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
-        if not self.config.insecure:
-            _check_identity(self.config)
-        old = self.store.load()
-        if old is not None:
-            self.state.restore(old)
-        elif self.store.problem:
-            log.warning(self.store.problem)
-        with Service(self.state, self.address, recalibrate=self._asked.set), opened(self.config) as transport:
-            pause = SHORTEST
-            while not self.stopping.is_set():
-                error = self._live(transport, once)
-                if error is not None:
-                    self.state.fail(str(error))
+        with sole_process(self.config.folder):
+            old = self.store.load()
+            if old is not None:
+                self.state.restore(old)
+            elif self.store.problem:
+                self.state.note_error(self.store.problem)
+            with Service(self.state, self.address, recalibrate=self.recalibrate):
+                while not self.stopping.is_set():
+                    self._look_at_files(at_once=True)
+                    if self.certificate.problem:
+                        if once:
+                            raise ValueError(self.certificate.problem)
+                        self.stopping.wait(LOOK)
+                        continue
+                    self.certificate.use()
+                    with self._compiled(), opened(self.config) as transport:
+                        self._serve(transport, once)
                     if once:
-                        raise error
-                    self.stopping.wait(pause)
-                if once:
-                    return
-                pause = SHORTEST if error is None else min(2 * pause, LONGEST)
+                        return
 
-    def _live(self, transport: Transport, once: bool) -> PeerError | None:
-        """Run a device until it has failed, or its scores have changed, or nothing is left to do."""
+    def recalibrate(self) -> str:
+        """Ask for a new run, from any thread; say what becomes of it."""
+        asked, phase = self._asked.is_set(), self.state.phase
+        self._asked.set()
+        if phase is Phase.CERTIFIED:
+            device = self._device
+            waiting = asked or (device is not None and self._asked_in == device.number)
+            return "joined: one was asked for already and begins now" if waiting else "started"
+        if phase is Phase.WAITING:
+            return "joined: the devices greet each other for one"
+        return "waiting: it begins after the one under way" if phase is Phase.CALIBRATING else "waiting"
+
+    def _compiled(self) -> AbstractContextManager[None]:
+        """Have what the method needs compiled before any neighbour waits for it, and nothing within a run."""
+        work = max(len(self.scores.known), len(self.config.devices))
+        return prepared(get_method(self.config.method).kernels, work)
+
+    def _serve(self, transport: Transport, once: bool) -> None:
+        """Run one device after another over the same links, until the node stops or has another certificate."""
+        pause = SHORTEST
+        while not self.stopping.is_set() and not self.certificate.replaced:
+            try:
+                error: Exception | None = self._live(transport, once)
+            except OSError as problem:  # of the journal
+                error = problem
+            if once:
+                if error is not None:
+                    raise error
+                return
+            if error is not None:
+                self.state.fail(str(error))
+                self.stopping.wait(pause)
+            pause = SHORTEST if error is None else min(2 * pause, LONGEST)
+
+    def _live(self, transport: Transport, once: bool) -> Exception | None:
+        """Run a device until it has failed, or nothing is left to do, or its files say that another must begin."""
         journal = FileJournal(self.config.folder / JOURNAL)
         try:
-            device = self._fresh_device(journal)
+            self._look_at_files(at_once=True)
+            self._other_scores = False
+            self._started, self._certified_run = time.perf_counter(), 0
+            device = self._device = make_device(self.config, self.scores.known, journal, self._log)
             feed = Feed(self.state, device)
-            drive(device, transport, lambda: self._enough(device, once), lambda: self._look(device, feed))
+            if self.scores.scores is None:
+                return self._wait_for_scores(device, transport, once)
+            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
             return device.error
         finally:
             journal.close()
 
-    def _fresh_device(self, journal: FileJournal) -> Device:
-        scores = read_own_scores(self.config)
-        self._seen = self._stamp()
-        self._started = time.perf_counter()
-        self._device = make_device(self.config, scores, journal, self._log)
-        return self._device
+    def _wait_for_scores(self, device: Device, transport: Transport, once: bool) -> Exception | None:
+        """Tell the neighbours that this device cannot take part, for as long as its scores cannot be read."""
+        problem = self.scores.problem
+        self.state.fail(problem)
+        device.refuse(UNREADABLE, time.monotonic())
+
+        def enough() -> bool:
+            self._look_at_files()
+            if once:
+                return device.over
+            return self.stopping.is_set() or self.scores.scores is not None or self.certificate.replaced
+
+        drive(device, transport, enough)
+        return ValueError(problem) if once else None
 
     def _log(self, words: str) -> None:
         device = self._device
@@ -92,38 +148,33 @@ class Node:
     def _enough(self, device: Device, once: bool) -> bool:
         if self.stopping.is_set():
             return True
-        if device.phase == "failed" or once:
+        if once:
             return device.over
-        return self._changed()
+        self._look_at_files()
+        return self.certificate.replaced or (device.phase == "failed" and device.over)
 
-    def _changed(self) -> bool:
-        """Whether the scores are others than the ones in use: then a new device starts, and asks for a new run."""
+    def _look_at_files(self, at_once: bool = False) -> None:
         now = time.monotonic()
-        if now - self._looked < LOOK:
-            return False
-        self._looked = now
-        if self._stamp() == self._seen:
-            return False
-        try:
-            read_own_scores(self.config)
-        except (ValueError, OSError) as problem:  # half written, or gone for a moment: look again
-            self.state.note_error(f"the scores have changed and cannot be read: {problem}")
-            return False
-        return True
+        if now < self._due and not at_once:
+            return
+        self._due = now + LOOK
+        self._other_scores |= self.scores.look(now)
+        self.certificate.look()
+        self.state.judge(Trouble.SCORES, self.scores.problem)
+        self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
 
-    def _stamp(self) -> tuple[float, int] | None:
-        try:
-            found = self.config.path("scores").stat()
-        except OSError:
-            return None
-        return found.st_mtime, found.st_size
-
-    def _look(self, device: Device, feed: Feed) -> None:
-        """Tell the state where the device is, and keep a result that has just become certain."""
+    def _attend(self, device: Device, feed: Feed) -> None:
+        """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
+        now = time.monotonic()
+        if self._other_scores:
+            self._other_scores = False
+            log.info("the scores have changed: asking for a new run", extra={"run": device.number})
+            scores = self.scores.known
+            device.recalibrate(now, protocol_of(self.config, scores), scores.digest)
         if self._asked.is_set():
+            self._asked_in = device.number
             self._asked.clear()
-            device.recalibrate(time.monotonic())
-        now = time.monotonic()
+            device.recalibrate(now)
         if not feed.look(now):
             return
         if device.phase != self._told[0] or now - self._told[1] >= TELL:
@@ -131,23 +182,14 @@ class Node:
             log.debug("progress", extra=vars(feed.progress(now)))
         if device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
-            found = calibration_of(self.config, device, time.perf_counter() - self._started)
-            roster = tuple(self.config.devices[k] for k in device.survivors)
-            made = self.state.certify(found, roster=roster, run=device.number)
-            try:
-                self.store.save(found, run=device.number, roster=roster, made=made.made)
-            except OSError as problem:
-                self.state.note_error(f"the threshold could not be written: {problem}")
-            log.info("threshold %r, %s", found.threshold, found.certificate, extra={"run": device.number})
+            self._certify(device)
 
-
-def _check_identity(config: DeviceConfig) -> None:
-    """Refuse to start with files that the neighbours would refuse, and say which."""
-    for what in FILES:
-        if not config.path(what).is_file():
-            raise ValueError(
-                f"{config.path(what)}: {config.name} needs this file; copy it from where mesh init made it"
-            )
-    problems = check_pair(config.path("cert"), config.path("key"), config.path("ca"), config.name)
-    if problems:
-        raise ValueError("; ".join(problems))
+    def _certify(self, device: Device) -> None:
+        result = calibration_of(self.config, device, time.perf_counter() - self._started)
+        roster = tuple(self.config.devices[k] for k in device.survivors)
+        made = self.state.certify(result, roster=roster, run=device.number)
+        try:
+            self.store.save(made)
+        except OSError as problem:
+            self.state.note_error(f"the threshold could not be written: {problem}")
+        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})

@@ -6,6 +6,7 @@ anything else. Both clocks are arguments, so that a test moves time by hand.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -14,9 +15,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from conformesh.mesh.node.certified import Certified, in_json, in_utc, refuse_nan
+from conformesh.io.json_numbers import in_json
+from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
 from conformesh.result.calibration import Calibration
 
+LOG = logging.getLogger("conformesh.node")
 MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded
 OTHER = "other"
 
@@ -29,6 +32,13 @@ class Phase(Enum):
     CALIBRATING = "calibrating"
     CERTIFIED = "certified"
     FAILED = "failed"
+
+
+class Trouble(Enum):
+    """What may be wrong on this device itself, for as long as it is; the value is the word for it."""
+
+    SCORES = "scores"
+    CERTIFICATE = "certificate"
 
 
 @dataclass
@@ -82,6 +92,7 @@ class NodeState:
         self._sent = Sent()
         self._certified: Certified | None = None
         self._error = ""
+        self._troubles: dict[Trouble, str] = {}
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -152,6 +163,18 @@ class NodeState:
         with self._lock:
             self._error = " ".join(words.split())
 
+    def judge(self, what: Trouble, words: str) -> None:
+        """Say what is wrong with something now, or nothing where it is well; a change of it is logged."""
+        words = " ".join(words.split())
+        with self._lock:
+            before = self._troubles.pop(what, "")
+            if words:
+                self._troubles[what] = words
+        if words and words != before:
+            LOG.warning("%s", words)
+        elif before and not words:
+            LOG.info("the trouble is over: %s", before)
+
     def fail(self, words: str) -> None:
         """Give up this run, saying why. The last certified threshold stays."""
         with self._lock:
@@ -187,6 +210,7 @@ class NodeState:
                 "refused": dict(self._refused),
                 "sent": dict(vars(self._sent)),
                 "certified": None if certified is None else _summary(certified),
+                "troubles": {what.value: words for what, words in self._troubles.items()},
                 "last_error": self._error or None,
             }
 

@@ -1,7 +1,8 @@
 """The last certified threshold on disk, so that a node that restarts can answer at once.
 
 One small JSON file with a checksum over all it says. It is replaced in one step and flushed to the disk first: after a
-crash or a power cut there is the old file or the new one. A file that is not exactly what was written is never used.
+crash or a power cut there is the old file or the new one. A file that is not exactly what was written is never used,
+and neither is one of another device, mesh, roster, method, level, score or model: it says what it is bound to.
 """
 
 from __future__ import annotations
@@ -9,22 +10,39 @@ from __future__ import annotations
 import hashlib
 import json
 import logging
-import os
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
+
 from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.json_numbers import from_json, to_json
+from conformesh.io.schemas import checked
+from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified import Certified, refuse_nan
+from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 
-FORMAT = "conformesh-node-result/1"
+FORMAT = "conformesh-node-result/2"
 NAME = "result.json"
 LOG = logging.getLogger("conformesh.node")
+HOW = ("protocol", "on_lost", "links")  # how devices talk, which makes no other threshold
+
+
+class ResultFields(Struct, forbid_unknown_fields=True):
+    """What is in the file."""
+
+    format: str
+    bound: dict[str, str]
+    run: int
+    roster: list[str]
+    made: float
+    calibration: dict[str, Any]
+    sha256: str
 
 
 class ResultStore:
-    """Keeps one result in a folder, which must exist. It holds no score.
+    """Keeps one result in a device's folder, which must exist. It holds no score.
 
     Attributes
     ----------
@@ -34,54 +52,77 @@ class ResultStore:
         Why the last `load` found nothing, in words; empty where there was no file or all went well.
     """
 
-    def __init__(self, folder: str | os.PathLike[str]) -> None:
-        self.path = Path(folder) / NAME
+    def __init__(self, config: DeviceConfig) -> None:
+        self.config = config
+        self.path = config.folder / NAME
         self.problem = ""
 
-    def save(self, calibration: Calibration, *, run: int, roster: Iterable[str], made: float) -> None:
+    def save(self, certified: Certified) -> None:
         """Replace the result on disk, whole or not at all."""
         body = {
             "format": FORMAT,
-            "run": run,
-            "roster": list(roster),
-            "made": made,
-            "calibration": calibration.to_dict(),
+            "bound": bound_to(self.config),
+            "run": certified.run,
+            "roster": list(certified.roster),
+            "made": certified.made,
+            "calibration": certified.calibration.to_dict(),
         }
-        text = json.dumps({**body, "sha256": _digest(body)}, allow_nan=False, indent=2) + "\n"
-        write_file(self.path, text, PRIVATE)
+        write_file(self.path, to_json({**body, "sha256": _digest(body)}, indent=2), PRIVATE)
 
     def load(self) -> Certified | None:
         """Return the result on disk; None where there is none, or none that can be trusted, which is logged."""
         self.problem = ""
         try:
-            return _read(self.path)
+            return self._read()
         except FileNotFoundError:
             return None
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            words = (error.strerror or str(error)) if isinstance(error, OSError) else _in_words(error)
-            self.problem = f"{self.path}: the last result cannot be used ({words}); it is ignored until the next run"
+        except (OSError, ValueError) as error:
+            words = error.strerror if isinstance(error, OSError) else str(error)
+            why = " ".join((words or "").split()).removeprefix(f"{self.path}: ")
+            self.problem = f"{self.path}: the last result cannot be used ({why}); it is ignored until the next run"
             LOG.warning("%s", self.problem)
             return None
 
+    def _read(self) -> Certified:
+        where = str(self.path)
+        raw = from_json(self.path.read_bytes(), where)
+        if not isinstance(raw, dict) or raw.get("format") != FORMAT:
+            got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+            raise ValueError(f"needed format {FORMAT}, got {got!r}")
+        file = checked(raw, ResultFields, where)
+        del raw["sha256"]
+        if file.sha256 != _digest(raw):
+            raise ValueError("its checksum does not match what it says")
+        calibration = Calibration.from_dict(file.calibration, where)
+        refuse_nan(calibration)
+        differing = [*_differences(file.bound, bound_to(self.config)), *self._contradictions(file, calibration)]
+        if differing:
+            raise ValueError(f"it is of another device or of other settings: {'; '.join(differing)}")
+        return Certified(calibration, file.run, tuple(file.roster), file.made, restored=True)
 
-def _read(path: Path) -> Certified:
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:  # not JSON, or not text
-        raise ValueError(f"it does not parse: {error}") from None
-    if not isinstance(raw, dict) or raw.get("format") != FORMAT:
-        got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
-        raise ValueError(f"needed format {FORMAT}, got {got!r}")
-    if raw.pop("sha256", None) != _digest(raw):
-        raise ValueError("its checksum does not match what it says")
-    calibration = Calibration.from_dict(raw["calibration"])
-    refuse_nan(calibration)
-    return Certified(calibration, int(raw["run"]), tuple(raw["roster"]), float(raw["made"]), restored=True)
+    def _contradictions(self, file: ResultFields, calibration: Calibration) -> Iterator[str]:
+        """Go through what the result itself says against what this device is."""
+        config = self.config
+        if config.name not in calibration.device_ids:
+            yield f"its threshold is that of {', '.join(calibration.device_ids[:3])}, not of {config.name}"
+        if config.name not in file.roster or not {*file.roster} <= {*config.devices}:
+            yield f"its roster {', '.join(file.roster[:3])}... is not of devices of this mesh with {config.name}"
+        if (calibration.method, exact_alpha(calibration.alpha)) != (config.method, exact_alpha(config.alpha)):
+            yield f"it was found by {calibration.method} at alpha {calibration.alpha:g}"
+        if score_in_words(calibration.score) != score_in_words(config.chosen_score):
+            yield f"its score is {score_in_words(calibration.score)}"
 
 
-def _digest(body: dict[str, Any]) -> str:
+def bound_to(config: DeviceConfig) -> dict[str, str]:
+    """Return what a result belongs to: the device, and all that was agreed on about what is calculated."""
+    return {"device": config.name} | {name: text for name, text in config.agreement().items() if name not in HOW}
+
+
+def _differences(theirs: Mapping[str, str], mine: Mapping[str, str]) -> Iterator[str]:
+    for name in sorted({*theirs, *mine}):
+        if theirs.get(name) != mine.get(name):
+            yield f"{name} is {theirs.get(name, 'not said')!r} there and {mine.get(name, 'not said')!r} here"
+
+
+def _digest(body: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()
-
-
-def _in_words(error: Exception) -> str:
-    return f"it lacks {error}" if isinstance(error, KeyError) else " ".join(str(error).split())

@@ -12,6 +12,7 @@ unequal sizes it is Poisson-binomial.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,12 @@ from conformesh.kernels.poisson_binomial import fewer_than
 NODES = 96  # Gauss-Legendre nodes on the stretch where the integrand moves
 MAX_LEVELS = 512  # local levels tried, those nearest to the target; all of them where there are no more
 WORK = 4e9  # multiplications spent on the choice: with many devices fewer levels are tried, and fewer are needed
-_X, _W = np.polynomial.legendre.leggauss(NODES)
+
+
+@cache
+def _nodes() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return Gauss-Legendre nodes and weights; when first needed, since they take a library to find."""
+    return np.polynomial.legendre.leggauss(NODES)
 
 
 @dataclass(frozen=True)
@@ -45,9 +51,10 @@ def expected_coverage(local: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDA
     m = len(sizes)
     a, b = local.astype(np.float64), (sizes - local + 1).astype(np.float64)
     low, high = betaincinv(a, b, 1e-18 / m).min(), betaincinv(a, b, 1 - 1e-16).max()
-    u = 0.5 * (high - low) * (_X + 1) + low
+    x, w = _nodes()
+    u = 0.5 * (high - low) * (x + 1) + low
     chance = betainc(a[:, None], b[:, None], u[None, :])  # P(X_j <= u), (m, nodes)
-    return np.asarray(low + fewer_than(chance) @ _W * 0.5 * (high - low))
+    return np.asarray(low + fewer_than(chance) @ w * 0.5 * (high - low))
 
 
 def best_ranks(sizes: NDArray[np.int64], coverage: float) -> Ranks | None:

@@ -1,0 +1,122 @@
+"""The process of one device, without a command line around it: ``python -m conformesh.mesh.node.process JSON``.
+
+What reads the command line takes as much memory as a fifth of a device, and nothing that stays up needs it. So
+``conformesh node`` reads its words and then becomes this process, and ``conformesh mesh up`` starts it at once.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import sys
+import traceback
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+if TYPE_CHECKING:
+    from conformesh.mesh.config.device_config import DeviceConfig
+    from conformesh.mesh.node.certified import Certified
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a device is started; what is None is as device.toml says, the rest as in ``conformesh node --help``."""
+
+    folder: str
+    once: bool = False
+    http: str | None = None
+    log: str = "words"
+    patience: str | None = None
+    on_lost: str | None = None
+    quorum: str | None = None
+    debug: bool = False
+
+    def command(self) -> list[str]:
+        """Return the words that start the process."""
+        given = {name: value for name, value in asdict(self).items() if value not in (None, False)}
+        return [sys.executable, "-m", "conformesh.mesh.node.process", json.dumps(given)]
+
+    def become(self) -> NoReturn:
+        """Go on as that process: same number, same terminal, a fresh memory."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        command = self.command()
+        os.execv(command[0], command)
+
+
+def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
+    """Run a device until it is stopped, or has calibrated once; return what it knows, and its threshold."""
+    from conformesh.mesh.config.device_toml import read_device
+    from conformesh.mesh.node.logs import set_up
+    from conformesh.mesh.node.serving import Node
+
+    config = with_changes(read_device(start.folder), start.patience, start.on_lost, start.quorum)
+    if start.log == "words":
+        set_up(config.name, "words")
+    else:
+        set_up(config.name, "json", level=logging.DEBUG if start.log == "progress" else logging.INFO)
+    node = Node(config, start.http)
+
+    def stop(*_: Any) -> None:
+        node.stopping.set()
+
+    signal.signal(signal.SIGTERM, stop)
+    signal.signal(signal.SIGINT, stop)
+    node.run(start.once)
+    return config, node.state.certified
+
+
+def with_changes(
+    config: DeviceConfig, patience: str | None, on_lost: str | None, quorum: str | None = None
+) -> DeviceConfig:
+    """Return the configuration with what the command line says instead; but for patience the same on all devices."""
+    changes: dict[str, Any] = {}
+    if patience is not None:
+        changes["patience"] = _number(patience, float, "patience must be a number")
+    if on_lost is not None:
+        changes["on_lost"] = on_lost
+    if quorum is not None:
+        changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
+    return replace(config, **changes)
+
+
+def _number(text: str, kind: type[Any], needed: str) -> Any:
+    try:
+        return kind(text)
+    except ValueError:
+        raise ValueError(f"{needed}, got {text!r}") from None
+
+
+ABOUT = ("device", "run", "roster")  # what stands beside the calibration in a device's result
+
+
+def in_json(config: DeviceConfig, certified: Certified) -> str:
+    """Return the result of a device that calibrated once, as one line."""
+    about = dict(zip(ABOUT, (config.name, certified.run, certified.roster), strict=True))
+    return json.dumps({**about, **certified.calibration.to_dict()})
+
+
+def main(start: Start) -> int:
+    """Run a device and print its result as JSON if it calibrates once; return the code, as the command line does."""
+    from conformesh.peer.settings import PeerError
+
+    try:
+        config, certified = run(start)
+    except Exception as error:
+        if start.debug:
+            traceback.print_exc()
+        words = " ".join(str(error).split()) or type(error).__name__
+        expected = isinstance(error, ValueError | TypeError | OverflowError | OSError)
+        if not expected and not isinstance(error, PeerError):
+            words = f"unexpected {type(error).__name__}: {words}; --debug shows the traceback"
+        print(f"error: {words}", file=sys.stderr)
+        return 2 if expected else 1
+    if start.once and certified is not None:
+        print(in_json(config, certified))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Start(**json.loads(sys.argv[1]))))
