@@ -75,6 +75,8 @@ class Method:
     apart
         Whether, with these options, draws that share a run of the simulator leave each other's cost and certificate as
         they are.
+    kernels
+        Those of `kernels.compiling.LOSS` that a device with many scores runs compiled, loaded before its run.
     """
 
     protocol: MethodProtocol
@@ -88,6 +90,7 @@ class Method:
     per_alpha: bool = False
     variants: str = ""
     apart: Callable[[Any], bool] = _never
+    kernels: tuple[str, ...] = ()
 
     def option_names(self) -> tuple[str, ...]:
         """Return the names a user may set."""
@@ -127,6 +130,7 @@ METHODS: dict[str, Method] = {
         predict_q_dcp,
         per_alpha=True,
         apart=lambda options: not (options.certify or options.continuation),
+        kernels=("pinball",),
     ),
     "h-dcp": Method(
         h_dcp,
