@@ -202,7 +202,7 @@ def topologies() -> str:
 
 def _rounds_to_count(network: Network) -> int:
     scores = _uniform(network.devices)
-    return calibrate(scores, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=10).cost.rounds
+    return calibrate(scores, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=100).cost.rounds
 
 
 def scores() -> str:

@@ -17,7 +17,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"_version", "names", "streams", "kernels", "promises"},
     {"io"},
     {"samples", "scores", "graph"},
-    {"data", "result"},
+    {"data", "inputs", "result"},
     {"protocols"},
     {"methods", "peer"},
     {"engines"},

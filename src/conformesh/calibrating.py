@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
@@ -16,6 +16,8 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
+from conformesh.inputs import as_held, as_network, in_rows_of, labels_by_device
+from conformesh.io.arrays import as_array
 from conformesh.methods import get_method, make_options
 from conformesh.names import natural_order
 from conformesh.promises import Alpha, exact_alpha
@@ -24,7 +26,7 @@ from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Score
+from conformesh.scores import Score, as_score
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -36,12 +38,12 @@ class CalibrationNote(UserWarning):
 
 
 def calibrate(
-    devices: Iterable[ArrayLike] | Samples,
-    network: Network,
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    network: Network | str | Any,
     alpha: Alpha = 0.1,
     method: str = "e-dcp",
     *,
-    score: Score | None = None,
+    score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -52,17 +54,18 @@ def calibrate(
     Parameters
     ----------
     devices
-        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty. Or a
-        table with one row per device, or `Samples`: a million devices are better kept in one flat array
-        (`Samples.from_flat`).
+        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty. Safer is
+        a dict by device name, or a frame with the columns `device` and `score`. Or a table with one row per device, or
+        `Samples`: a million devices are better kept in one flat array (`Samples.from_flat`).
     network
-        Who talks to whom.
+        Who talks to whom: a `Network`, a NetworkX graph, or the name of a topology, of as many devices as have scores.
     alpha
         Tolerated miscoverage, strictly between 0 and 1, taken as the decimal written.
     method
         A name of `METHODS`.
     score
-        The nonconformity score the numbers come from, so that the result can build prediction sets by itself.
+        The nonconformity score the numbers come from, or its name, so that the result can build prediction sets by
+        itself.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
@@ -84,8 +87,12 @@ def calibrate(
     ('counted', 918)
     """
     started = time.perf_counter()
+    score, held = as_score(score), as_held(devices)
+    network = as_network(network, held)
     with running(engine, network, observer) as host:
-        samples = devices if isinstance(devices, Samples) else Samples.of(held_here(host, devices), ids_here(host))
+        mine = ids_here(host)
+        rows = in_rows_of(held, network.ids, mine)
+        samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
         if samples.trials > 1:
             raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
         batch = calibrate_batch(samples, network, (alpha,), method, engine=host, **options)
@@ -115,13 +122,13 @@ def calibrate(
 
 
 def calibrate_several(
-    devices: Iterable[ArrayLike],
-    network: Network,
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
+    network: Network | str | Any,
     alphas: Sequence[Alpha] = (0.1,),
     method: str = "e-dcp",
     *,
-    groups: Iterable[ArrayLike] | None = None,
-    score: Score | None = None,
+    groups: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
+    score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -132,10 +139,11 @@ def calibrate_several(
     Parameters
     ----------
     devices
-        One array of scores per device.
+        One array of scores per device, a dict by device name, or a frame, as in `calibrate`.
     groups
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
-        prediction). Each group has its own rank, of its own scores; coverage then holds within each group.
+        prediction). A dict by device name where the scores are one, or the name of a column where they are a frame.
+        Each group has its own rank, of its own scores; coverage then holds within each group.
     alphas, network, method, score, strict, observer, engine, **options
         As in `calibrate`.
 
@@ -149,8 +157,18 @@ def calibrate_several(
     [368, 327]
     """
     started = time.perf_counter()
+    score, held = as_score(score), as_held(devices)
+    if isinstance(held, Samples):
+        raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
+    network = as_network(network, held)
+    labels = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
+    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
+        raise TypeError("scores and groups must both go by device name or both by order, got one of each")
     with running(engine, network, observer) as host:
-        names, table = _by_group(host, [*devices], None if groups is None else [*groups])
+        mine = ids_here(host)
+        own = held_here(host, in_rows_of(held, network.ids, mine))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
+        names, table = _by_group(host, own, of, mine)
         samples = Samples.of_trials(table, ids_here(host))
         batch = calibrate_batch(samples, network, alphas, method, joint=True, engine=host, **options)
     totals = batch.sizes.sum(axis=0).tolist()
@@ -175,7 +193,8 @@ def calibrate_several(
                 seconds=time.perf_counter() - started,
             )
             items[name, item.alpha] = item
-            if np.isinf(item.threshold) and isinstance(item.certificate.required_rank, int):
+            required = item.certificate.required_rank
+            if isinstance(required, int) and required > item.scores:
                 short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
     if short:
         words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
@@ -188,16 +207,16 @@ def calibrate_several(
 
 
 def _by_group(
-    engine: Engine, devices: list[ArrayLike], groups: list[ArrayLike] | None
+    engine: Engine, devices: Sequence[Any], groups: Sequence[Any] | None, here: Sequence[str]
 ) -> tuple[tuple[str | None, ...], list[list[NDArray[Any]]]]:
     """Return the groups that any device has, and for each of them what every device here holds of it."""
-    held = [np.asarray(own) for own in held_here(engine, devices)]
+    held = [as_array(own, f"device {name}") for name, own in zip(here, devices, strict=True)]
     if groups is None:
         return (None,), [held]
-    labels = [np.asarray(own).astype(str) for own in held_here(engine, groups)]
-    for row, own, label in zip(engine.here, held, labels, strict=True):
+    labels = labels_by_device(groups, here)
+    for name, own, label in zip(here, held, labels, strict=True):
         if len(own) != len(label):
-            raise ValueError(f"device {row} has {len(own)} scores but {len(label)} group labels; one each is needed")
+            raise ValueError(f"device {name} has {len(own)} scores but {len(label)} group labels; one each is needed")
     mine = {name for label in labels for name in label.tolist()}
     names = natural_order(set().union(*engine.share(mine)))
     if not names:

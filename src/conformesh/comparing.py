@@ -19,13 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.calibrating import Batch, calibrate_batch, counted_ranks
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.inputs import as_held, as_network, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.promises import Alpha, conformal_rank, exact_alpha
 from conformesh.protocols.options import AUTO
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
-from conformesh.scores import Score
+from conformesh.scores import Score, as_score
 
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
@@ -182,6 +183,8 @@ def compare(
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
     [('e-dcp gossip', 0.0), ('fcp', 0.0)]
     """
+    score, held = as_score(score), as_held(devices)
+    networks = [as_network(network, held) for network in networks]
     if not networks:
         raise ValueError("a comparison needs at least one network, got none")
     ids = networks[0].ids
@@ -190,7 +193,8 @@ def compare(
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
-    samples = Samples.of(devices, ids)
+    rows = in_rows_of(held, ids, ids)
+    samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
     n = int(samples.sizes.sum())
     measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs

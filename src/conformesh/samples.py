@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.arrays import as_array
 from conformesh.kernels.segments import (
     count_at_most,
     count_problems,
@@ -51,8 +52,11 @@ class Samples:
         >>> Samples.of([[3.0, 1.0], [], [2.0]]).sizes.ravel().tolist()
         [2, 0, 1]
         """
-        if isinstance(devices, np.ndarray) and devices.ndim == 2 and devices.dtype.kind in "fiu" and len(devices):
-            return cls.from_flat(devices.reshape(-1), np.full(len(devices), devices.shape[1]), names=names)
+        table: NDArray[Any] = np.empty(0)
+        if isinstance(devices, np.ndarray) and not np.ma.is_masked(devices):
+            table = devices
+        if table.ndim == 2 and table.dtype.kind in "fiu" and len(table):
+            return cls.from_flat(table.reshape(-1), np.full(len(table), table.shape[1]), names=names)
         return cls.of_trials([devices], names)
 
     @classmethod
@@ -170,8 +174,9 @@ class Samples:
 
 def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
     who = _who(device, names)
+    array = as_array(scores, who)
     try:
-        array = np.asarray(scores, dtype=np.float64)
+        array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None
     if array.ndim != 1:

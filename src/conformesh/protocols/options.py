@@ -33,7 +33,7 @@ def check_choice(name: str, value: str, known: Iterable[str]) -> None:
 
 
 def as_option(value: Any, hint: Any, what: str) -> Any:
-    """Return a value in the type of an option, or say what is needed; a whole number may stand for any number.
+    """Return a value in the type of an option, or say what is needed; 10 may stand for 10.0 and the other way round.
 
     >>> as_option(10, float, "kappa")
     10.0
@@ -47,6 +47,8 @@ def as_option(value: Any, hint: Any, what: str) -> Any:
         return value
     plain = [kind for kind in kinds if _is_plain(kind)]
     raw = value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+    if isinstance(raw, float) and raw.is_integer() and int in plain and float not in plain:
+        raw = int(raw)  # 10.0 for 10, as a table or a division gives it
     try:
         return msgspec.convert(raw, Union[tuple(plain)])  # noqa: UP007 - made here
     except msgspec.ValidationError:

@@ -24,7 +24,7 @@ from conformesh.promises import Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
-from conformesh.scores import Score, get_score
+from conformesh.scores import Score, as_score, get_score
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ class Calibration:
         self,
         outputs: ArrayLike,
         *,
-        score: Score | None = None,
+        score: Score | str | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -155,26 +155,26 @@ class Calibration:
         outputs
             What the score expects: probabilities, logits, predictions.
         score
-            The nonconformity score; by default the one the calibration was told of.
+            The nonconformity score or its name; by default the one the calibration was told of.
         device
             Whose threshold to use: a name, or one name per row. By default the one valid on every device.
         rng, keys
             For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call: a generator or
             its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
         """
-        score = self._score(score)
+        kind = self._score(score)
         threshold = self._thresholds_for(device)
         table = as_array(outputs, "outputs")
-        if score.task == "regression":
-            return score.intervals(table, threshold)
-        return score.sets(table, threshold, **score.draws(table, rng=rng, keys=keys))
+        if kind.task == "regression":
+            return kind.intervals(table, threshold)
+        return kind.sets(table, threshold, **kind.draws(table, rng=rng, keys=keys))
 
     def evaluate(
         self,
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        score: Score | None = None,
+        score: Score | str | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -184,14 +184,14 @@ class Calibration:
         Labels are column numbers of the outputs, or names where the calibration knows its classes; the rest is as in
         `predict`, whose sets are the ones measured.
         """
-        score = self._score(score)
+        kind = self._score(score)
         threshold = self._thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
-        if score.task == "regression":
-            return evaluate_intervals(score, table, truth, threshold, rows)
-        draws = score.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(score, table, self._columns(truth), threshold, rows, draws)
+        if kind.task == "regression":
+            return evaluate_intervals(kind, table, truth, threshold, rows)
+        draws = kind.draws(table, rng=rng, keys=keys)
+        return evaluate_sets(kind, table, self._columns(truth), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -280,8 +280,8 @@ class Calibration:
             f"devices, {self.certificate.kind}; {self.cost})"
         )
 
-    def _score(self, score: Score | None) -> Score:
-        found = self.score if score is None else score
+    def _score(self, score: Score | str | None) -> Score:
+        found = self.score if score is None else as_score(score)
         if found is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found

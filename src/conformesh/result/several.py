@@ -18,7 +18,7 @@ from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
 from conformesh.result.files import SEVERAL, checked_calibrations
-from conformesh.scores import Score
+from conformesh.scores import Score, as_score
 from conformesh.scores.draws import Rng
 
 
@@ -61,7 +61,7 @@ class Calibrations:
         *,
         groups: ArrayLike | None = None,
         alpha: float | None = None,
-        score: Score | None = None,
+        score: Score | str | None = None,
         labels: Sequence[object] | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -74,7 +74,7 @@ class Calibrations:
         `Calibration.predict`.
         """
         table = as_array(outputs, "outputs")
-        kind = self.score if score is None else score
+        kind = self.score if score is None else as_score(score)
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         level = self._alpha(alpha)

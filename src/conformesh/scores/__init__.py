@@ -27,6 +27,7 @@ __all__ = [
     "NormalisedResidual",
     "RegressionScore",
     "Score",
+    "as_score",
     "get_score",
 ]
 
@@ -48,3 +49,26 @@ def get_score(name: str, **options: Any) -> Score:
         if option not in known:
             raise TypeError(unknown(f"option of score '{name}'", option, known))
     return SCORES[name](**options)
+
+
+def as_score(score: Any) -> Score | None:
+    """Return the score that was meant: itself, one of its class, or the one of that name; None stays None.
+
+    >>> as_score("lac"), as_score(LAC), as_score(None)
+    (LAC(), LAC(), None)
+    """
+    if score is None or isinstance(score, Score):
+        return score
+    if isinstance(score, str):
+        return get_score(score)
+    if isinstance(score, type) and issubclass(score, Score):
+        return score()
+    if callable(score):
+        raise TypeError(
+            f"score must be a Score or its name ({', '.join(SCORES)}), got the function "
+            f"{getattr(score, '__name__', repr(score))!r}, which cannot say what is in a set: give calibrate the "
+            "numbers it returns and leave score out, or derive a class from scores.ClassificationScore"
+        )
+    raise TypeError(
+        f"score must be a Score or its name ({', '.join(SCORES)}), got {type(score).__name__} {score!r:.40}"
+    )
