@@ -374,6 +374,9 @@ def test_the_overview_has_verdicts_whatever_the_scores(tmp_path):
     overview = (tmp_path / "report.html").read_text().split("<h2")[1]
     assert "Overview" in overview
     assert overview.count("<span class='agrees'>") == 2
+    words = " ".join(Page((tmp_path / "report.html").read_text()).text.split())
+    assert "with 1% error over all points together" in words
+    assert "both take the paper's level M, which is every label" in words
     assert "(logits)" not in overview
 
 

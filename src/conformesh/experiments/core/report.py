@@ -10,7 +10,7 @@ from pathlib import Path
 
 from conformesh.experiments.core.experiment import Experiment
 from conformesh.experiments.core.results import Curves
-from conformesh.experiments.core.verdicts import Verdict
+from conformesh.experiments.core.verdicts import JOINT_ERROR, Verdict
 from conformesh.io.files import write_file
 
 CSS = """
@@ -95,6 +95,11 @@ def _about(provenance: Provenance) -> str:
         "conventions of the code behind the published figures; and with two scores, 1 - logit (which the figures use) "
         "and 1 - softmax confidence (which the text describes). Lines are means over draws, bands mean ± 1.96 "
         "std/√draws. Black: pooled CP, exact FCP at a server, and E-DCP, which finds FCP's threshold without one.</p>"
+        "<p>An item agrees where chance explains every difference from the published means, with "
+        f"{JOINT_ERROR:.0%} error over all points together; how many points are met is counted beside it. Where only a "
+        "picture was printed, as written is compared with as released, and every sentence of the paper must hold. Where "
+        "the printed bound of H-DCP reaches no level, both take the paper's level M, which is every label; the library's "
+        'own <code>bound="paper"</code> returns the largest score over an agreed range, and says so.</p>'
         f"<table>{rows}</table>"
     )
 
