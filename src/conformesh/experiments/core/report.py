@@ -96,10 +96,10 @@ def _about(provenance: Provenance) -> str:
         "and 1 - softmax confidence (which the text describes). Lines are means over draws, bands mean ± 1.96 "
         "std/√draws. Black: pooled CP, exact FCP at a server, and E-DCP, which finds FCP's threshold without one.</p>"
         "<p>An item agrees where chance explains every difference from the published means, with "
-        f"{JOINT_ERROR:.0%} error over all points together; how many points are met is counted beside it. Where only a "
-        "picture was printed, as written is compared with as released, and every sentence of the paper must hold. Where "
-        "the printed bound of H-DCP reaches no level, both take the paper's level M, which is every label; the library's "
-        'own <code>bound="paper"</code> returns the largest score over an agreed range, and says so.</p>'
+        f"{JOINT_ERROR:.0%} error over all points together; how many points are met is counted beside it. Where only "
+        "a picture was printed, as written is compared with as released, and every sentence of the paper must hold. "
+        "Where the printed bound of H-DCP reaches no level, both take the paper's level M, which is every label; the "
+        "library's own <code>bound=\"paper\"</code> returns the largest score over an agreed range, and says so.</p>"
         f"<table>{rows}</table>"
     )
 
