@@ -99,7 +99,7 @@ def _about(provenance: Provenance) -> str:
         f"{JOINT_ERROR:.0%} error over all points together; how many points are met is counted beside it. Where only "
         "a picture was printed, as written is compared with as released, and every sentence of the paper must hold. "
         "Where the printed bound of H-DCP reaches no level, both take the paper's level M, which is every label; the "
-        "library's own <code>bound=\"paper\"</code> returns the largest score over an agreed range, and says so.</p>"
+        "library's own <code>--bound paper</code> returns the largest score over an agreed range, and says so.</p>"
         f"<table>{rows}</table>"
     )
 
