@@ -10,7 +10,11 @@ from conformesh.kernels.graph import (
     breadth_first,
     components,
     eccentricities,
+    heard_from,
     is_bipartite,
+    mean_span,
+    reordered,
+    spanning_tree,
     which_speaker,
     without_branches,
 )
@@ -87,3 +91,46 @@ def test_who_was_heard_is_a_neighbour_that_speaks(network, seed):
     heard = slice(None, None if strange < 0 else strange)
     assert speakers[which[heard]].tolist() == senders[heard].tolist()
     assert not numbers.any()
+
+
+@given(networks())
+def test_the_walk_visits_in_order_of_discovery(network):
+    """First in, first out, neighbours ascending: the order in which devices may lie in memory."""
+    order, found = [0], {0}
+    for k in order:
+        new = [j for j in network.neighbours(k).tolist() if j not in found]
+        order += new
+        found |= {*new}
+    assert levels_from(network.indptr, network.indices, 0)[1].tolist() == order
+
+
+@given(networks())
+def test_parents_are_the_lowest_neighbours_one_level_up(network):
+    levels, _ = levels_from(network.indptr, network.indices, 0)
+    parents = {
+        next(j for j in network.neighbours(k).tolist() if levels[j] == levels[k] - 1) for k in range(1, network.devices)
+    }
+    assert set(np.flatnonzero(spanning_tree(network.indptr, network.indices, levels)).tolist()) == parents
+
+
+@given(networks(), st.randoms())
+def test_another_order_keeps_every_row(network, random):
+    order = np.array(random.sample(range(network.devices), network.devices))
+    place = np.argsort(order)
+    starts = np.concatenate([[0], np.cumsum(network.degree[order])])
+    rows = reordered(network.indptr, network.indices, order, place, starts)
+    assert rows.dtype == np.int32
+    for i, k in enumerate(order):
+        assert rows[starts[i] : starts[i + 1]].tolist() == place[network.neighbours(k)].tolist()
+    gaps = [abs(int(place[k]) - int(place[j])) for k in range(network.devices) for j in network.neighbours(k)]
+    assert mean_span(network.indptr, network.indices, place) == sum(gaps) / max(len(gaps), 1)
+
+
+@given(networks(), st.data())
+def test_messages_come_by_receiver_then_by_sender(network, data):
+    speakers = sorted(data.draw(st.sets(st.integers(0, network.devices - 1))))
+    expected = [(k, j) for k in range(network.devices) for j in network.neighbours(k).tolist() if j in speakers]
+    scratch = np.zeros((2, network.devices), dtype=bool)
+    receiver, sender = heard_from(network.indptr, network.indices, np.array(speakers, dtype=np.int64), *scratch)
+    assert [*zip(receiver.tolist(), sender.tolist(), strict=True)] == expected
+    assert not scratch.any()

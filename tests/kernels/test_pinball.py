@@ -5,7 +5,8 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from conformesh.kernels.pinball import DEGREE, minimise, solve
+from conformesh.kernels import compiling
+from conformesh.kernels.pinball import DEGREE, admm_step, minimise, solve
 from tests.reference import loss_gradient, smoothed_loss
 
 pytestmark = pytest.mark.usefixtures("way")
@@ -85,3 +86,31 @@ def test_gradient_is_the_derivative_of_the_loss():
         args = (scores, 0.8, 40.0, 2.0, 0.1)
         slope = (smoothed_loss(s + h, *args) - smoothed_loss(s - h, *args)) / (2 * h)
         assert loss_gradient(s, *args) == pytest.approx(slope, rel=1e-5, abs=1e-6)
+
+
+def steps_of(values, offsets, repeats, rng, monkeypatch, loading):
+    """Three ADMM steps from random places: what they leave in everything that changes."""
+    monkeypatch.setattr(compiling, "_loaded", {})
+    monkeypatch.setattr(compiling, "LOADING", loading)
+    problems = (len(offsets) - 1) * repeats
+    kappa, slope, half_c = (np.full(problems, x) for x in (2000.0, 500.0, 30.0))
+    degree, fixed = np.full(problems, 3.0), rng.random(problems) * 60
+    own, neighbours, duals, s = rng.random((4, problems))
+    state = np.full((problems, 1), np.nan), np.zeros((problems, DEGREE + 2))
+    for _ in range(3):
+        admm_step(values, offsets, repeats, kappa, slope, half_c, degree, fixed, own, neighbours, duals, s, *state)
+    return [array.tobytes() for array in (duals, s, *state)]
+
+
+@pytest.mark.parametrize("spread", [1.0, 1e-2, 1e-4])  # the last two crowd into one window and are interpolated
+@pytest.mark.parametrize("seed", range(5))
+def test_interpreted_steps_have_the_bits_of_compiled_ones(seed, spread, monkeypatch):
+    rng = np.random.default_rng(seed)
+    sizes = np.array([0, 1, 40, 300])
+    values = np.concatenate([np.sort(0.5 + spread * rng.normal(size=n)) for n in sizes])
+    values[-1] = np.inf
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    both = [
+        steps_of(values, offsets, 2, np.random.default_rng(seed), monkeypatch, loading) for loading in (np.inf, -1.0)
+    ]
+    assert both[0] == both[1]

@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from conformesh import scores
 from conformesh.scores import APS, CQR, LAC, RAPS, SCORES, Logit, Margin, classification, get_score
+from tests.kernels.conftest import way  # noqa: F401 - every test runs in NumPy and compiled
 
 from . import reference
+
+pytestmark = pytest.mark.usefixtures("way")
 
 FAST = settings(max_examples=50, deadline=None)
 HARSH = RAPS(penalty=0.1, k_reg=1)

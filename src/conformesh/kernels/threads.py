@@ -9,15 +9,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.compiling import threads
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 THREADS = threads()
 PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
@@ -31,6 +33,8 @@ def limit_threads(most: int) -> None:
 
 @cache
 def _pool() -> ThreadPoolExecutor:
+    from concurrent.futures import ThreadPoolExecutor
+
     return ThreadPoolExecutor(THREADS - 1, thread_name_prefix="conformesh")
 
 
