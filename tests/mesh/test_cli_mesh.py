@@ -119,7 +119,13 @@ def test_check_before_and_while_it_runs(root):
     result = run("check", root)
     assert result.exit_code == 0
     assert result.stdout.count("nobody listens") == 2
-    assert run("check", root, "--running").exit_code == 1
+    result = run("check", root, "--running", "--json")
+    assert result.exit_code == 1
+    silent = [finding for finding in json.loads(result.stdout)["findings"] if finding["code"] == "silent"]
+    assert [(finding["level"], finding["what"]) for finding in silent] == [
+        ("error", "reach device-01"),
+        ("error", "reach device-00"),
+    ]
     one, other = (tls_server(port_of(root, name), root / name) for name in ("device-00", "device-01"))
     with one, other:
         result = run("check", root, "--running", "--json")

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import stat
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -16,6 +17,7 @@ from conformesh.mesh.config.folders import (
     init_mesh,
     renew_device,
     revoke_device,
+    scatter_scores,
 )
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
@@ -293,3 +295,17 @@ def test_folders_that_disagree_are_told_apart(root):
     assert "mesh" not in found
     write_device(root / "device-02", one)
     assert [*compare_agreements([root / f"device-0{k}" for k in range(3)])] == ["option width"]
+
+
+@pytest.mark.skipif(os.name != "posix", reason="file modes are those of POSIX")
+def test_scores_are_for_their_owner_alone(root, tmp_path):
+    """Also the ones that are there before any scores are; whatever the umask."""
+    path = root / "device-00" / "scores.csv"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    (tmp_path / "s.csv").write_text("device,score\n0,0.5\n")
+    before = os.umask(0)
+    try:
+        scatter_scores(root, tmp_path / "s.csv")
+    finally:
+        os.umask(before)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600

@@ -1,6 +1,7 @@
 """Devices that stay up: they certify, calibrate again when asked or when scores change, and stop cleanly."""
 
 import os
+import socket
 import sys
 import threading
 from contextlib import ExitStack, contextmanager
@@ -320,3 +321,20 @@ def _reasons(client):
         return client.health()["reasons"]
     except NodeError:
         return []
+
+
+def test_a_port_that_another_program_has_is_waited_for():
+    with short_folder() as root:
+        folders, expected = make_mesh(root / "m", Network.chain(2), insecure=True)
+        host, port = read_device(folders[0]).listen.split(":")
+        clients = [Client(folder) for folder in folders]
+        with ExitStack() as stack:
+            with socket.create_server((host, int(port))):
+                code, _, log = finish(start(folders[0]))
+                assert (code, log.count("error: ")) == (2, 1)
+                assert f"device-00 cannot listen at {host}:{port}: " in log
+                assert "Address already in use" in log
+                stack.enter_context(staying_up(folders[0]))
+                wait_for(lambda: any("cannot listen at" in why for why in _reasons(clients[0])))
+            stack.enter_context(staying_up(folders[1]))
+            assert after(clients, 0)[1] == expected

@@ -1,19 +1,31 @@
-"""What a device loads and does before its first message: little, and the same as what the long way gives."""
+"""What a device loads and does before its first message, and what it needs while it is idle: little."""
 
+import re
 import subprocess
 import sys
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
 
 from conformesh import Network
-from tests.mesh.real import drawn_scores, make_mesh
+from conformesh.kernels import compiling
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node import serving
+from tests.mesh.nodes import short_folder
+from tests.mesh.real import drawn_scores, make_mesh, wait_for
 
 HEAVY = {"numba", "scipy", "polars", "pandas", "matplotlib", "networkx", "sklearn", "rich"}
+HEAVY |= {"typer", "pydantic", "cryptography", "asyncio", "email"}
 ALONE = """
 import sys, time
 from conformesh.peer.journal import MemoryJournal
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.node.running import calibration_of, make_device
-import conformesh.cli.node
+import conformesh.mesh.node.process
 import conformesh.mesh.node.serving
 config = [read_device(folder) for folder in sys.argv[1:]]
 devices = [make_device(one, read_own_scores(one), MemoryJournal()) for one in config]
@@ -39,3 +51,52 @@ def test_a_device_of_a_small_mesh_loads_nothing_heavy(tmp_path):
     out = subprocess.run(command, capture_output=True, text=True, check=True).stdout.splitlines()
     assert float.fromhex(out[0]) == expected[0]
     assert not {*out[1].split()} & HEAVY
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
+def test_an_idle_node_is_small():
+    """Three devices of a chain with certificates, as the shell starts them, after they have agreed: 60 MB each."""
+    pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+    pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
+    with short_folder() as root, ExitStack() as stack:
+        folders, _ = make_mesh(root / "m", Network.chain(3), scores=drawn_scores(3, low=20))
+        processes = []
+        for folder in folders:
+            command = [sys.executable, "-m", "conformesh", "node", str(folder)]
+            processes.append(subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            stack.callback(processes[-1].wait)
+            stack.callback(processes[-1].terminate)
+        wait_for(lambda: all(certified(folder) for folder in folders))
+        for process in processes:
+            status = Path(f"/proc/{process.pid}/status").read_text()
+            resident = int(re.search(r"VmRSS:\s+(\d+) kB", status)[1])
+            assert resident < 60 * 1024, status
+
+
+def certified(folder):
+    try:
+        return Client(folder).health()["healthy"]
+    except NodeError:
+        return False
+
+
+@pytest.mark.parametrize(("scores", "compiled"), [(20, []), (200_000, ["pinball"])])
+def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monkeypatch, scores, compiled):
+    """And only where the run is long enough to pay for it; within a run nothing is compiled."""
+    folders, _ = make_mesh(
+        tmp_path / "m", Network.chain(2), "q-dcp", scores=[np.arange(float(scores))] * 2, insecure=True
+    )
+    said = []
+
+    @contextmanager
+    def opened(config):
+        said.append("links")
+        assert compiling._in_a_run.get()
+        yield None
+
+    monkeypatch.setattr(compiling, "compile_now", said.append)
+    monkeypatch.setattr(serving, "opened", opened)
+    monkeypatch.setattr(serving.Node, "_serve", lambda *_: None)
+    serving.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
+    assert said == [*compiled, "links"]
+    assert not compiling._in_a_run.get()

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -79,10 +80,15 @@ class Transport:
 
 @contextmanager
 def opened(config: DeviceConfig) -> Iterator[Transport]:
-    """Open the links of a device, and close them at the end."""
+    """Open the links of a device, and close them at the end; `OSError` in words where it cannot listen."""
     os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, by the first session of a process
     zenoh = needs_zenoh()
-    with zenoh.open(_settings(zenoh, config)) as session:
+    try:
+        links = zenoh.open(_settings(zenoh, config))
+    except zenoh.ZError as problem:
+        why = re.sub(r" at /\S+:\d+\.", "", str(problem))  # where in Zenoh's sources
+        raise OSError(f"{config.name} cannot listen at {config.listen}: {why}; is another program there?") from None
+    with links as session:
         yield Transport(session, config)
 
 

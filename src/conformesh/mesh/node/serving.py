@@ -62,6 +62,7 @@ class Node:
                 self.state.restore(old)
             elif self.store.problem:
                 self.state.note_error(self.store.problem)
+            pause = SHORTEST
             with Service(self.state, self.address, recalibrate=self.recalibrate):
                 while not self.stopping.is_set():
                     self._look_at_files(at_once=True)
@@ -71,8 +72,16 @@ class Node:
                         self.stopping.wait(LOOK)
                         continue
                     self.certificate.use()
-                    with self._compiled(), opened(self.config) as transport:
-                        self._serve(transport, once)
+                    try:
+                        with self._compiled(), opened(self.config) as transport:
+                            self._serve(transport, once)
+                    except OSError as problem:  # another program has the port, say
+                        if once:
+                            raise
+                        self.state.fail(str(problem))
+                        log.warning("%s", problem)
+                        self.stopping.wait(pause)
+                        pause = min(2 * pause, LONGEST)
                     if once:
                         return
 
