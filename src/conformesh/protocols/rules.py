@@ -4,7 +4,8 @@ A simulator sees all devices at once and could answer much that no device on a m
 the simulator, MPI ranks and the devices of a mesh check each message by these rules before they answer it. They cost a
 few comparisons a round; only what could overflow is looked through.
 
-NaN and infinities may travel, and so may rows of no numbers; they mean the same everywhere.
+NaN and infinities may travel, and so may rows of no numbers; they mean the same everywhere, but for the bits of a NaN
+that comes of adding up.
 """
 
 from __future__ import annotations
