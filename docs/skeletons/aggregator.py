@@ -37,7 +37,7 @@ def hub_total(site: Site) -> Protocol[Total]:
             x[middle] += heard.values[heard.receiver == hub].sum(axis=0, dtype=x.dtype)
         heard = yield Each(x, middle)
         if len(others):
-            x[others] = heard.said_by(np.full(len(others), hub))
+            x[others] = heard.said_by(site.here[others], np.full(len(others), hub))
         return x
 
     return total
