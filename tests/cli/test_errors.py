@@ -106,7 +106,10 @@ FLAGS = {
     "score option unknown": ("--score raps --score-option q=1", "unknown option of score 'raps' 'q'"),
     "score option alone": ("--score-option q=1", "needs --score"),
     "torus of a prime": ("--topology torus --graph x", "not both"),
-    "no directory": ("--out no/such/place.json", "no/such/place.json: cannot write the result"),
+    "no directory": (
+        "--out no/such/place.json",
+        "error: no/such/place.json: cannot write the file: No such file or directory; check the folder",
+    ),
 }
 
 

@@ -20,12 +20,15 @@ from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import exact_alpha
+from conformesh.quantities import in_bits, in_count, in_digits, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS
 from conformesh.result.several import Calibrations
 from conformesh.scores import SCORES, Score, get_score
 
 WARM = tuple(name for name, method in METHODS.items() if method.starts_warm)
+
+RANKS = ("required rank", "counted", "of scores")
 
 
 @with_flags
@@ -124,7 +127,7 @@ def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...] |
 def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_json: bool) -> None:
     """Save and print what was found."""
     if out is not None:
-        _save(result, out)
+        result.save(out)
     if as_json:
         print(result.to_json())
     elif isinstance(result, Calibrations):
@@ -141,26 +144,19 @@ def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | No
 
 def _print_several(results: Calibrations) -> None:
     grouped = results.groups != (None,)
-    columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", "rank", "of scores")
+    columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", *RANKS)
     rows = []
     for (group, alpha), item in results.items.items():
-        rank, counted = item.certificate.required_rank, item.certificate.counted_rank
-        shown = (f"{rank:,}" if counted is None else f"{rank:,} <= {counted:,}") if isinstance(rank, int) else ""
-        row = (f"{alpha:g}", console.in_digits(item.threshold), item.certificate.kind, shown, f"{item.scores:,}")
+        ranks = (item.certificate.required_rank, item.certificate.counted_rank, item.scores)
+        shown = (f"{rank:,}" if isinstance(rank, int) else "" for rank in ranks)
+        row = (f"{alpha:g}", in_digits(item.threshold), item.certificate.kind, *shown)
         rows.append((*((str(group),) if grouped else ()), *row))
-    console.print_table(columns, rows, right=("alpha", "threshold", "rank", "of scores"))
+    console.print_table(columns, rows, right=("alpha", "threshold", *RANKS))
     cost = results.cost
     print(
-        f"\none run for all: {cost.rounds:,} rounds, each device sent {cost.numbers_per_device:,.10g} numbers, "
-        f"{console.in_bits(cost.bits_per_device)}"
+        f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
+        f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     )
-
-
-def _save(result: Calibration | Calibrations, out: Path) -> None:
-    try:
-        result.save(out)
-    except OSError as problem:
-        raise ValueError(f"{out}: cannot write the result: {problem.strerror}; check the path") from problem
 
 
 def named_score(name: str | None, pairs: list[str]) -> Score | None:
@@ -179,7 +175,7 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
     same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
     certificate, cost = result.certificate, result.cost
     lines = [
-        ("threshold", f"{console.in_digits(high)} ({same})"),
+        ("threshold", f"{in_digits(high)} ({same})"),
         ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
     ]
     if isinstance(certificate.required_rank, int):
@@ -193,7 +189,7 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
         lines.append(("assuming", certificate.assumption))
     if "sums_by" in result.options:
         lines.append(("sums", f"by {result.options['sums_by']}, {result.options['sums_why']}"))
-    sent = f"{cost.numbers_per_device:,.10g} numbers, {console.in_bits(cost.bits_per_device)}"
+    sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     return [
         *lines,
         ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),

@@ -25,6 +25,7 @@ from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.pictures import draw_comparison
 from conformesh.promises import exact_alpha
+from conformesh.quantities import in_bits, in_count, in_digits, several
 from conformesh.scores import LAC, SCORES
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -221,19 +222,15 @@ def _of_all(won: int, found: Comparison) -> str:
 
 
 def _bits(runs: Sequence[Run]) -> str:
-    return _range((run.bits for run in runs), console.in_bits)
+    return _range((run.bits for run in runs), in_bits)
 
 
 def _rounds(runs: Sequence[Run]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: _many(rounds, "round"))
+    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
 
 
 def _slack(runs: Sequence[Run]) -> str:
     return _range((run.slack for run in runs), in_ranks)
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number:,} {what}{'s' * (number != 1)}"
 
 
 def _kinds(runs: Sequence[Run]) -> str:
@@ -264,7 +261,7 @@ def in_ranks(slack: float) -> str:
 
 def _report(found: Comparison, target: Path | None) -> None:
     print(
-        f"{_many(found.scores, 'score')} on {_many(found.devices, 'device')}; alpha {found.alpha:g} requires a "
+        f"{several(found.scores, 'score')} on {several(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
         "slack: rank of the threshold (of the smallest, where devices differ) minus the required rank; below 0\n"
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
@@ -315,11 +312,11 @@ def _cells(run: Run, group: Group) -> list[str]:
         "yes" if run.way.needs == "server" else "no",
         run.guarantee + "*" * _is_starred(run),
         in_ranks(run.slack),
-        console.in_digits(low) if low == high else f"{low:.2g}..{high:.2g}",
+        in_digits(low) if low == high else f"{low:.2g}..{high:.2g}",
         *([] if run.size is None else [f"{run.size:.3f}"]),
         f"{run.rounds:,}",
-        f"{run.numbers:,.4g}" if run.numbers < 1000 else f"{run.numbers:,.0f}",
-        console.in_bits(run.bits),
+        in_count(run.numbers),
+        in_bits(run.bits),
         "both" if len(fewest) == 2 else "".join(fewest),
     ]
 

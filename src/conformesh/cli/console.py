@@ -15,6 +15,7 @@ from typing import Any
 
 import typer
 
+from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 
 PATIENCE = 1.0  # seconds before a progress bar appears
@@ -48,6 +49,8 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
 def _in_words(error: Exception) -> str:
     if isinstance(error, OSError) and error.filename is not None:
         return f"{error.filename}: {error.strerror}; check the path and its permissions"
+    if isinstance(error, OSError) and error.strerror:  # ours: a sentence, without Python's "[Errno 13]" before it
+        return _one_line(error.strerror)
     if isinstance(error, BAD_INPUT):
         return _one_line(str(error)) or type(error).__name__
     engine = sys.modules.get("conformesh.peer.device")  # loaded, if it is what has raised
@@ -234,36 +237,3 @@ def in_cost(costs: Sequence[Cost], where: str = "") -> str:
 
     mesh = [cost.sent for cost in costs if cost.sent is not None]
     return f"{words(costs)} sent{where}" + (f"; {words(mesh)} with what only a mesh must send" if mesh else "")
-
-
-def in_bits(bits: float) -> str:
-    """Return an amount of data for people.
-
-    >>> in_bits(64), in_bits(9_600_000), in_bits(0)
-    ('64 bit', '9.6 Mbit', '0')
-    """
-    if bits == 0:
-        return "0"
-    for unit, size in (("Gbit", 1e9), ("Mbit", 1e6), ("kbit", 1e3)):
-        if bits >= 0.9995 * size:
-            return f"{bits / size:.3g} {unit}"
-    return f"{bits:.3g} bit"
-
-
-def in_bytes(size: float) -> str:
-    """Return a number of bytes for people.
-
-    >>> in_bytes(640), in_bytes(1_234_567), in_bytes(0)
-    ('640 B', '1.23 MB', '0')
-    """
-    if size == 0:
-        return "0"
-    for unit, many in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if size >= 0.9995 * many:
-            return f"{size / many:.3g} {unit}"
-    return f"{size:.3g} B"
-
-
-def in_digits(value: float) -> str:
-    """Return a number in six significant digits; infinity is "inf"."""
-    return f"{value:.6g}"

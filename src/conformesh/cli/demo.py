@@ -21,6 +21,7 @@ from conformesh.methods import METHODS, REACH
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
 from conformesh.promises import conformal_rank, exact_alpha
 from conformesh.protocols.messages import Message, Sum
+from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 from conformesh.samples import Samples
@@ -193,7 +194,7 @@ def _report(facts: dict[str, Any], lines: Sequence[Line]) -> None:
             f"{line.coverage:.4f}",
             f"{line.size:.3f}",
             f"{line.rounds:,}",
-            console.in_bits(line.bits),
+            in_bits(line.bits),
         )
         for line in lines
     ]
@@ -216,8 +217,8 @@ def _reading(lines: Sequence[Line], target: float) -> list[str]:
         f"Target: coverage {target:.4g} or more. Without a server e-dcp finds {same} fcp, whose server sees every "
         f"score:\nit covers {exact.coverage:.4f} with {exact.size:.3f} digits a set.",
         *(
-            f"On the {name} a device sends {console.in_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
-            f"{console.in_bits(at['h-dcp', name].bits)} and q-dcp {console.in_bits(at['q-dcp', name].bits)}."
+            f"On the {name} a device sends {in_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
+            f"{in_bits(at['h-dcp', name].bits)} and q-dcp {in_bits(at['q-dcp', name].bits)}."
             for name in (first, second)
         ),
         "counted: the devices know the rank of their threshold. assumed: valid only if something holds that nobody\n"

@@ -17,6 +17,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
 from conformesh.mesh.node.process import ABOUT, Start, with_changes
+from conformesh.quantities import in_bits, in_bytes
 from conformesh.result.calibration import Calibration
 
 AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
@@ -90,7 +91,7 @@ def _live_table(watched: Sequence[Watched], room: int) -> Any:
         table.add_column(column, justify="right" if column in RIGHT else "left", no_wrap=True)
     for one in shown:
         heard = f"{one.heard}/{one.expected}" if one.expected else ""
-        sent, received = console.in_bytes(one.sent), console.in_bytes(one.received)
+        sent, received = in_bytes(one.sent), in_bytes(one.received)
         table.add_row(*map(Text, (one.name, str(one.round), heard, sent, received, one.state)))
     return table
 
@@ -143,10 +144,10 @@ def _guarantee(results: Sequence[Calibration]) -> str:
 
 
 def _line(one: Watched, same: bool) -> tuple[str, ...]:
-    sent, received = console.in_bytes(one.sent), console.in_bytes(one.received)
+    sent, received = in_bytes(one.sent), in_bytes(one.received)
     if one.result is None:
         return one.name, *(() if same else ("",)), str(one.round), "", sent, received, one.state
     cost = one.result["cost"]
-    payload = console.in_bits(float(cost["bits_per_device"]))
+    payload = in_bits(float(cost["bits_per_device"]))
     threshold = () if same else (str(one.result["threshold"]),)
     return one.name, *threshold, str(cost["rounds"]), payload, sent, received, "done"

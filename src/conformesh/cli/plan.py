@@ -24,8 +24,8 @@ from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
-from conformesh.planning.words import in_bytes, in_time
 from conformesh.protocols.options import AUTO
+from conformesh.quantities import in_bytes, in_time
 from conformesh.samples import Samples
 
 PICTURES = (".png", ".pdf", ".svg")

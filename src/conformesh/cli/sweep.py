@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.quantities import in_bits, in_digits
 from conformesh.sweeping.cells import cells_of
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import BACKENDS
@@ -112,5 +113,5 @@ def _cell(name: str, value: Any) -> str:
     if value is None:
         return ""
     if name == "bits":
-        return console.in_bits(value)
-    return console.in_digits(value) if isinstance(value, float) else str(value)
+        return in_bits(value)
+    return in_digits(value) if isinstance(value, float) else str(value)

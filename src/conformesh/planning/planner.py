@@ -17,10 +17,10 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.planning.words import in_bytes, in_time
 from conformesh.promises import Alpha, conformal_rank, exact_alpha
 from conformesh.protocols.options import AUTO
 from conformesh.protocols.predicting import Prediction, Stretch
+from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
 
 Certainty = Literal["exact", "estimate"]

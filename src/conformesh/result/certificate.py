@@ -8,6 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.quantities import in_count, several
+
 Kind = Literal["counted", "bounded", "assumed", "none"]
 
 KINDS: dict[str, str] = {
@@ -104,9 +106,9 @@ class Cost:
         return figures if self.sent is None else {**figures, "sent": self.sent.to_dict()}
 
     def __str__(self) -> str:
-        numbers, bits = self.numbers_per_device, self.bits_per_device
+        numbers, bits = in_count(self.numbers_per_device), in_count(self.bits_per_device)
         mesh = "" if self.sent is None else f"; with what only a mesh must send {self.sent}"
-        return f"{self.rounds} rounds, {numbers:,} numbers and {bits:,} bits per device{mesh}"
+        return f"{several(self.rounds, 'round')}, {numbers} numbers and {bits} bits per device{mesh}"
 
 
 def _plain(per_device: NDArray[np.float64]) -> float:

@@ -15,14 +15,17 @@ from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.promises import exact_alpha
+from conformesh.quantities import in_digits, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Score, as_score
 from conformesh.scores.draws import Rng
 
+MOST = 20  # groups that the printed table shows
 
-@dataclass(frozen=True, eq=False)
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Calibrations:
     """Thresholds by group and level, each with its own rank and certificate; one shared cost.
 
@@ -142,6 +145,18 @@ class Calibrations:
     def classes(self) -> tuple[str, ...] | None:
         """The names of the classes, where they are known."""
         return next(iter(self.items.values())).classes
+
+    def __repr__(self) -> str:
+        """Return a table of thresholds: a line for each group, a column for each alpha."""
+        first = next(iter(self.items.values()))
+        rows = [["group", *(f"alpha {alpha:g}" for alpha in self.alphas)]]
+        for group in self.groups[:MOST]:
+            rows.append([str(group or "all"), *(in_digits(self.items[group, a].threshold) for a in self.alphas)])
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
+        more = [f"... and {len(self.groups) - MOST:,} more groups"] if len(self.groups) > MOST else []
+        head = f"Calibrations({first.method} on {several(first.devices, 'device')}; {self.cost})"
+        return "\n".join([head, *lines, *more])
 
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:
