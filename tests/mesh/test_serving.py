@@ -267,6 +267,24 @@ def test_requests_for_a_new_run_coalesce():
             assert last <= run + 3
 
 
+@pytest.mark.parametrize("reason", ["a program asks", "the scores have changed", "it stops"])
+def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp_path, reason):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    node = Node(read_device(folders[0]))
+    node._look_at_files()
+    node._other_scores = False
+    pausing = threading.Thread(target=node._pause, args=(600.0,))
+    pausing.start()
+    if reason == "a program asks":
+        node.recalibrate()
+    elif reason == "the scores have changed":
+        write_scores(folders[0], [1.0, 2.0])
+    else:
+        node.stopping.set()
+    pausing.join(30)
+    assert not pausing.is_alive()
+
+
 def test_a_folder_has_one_process_and_a_crash_leaves_none():
     with short_folder() as root:
         folders, _ = make_mesh(root / "m", Network.chain(2), insecure=True, patience=300.0)

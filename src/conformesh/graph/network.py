@@ -35,7 +35,14 @@ EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fract
 
 
 class DisconnectedError(ValueError):
-    """The graph falls into parts that no message can cross."""
+    """The graph falls into parts that no message can cross; `parts` names them, in words."""
+
+    def __init__(self, parts: str) -> None:
+        super().__init__(parts)
+        self.parts = parts
+
+    def __str__(self) -> str:
+        return f"the network is not connected: {self.parts}; add an edge between them"
 
 
 class Known(NamedTuple):
@@ -380,9 +387,7 @@ def _require_connected(network: Network) -> None:
         shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
         rest = [f"{count - 3} more"] if count > 3 else []
         *first, last = shown + rest
-        raise DisconnectedError(
-            f"the network is not connected: {count} components: {', '.join(first)} and {last}; add an edge between them"
-        )
+        raise DisconnectedError(f"{count} components: {', '.join(first)} and {last}")
 
 
 def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:

@@ -173,9 +173,9 @@ def revoke_device(root: Path, name: str) -> str:
     try:
         changed = [replace(config, **smaller) for config in configs if config.name != name]
     except DisconnectedError as problem:
-        parts = str(problem).split(": ", 1)[1].split(";")[0]
         raise ValueError(
-            f"without {name!r} the mesh falls into {parts}; add a device between them first, then revoke {name!r}"
+            f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
+            f"then revoke {name!r}"
         ) from None
     _write_mesh(root, changed)
     make_folder(root / "revoked", 0o700)

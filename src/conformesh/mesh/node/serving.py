@@ -116,8 +116,16 @@ class Node:
                 return
             if error is not None:
                 self.state.fail(str(error))
-                self.stopping.wait(pause)
+                self._pause(pause)
             pause = SHORTEST if error is None else min(2 * pause, LONGEST)
+
+    def _pause(self, seconds: float) -> None:
+        """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
+        end = time.monotonic() + seconds
+        while (left := end - time.monotonic()) > 0 and not self.stopping.wait(min(left, LOOK)):
+            self._look_at_files()
+            if self._asked.is_set() or self._other_scores or self.certificate.replaced:
+                return
 
     def _live(self, transport: Transport, once: bool) -> Exception | None:
         """Run a device until it has failed, or nothing is left to do, or its files say that another must begin."""
