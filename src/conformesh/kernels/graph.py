@@ -17,6 +17,7 @@ from conformesh.kernels.compiling import compiled
 Offsets = NDArray[np.int64]
 Rows = NDArray[np.int32]
 Bools = NDArray[np.bool_]
+FEW = 4  # senders that are looked up one by one
 VISITS = 10  # edges that a walk looks at for each row, about: the work of a walk is counted in these
 
 
@@ -186,6 +187,14 @@ def which_speaker(
         which = np.empty(senders.size, np.int64)
         return which, int(loops.which_speaker(indptr, indices, speakers, receivers, senders, numbers, which))
     K = indptr.size - 1
+    if senders.size <= FEW:  # a chain has one a round: a handful of calls, not twenty
+        which = np.zeros(senders.size, np.int64)
+        for i, (j, k) in enumerate(zip(senders.tolist(), receivers.tolist(), strict=True)):
+            at = np.flatnonzero(speakers == j)
+            if not (at.size and 0 <= k < K and (indices[indptr[k] : indptr[k + 1]] == j).any()):
+                return which, i
+            which[i] = at[0]
+        return which, -1
     numbers[speakers] = np.arange(1, speakers.size + 1)
     which = numbers.take(senders, mode="clip") - 1
     numbers[speakers] = 0

@@ -26,9 +26,9 @@ class Ledger:
         self.runs = runs
         self.shared = [0, 0]  # numbers and bits that every device sent and every run pays in full
         self.everyone = [0, 0]  # the same, paid for by all runs together: most rounds only touch these
-        self.spoken: dict[bytes, tuple[int, int]] = {}  # the same for those who spoke, by who they were
-        self.numbers = np.zeros(devices, dtype=np.int64)
-        self.bits = np.zeros(devices, dtype=np.int64)
+        self.spoken: dict[tuple[int, bytes], int] = {}  # numbers of those who spoke, by their width and who they were
+        self.sent: dict[int, NDArray[np.int64]] = {}  # numbers of each device, by how many bits one has
+        self.devices = devices
 
     def enter(self, message: Message) -> None:
         """Charge those who spoke in this round."""
@@ -48,29 +48,29 @@ class Ledger:
 
     def _charge_speakers(self, message: Each, width: int) -> None:
         numbers, places = message.values[0].size, message.places
-        if len(self.numbers) > REMEMBERED:  # only the speakers are touched
-            self.numbers[places] += numbers
-            self.bits[places] += numbers * width
+        if self.devices > REMEMBERED:  # only the speakers are touched
+            self._sent(width)[places] += numbers
             return
-        key = places.tobytes()
-        tally = self.spoken.get(key) or (0, 0)
-        self.spoken[key] = (tally[0] + numbers, tally[1] + numbers * width)
+        key = (width, places.tobytes())
+        self.spoken[key] = self.spoken.get(key, 0) + numbers
 
     def _charge_uploaders(self, message: Pool, width: int) -> None:
         # the offsets may cut a device's values into trials: add them up per device
-        per_device = np.diff(message.offsets).reshape(len(self.numbers), -1).sum(axis=1)
-        self.numbers += per_device
-        self.bits += per_device * width
+        self._sent(width)[:] += np.diff(message.offsets).reshape(self.devices, -1).sum(axis=1)
+
+    def _sent(self, width: int) -> NDArray[np.int64]:
+        if width not in self.sent:
+            self.sent[width] = np.zeros(self.devices, dtype=np.int64)
+        return self.sent[width]
 
     def cost(self, order: NDArray[np.int64] | None = None) -> Cost:
         """Return what one of the runs cost each device; `order` says which row each entry is, if not the same."""
-        for key, (spoken, width) in self.spoken.items():
-            places = np.frombuffer(key, dtype=np.int64)
-            self.numbers[places] += spoken
-            self.bits[places] += width
+        for (width, key), spoken in self.spoken.items():
+            self._sent(width)[np.frombuffer(key, dtype=np.int64)] += spoken
         self.spoken.clear()
-        numbers = (self.numbers + self.everyone[0]) / self.runs + self.shared[0]
-        bits = (self.bits + self.everyone[1]) / self.runs + self.shared[1]
+        numbers = sum(self.sent.values(), np.full(self.devices, self.everyone[0])) / self.runs + self.shared[0]
+        bits = sum((width * sent for width, sent in self.sent.items()), np.full(self.devices, self.everyone[1]))
+        bits = bits / self.runs + self.shared[1]
         if order is not None:
             numbers[order], bits[order] = numbers.copy(), bits.copy()
         return Cost(self.rounds, numbers, bits)
