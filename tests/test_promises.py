@@ -72,3 +72,27 @@ def test_scores_in_an_array_are_left_as_they_are():
     before = scores.copy()
     conformal_threshold(scores, 0.1)
     np.testing.assert_array_equal(scores, before)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "exact"),
+    [
+        (0.1, Fraction(1, 10)),
+        ("0.1000000000000000000001", Fraction("0.1000000000000000000001")),  # text and decimals are not made floats,
+        (Decimal("0.1000000000000000000001"), Fraction("0.1000000000000000000001")),  # which would lose their digits
+        (Fraction(1, 3), Fraction(1, 3)),
+        ("1/3", Fraction(1, 3)),
+        (np.float64(0.1), Fraction(1, 10)),
+        (np.float32(0.1), Fraction("0.10000000149011612")),  # as the float64 that it is
+    ],
+)
+def test_alpha_is_the_decimal_that_was_written(alpha, exact):
+    assert exact_alpha(alpha) == exact
+
+
+@pytest.mark.parametrize(
+    "alpha", [0, 1, 0.0, 1.0, -0.1, "1/0", "x", None, [], float("nan"), "nan", Decimal("NaN"), True]
+)
+def test_what_is_no_alpha_is_refused(alpha):
+    with pytest.raises(ValueError, match="alpha must"):
+        exact_alpha(alpha)

@@ -1,258 +1,197 @@
-"""Bounds against slow twins: exact fractions, grids and every choice. A bound must hold, and must not be idle."""
+"""The error terms of certificates against exact rational arithmetic: a wrong sign or size of any term shows."""
 
 import math
 from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from conformesh.protocols.bounds.histogram import (
-    UNIT,
-    Mixing,
-    arithmetic_epsilon,
-    chebyshev_epsilon,
-    cumulative_epsilon,
-    paper_epsilon,
-    radius,
-    rounding_gain,
-    row_epsilon,
-)
-from conformesh.protocols.bounds.quantile import (
-    Rate,
-    admm_rate,
-    bias_epsilon,
-    convergence_epsilon,
-    largest_distance,
-    optimal_distance,
-    regulariser_reach,
-)
-from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
+from conformesh import Network
+from conformesh.graph.weights import WEIGHTS
+from conformesh.protocols.averages import WAYS
+from conformesh.protocols.bounds import histogram, quantile
+from conformesh.protocols.h_dcp import HDCP
+from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
-SIZES = np.array([3, 1, 4, 0, 5, 9, 2])
-RATES = st.floats(0.0, 0.999, allow_subnormal=False)
+rates = st.floats(0.01, 0.999)
+sizes_of = st.lists(st.integers(0, 60), min_size=2, max_size=12).filter(any).map(np.array)
+
+
+def root(x: Fraction) -> Fraction:
+    """A square root to 40 digits."""
+    return Fraction(math.isqrt(x.numerator * 10**80 // x.denominator), 10**40)
+
+
+def shares(sizes):
+    """c_k = K n_k / n, exactly."""
+    return [Fraction(len(sizes) * int(n), int(sizes.sum())) for n in sizes]
 
 
 def norm(values):
-    return math.sqrt(math.fsum(value * value for value in values))
+    return root(sum(v * v for v in values))
 
 
-def box_radius(sizes):
-    """(||c - 1|| + ||c||) / 2 with c in exact fractions."""
-    c = [Fraction(int(n) * len(sizes), int(sizes.sum())) for n in sizes]
-    return (norm([float(x - 1) for x in c]) + norm([float(x) for x in c])) / 2
+@given(rates, st.integers(1, 400))
+def test_a_rate_that_is_off_by_a_rounding_cannot_make_the_power_too_small(rate, rounds):
+    """Eigenvalues are known to about 1e-15: the bound holds for a rate that much larger, and gives away little."""
+    assume(rate**rounds > 1e-290)  # below, floats themselves lose digits, far under what precision adds
+    found = Fraction(histogram.cumulative_epsilon(np.array([1, 1]), rate, rounds)) / Fraction(0.5 * math.sqrt(2))
+    assert found * (1 + Fraction(1, 10**12)) >= (Fraction(rate) + Fraction(1, 10**15)) ** rounds
+    assert found <= Fraction(rate) ** rounds * (1 + Fraction(3, 10**13) / Fraction(rate)) ** rounds * (
+        1 + Fraction(1, 10**9)
+    )
 
 
-# --- the histogram ----------------------------------------------------------------------------------------------------
+def test_no_round_shrinks_nothing():
+    for epsilon in (histogram.cumulative_epsilon, histogram.chebyshev_epsilon):
+        assert epsilon(np.array([1, 1]), 0.5, 0) == histogram.radius(np.array([1, 1])) == 0.5 * math.sqrt(2)
+    assert histogram.chebyshev_epsilon(np.array([1, 1]), 1.0, 9) == 0.5 * math.sqrt(2)
+    assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.0, 9) == 0.0
+    assert histogram.cumulative_epsilon(np.array([1, 1]), -0.1, 2) < 1e-25
 
 
-def test_radius_by_hand():
-    assert radius(SIZES) == pytest.approx(box_radius(SIZES), rel=1e-14)
-    assert radius(np.array([5, 5])) == pytest.approx(math.sqrt(2) / 2)  # c = 1: half the diagonal of a unit square
-
-
-@given(RATES, st.integers(0, 400))
-def test_theorem_a_rate_that_is_off_in_its_last_digits_does_not_break_the_bound(rate, rounds):
-    """Eigenvalues are known to about 1e-15, the largest being 1: the bound holds for the true rate, and is tight."""
-    true = Fraction(rate) + Fraction(1, 10**15)
-    needed = float(true**rounds) * box_radius(SIZES)
-    bound = cumulative_epsilon(SIZES, rate, rounds)
-    assert bound >= needed * (1 - 1e-12)
-    assert bound <= float((Fraction(rate) + Fraction(2, 10**13)) ** rounds) * box_radius(SIZES) * (1 + 1e-12)
-
-
-def test_no_rounds_shrink_nothing():
-    for rate in (0.0, 0.3, 1.0):
-        assert cumulative_epsilon(SIZES, rate, 0) == radius(SIZES)
-        assert chebyshev_epsilon(SIZES, rate, 0) == radius(SIZES)
-    assert paper_epsilon(np.array([1, 1]), 2, 1.0, 1.0, 0) == pytest.approx(2 * math.sqrt(8) / 2 * math.sqrt(2))
-
-
-def test_a_rate_below_zero_by_round_off_counts_as_zero():
-    assert cumulative_epsilon(SIZES, -1e-17, 1) == pytest.approx(1e-13 * radius(SIZES), rel=1e-3, abs=0)
-    assert chebyshev_epsilon(SIZES, -1e-17, 3) == 0.0
-
-
-@given(st.floats(0.01, 0.999), st.integers(1, 60))
-def test_theorem_chebyshev_bound_is_the_polynomial(rate, rounds):
-    """1 / T_T(1 / rate), the polynomial by its recursion in exact fractions."""
+@given(rates, st.integers(1, 60))
+def test_chebyshev_shrinks_by_its_polynomial(rate, rounds):
+    """1 / T_T(1 / rate) by the recurrence in fractions; never below it, and above it by the safety 1e-13 only."""
     x = 1 / Fraction(rate)
     before, now = Fraction(1), x
     for _ in range(rounds - 1):
         before, now = now, 2 * x * now - before
-    needed = float(1 / now) * box_radius(SIZES)
-    assert needed * (1 - 1e-12) <= chebyshev_epsilon(SIZES, rate, rounds) <= needed * (1 + 1e-6) + 1e-300
+    found = histogram.chebyshev_epsilon(np.array([1, 1]), rate, rounds) / (0.5 * math.sqrt(2))
+    assert found >= float(1 / now) * (1 - 1e-12)
+    assert found <= float(1 / now) * (1 + 1e-9 + 4e-13 * rounds / (1 - rate) / rate)
+    assert found > float(1 / now) or rounds * 1e-13 < 1e-11  # the safety is added, not taken away
 
 
-def test_chebyshev_without_a_gap_promises_nothing():
-    assert chebyshev_epsilon(SIZES, 1.0, 50) == chebyshev_epsilon(SIZES, 1.5, 50) == radius(SIZES)
-    assert 0 < chebyshev_epsilon(SIZES, 0.5, 10**6) < 1e-300  # not an overflow of cosh
+@given(sizes_of)
+def test_radius_is_the_half_diagonal_of_the_box(sizes):
+    c = shares(sizes)
+    assert histogram.radius(sizes) == pytest.approx(float((norm([v - 1 for v in c]) + norm(c)) / 2), rel=1e-13)
 
 
-def test_paper_epsilon_by_hand():
-    sizes = [int(n) for n in SIZES]
-    spread = math.sqrt(max(sizes) ** 2 + sum(n * n for n in sizes) / 7)
-    expected = 7 * math.sqrt(2 * 7 * 10) * (1 - 0.5 * 0.3) ** 4 / sum(sizes) * spread
-    assert paper_epsilon(SIZES, 10, 0.3, 0.5, 4) == pytest.approx(expected, rel=1e-11)
+@settings(max_examples=60)
+@given(sizes_of, st.data())
+def test_row_epsilon_is_the_worst_corner_and_its_safety(sizes, data):
+    """Every corner of the box in fractions; the safety 1e-13 ||c|| comes on top."""
+    K = min(len(sizes), 6)
+    sizes = sizes[:K] + 1
+    rest = (
+        np.array(data.draw(st.lists(st.lists(st.integers(-8, 8), min_size=K, max_size=K), min_size=K, max_size=K))) / 8
+    )
+    c = shares(sizes)
+    worst = max(
+        abs(sum(Fraction(rest[k, j]) * c[j] for j in range(K) if corner >> j & 1))
+        for k in range(K)
+        for corner in range(2**K)
+    )
+    extra = Fraction(histogram.row_epsilon(sizes, rest)) - worst
+    assert float(extra) == pytest.approx(1e-13 * float(norm(c)), abs=4e-15 * float(norm(c)) + 1e-15)
 
 
-def test_the_row_bound_leaves_room_for_its_own_matrix():
-    c = SIZES * (7 / SIZES.sum())
-    rest = np.zeros((7, 7))
-    assert row_epsilon(SIZES, rest) == pytest.approx(1e-13 * norm(c), rel=1e-12, abs=0)
-    rest[2] = [0.5, -1, 0.25, 3, 0, -0.5, 1]
-    up = 0.5 * c[0] + 0.25 * c[2] + 3 * c[3] + c[6]
-    down = c[1] + 0.5 * c[5]
-    assert row_epsilon(SIZES, rest) == pytest.approx(max(up, down), abs=2e-12)
-    assert row_epsilon(SIZES, -rest) == row_epsilon(SIZES, rest) > max(up, down)
+@given(st.floats(-0.95, 0.99), st.floats(0.0, 1.0), st.integers(0, 40))
+def test_rounding_gain_is_the_largest_over_the_spectrum(second, down, rounds):
+    """Against a fine grid of eigenvalues between the smallest and the second; the formula is never below it."""
+    smallest = -0.99 + down * (second + 0.99)
+    grid = np.linspace(smallest, second, 20_001)[:, None]
+    s = np.arange(rounds)[None, :]
+    slow = (np.abs(grid) ** s * (1 - grid)).max(axis=0).sum()
+    found = histogram.rounding_gain(histogram.Mixing(second, smallest, 4, 1.0), rounds)
+    assert found >= slow * (1 - 1e-12)
+    if smallest <= 0 <= second:  # else the peak s / (s + 1), cut at the second, may lie below the smallest
+        assert found <= slow * (1 + 1e-6) + 1e-12
 
 
-@pytest.mark.parametrize(
-    ("low", "second"), [(-0.9, 0.95), (-0.2, 0.5), (0.1, 0.99), (-0.99, -0.3), (0.0, 0.0), (-0.5, 0.2)]
-)
-def test_the_gain_is_the_largest_over_the_eigenvalues_and_no_more(low, second):
-    """The interval is [low, second] and, where second is positive, everything from 0 to it."""
-    grid = np.union1d(np.linspace(low, second, 2001), np.linspace(0, max(second, 0.0), 2001))
-    for rounds in (0, 1, 2, 7, 40):
-        gain = rounding_gain(Mixing(second, low, 4, 1.0), rounds)
-        largest = sum(float((np.abs(grid) ** s * (1 - grid)).max()) for s in range(rounds))
-        assert largest * (1 - 1e-12) <= gain <= largest * (1 + 1e-5) + 1e-12
-
-
-@pytest.mark.parametrize("bits", [16, 32, 64])
-@pytest.mark.parametrize("rounds", [0, 1, 30])
-def test_finite_precision_by_hand(bits, rounds):
-    """Y = (||c|| + G sqrt(K) v) / (1 - G u - T g), epsilon = G (u Y + sqrt(K) v) + (T + 2) g Y."""
-    mixing, wire, k = Mixing(0.6, -0.4, 3, 0.75), Wire(bits), 7
+@given(sizes_of, st.integers(0, 300), st.sampled_from([16, 32, 64]), st.integers(1, 30), st.floats(0.0, 2.0))
+def test_arithmetic_epsilon_is_the_printed_sum(sizes, rounds, bits, degree, strength):
+    """Y = (||c|| + G sqrt(K) v) / (1 - G u - T g), epsilon = G (u Y + sqrt(K) v) + (T + 2) g Y, in fractions."""
+    mixing, wire = histogram.Mixing(0.9, -0.5, degree, strength), Wire(bits)
     u = {16: Fraction(1, 2**11), 32: Fraction(1, 2**24), 64: Fraction(0)}[bits]
     v = {16: Fraction(1, 2**25), 32: Fraction(1, 2**150), 64: Fraction(0)}[bits]
-    g = (3 + 6) * (1 + 2 * Fraction(3, 4)) * Fraction(1, 2**53)
-    gain = Fraction(rounding_gain(mixing, rounds)) if u else Fraction(0)
-    root, start = Fraction(math.sqrt(k)), Fraction(norm(SIZES * (k / SIZES.sum())))
-    size = (start + gain * root * v) / (1 - gain * u - rounds * g)
-    expected = gain * (u * size + root * v) + (rounds + 2) * g * size
-    assert arithmetic_epsilon(SIZES, mixing, rounds, wire) == pytest.approx(float(expected), rel=1e-9, abs=0)
-    assert float(np.finfo(np.float64).eps) / 2 == UNIT
+    G = Fraction(histogram.rounding_gain(mixing, rounds)) if bits < 64 else Fraction(0)
+    g = (degree + 6) * (1 + 2 * Fraction(strength)) / 2**53
+    K = root(Fraction(len(sizes)))
+    left = 1 - G * u - rounds * g
+    found = histogram.arithmetic_epsilon(sizes, mixing, rounds, wire)
+    if left <= 0:
+        assert found == math.inf
+        return
+    Y = (norm(shares(sizes)) + G * K * v) / left
+    assert found == pytest.approx(float(G * (u * Y + K * v) + (rounds + 2) * g * Y), rel=1e-9)
 
 
-def test_exhausted_precision_certifies_nothing():
-    slow = Mixing(0.0, -0.999999, 3, 1.0)  # errors of 16 bits add up to more than there is
-    assert arithmetic_epsilon(SIZES, slow, 10**4, Wire(16)) == math.inf
-    assert math.isfinite(arithmetic_epsilon(SIZES, slow, 500, Wire(16)))
-    assert math.isfinite(arithmetic_epsilon(SIZES, slow, 10**4, Wire(64)))
-    assert arithmetic_epsilon(SIZES, slow, 10**15, Wire(64)) == math.inf
+def test_precision_runs_out():
+    """Where T g reaches 1 nothing can be certified: the bound is infinite, never negative."""
+    mixing = histogram.Mixing(0.9, -0.5, 2**40, 1.0)  # g is about 3.7e-4
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 2000, Wire(64)) < math.inf
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 4000, Wire(64)) == math.inf
 
 
-def test_the_rate_is_the_larger_magnitude():
-    assert Mixing(0.5, -0.75, 1, 1.0).rate == 0.75
-    assert Mixing(0.5, -0.25, 1, 1.0).rate == 0.5
-    assert Mixing(-0.5, -0.75, 1, 1.0).rate == 0.75
+@pytest.mark.parametrize("rounds", [1, 7, 40])
+def test_every_way_pays_for_its_own_precision(rounds):
+    """Chebyshev's round-off enters through polynomials that grow linearly; finite time pays 4 and 8 units."""
+    network = Network.torus(3, 3)
+    sizes = np.array([5, 0, 9, 1, 1, 1, 7, 2, 4])
+    site = Site.everywhere(network, sizes[:, None])
+    weights = WEIGHTS["best-constant"](network)
+    length = float(norm(shares(sizes)))
+    gossip = WAYS["gossip"](site, weights, HDCP()).epsilon(sizes, rounds, Wire(64))
+    chebyshev = WAYS["chebyshev"](site, weights, HDCP(consensus="chebyshev")).epsilon(sizes, rounds, Wire(64))
+    assert gossip[1] > 0
+    assert chebyshev[1] == pytest.approx(2 * (rounds + 2) * gossip[1], rel=1e-12)
+    finite = WAYS["finite-time"](site, weights, HDCP(consensus="finite-time"))
+    left, precision = finite.epsilon(sizes, len(finite.roots), Wire(64))
+    assert left == pytest.approx(finite.relative * length + 8 * 2.0**-53, rel=1e-9)
+    assert precision == pytest.approx(4 * 2.0**-53 * length, rel=1e-12)
 
 
-# --- quantile regression ----------------------------------------------------------------------------------------------
+@given(st.integers(1, 10**6), st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.0, 10.0), st.integers(1, 100))
+def test_bias_is_smoothing_and_the_assumed_distance(n, mu, kappa, epsilon0, copies):
+    log2 = Fraction(6931471805599453094172321214581765680755, 10**40)
+    inside = 2 * n * log2 / (copies * Fraction(mu) * Fraction(kappa)) + Fraction(epsilon0) ** 2
+    assert quantile.bias_epsilon(n, mu, kappa, epsilon0, copies) == pytest.approx(float(root(inside)), rel=1e-12)
 
 
-class Eigenvalues:
-    """What `admm_rate` reads of a spectrum: sigma_max(M+)^2 and sigma_min(M-)^2."""
+@given(st.floats(1e-6, 0.5), st.integers(1, 50), st.floats(0.1, 1e4), st.integers(1, 200), st.floats(0.0, 1e6))
+def test_unfinished_convergence_shrinks_by_one_plus_delta_a_round(delta, devices, mu, rounds, distance):
+    shrunk = Fraction(distance) / (devices * Fraction(mu)) / (1 + Fraction(delta)) ** (rounds - 1)
+    found = quantile.convergence_epsilon(quantile.Rate(1.0, 2.0, delta), devices, mu, rounds, distance)
+    assert found == pytest.approx(float(root(shrunk)), rel=1e-10, abs=1e-30)
+    assert quantile.convergence_epsilon(quantile.Rate(1.0, 2.0, delta), devices, mu, 0, distance) == math.inf
 
-    signless, smallest = 7.0, 0.5
+
+@given(sizes_of, st.floats(0.01, 0.99), st.floats(0.5, 1e4), st.floats(0.01, 100.0), st.floats(0.0, 5.0))
+def test_the_distance_that_devices_know_is_the_printed_sum(sizes, gamma, mu, c, offset):
+    network = Network.torus(3, 3)
+    steep = max(Fraction(gamma), 1 - Fraction(gamma))
+    reach = int(sizes.sum()) * steep / (len(sizes) * Fraction(mu))
+    gradients = [int(n) * steep + Fraction(mu) * reach for n in sizes]
+    smallest = Fraction(network.spectrum.smallest)
+    printed = Fraction(c) * network.edges * (Fraction(offset) + reach) ** 2 + sum(g * g for g in gradients) / (
+        Fraction(c) * smallest
+    )
+    found = quantile.largest_distance(c, network.edges, network.spectrum, sizes, gamma, mu, offset)
+    assert found == pytest.approx(float(printed), rel=1e-10)
+    assert quantile.regulariser_reach(sizes, gamma, mu) == pytest.approx(float(reach), rel=1e-12)
 
 
-@pytest.mark.parametrize(("smoothness", "mu"), [(500.0, 2.0), (3.0, 2.0), (10_000.0, 0.01)])
-def test_theorem_c_and_b_make_delta_as_large_as_it_gets(smoothness, mu):
-    """Delta of Eq. (18), written out; no c and b on a grid around the chosen ones gives more."""
-    top, bottom = 7.0, 0.5
+@given(st.floats(10.0, 1e7), st.floats(1.0, 1e4), st.floats(0.6, 1.6), st.floats(0.6, 1.6))
+def test_no_other_penalty_has_a_better_rate(smoothness, mu, more_c, more_b):
+    """The chosen c and b give the printed delta, and moving either of them gives no larger one."""
+    spectrum = Network.grid(4, 3).spectrum
+    smoothness = max(smoothness, mu)
+    top, bottom = Fraction(spectrum.signless), Fraction(spectrum.smallest)
 
     def delta(c, b):
-        return min((b - 1) * bottom / (b * top), mu / (c / 4 * top + b / c * smoothness**2 / bottom))
+        c, b, L = Fraction(c), Fraction(b), Fraction(smoothness)
+        return float(min((b - 1) * bottom / (b * top), Fraction(mu) / (c / 4 * top + b / c * L * L / bottom)))
 
-    best = admm_rate(Eigenvalues, smoothness, mu)
-    assert best.delta == pytest.approx(delta(best.c, best.b), rel=1e-12)
-    for c in best.c * np.geomspace(0.5, 2, 41):
-        for b in 1 + (best.b - 1) * np.geomspace(0.5, 2, 41):
-            assert delta(c, b) <= best.delta * (1 + 1e-9)
-
-
-def test_given_c_and_b_are_taken():
-    rate = admm_rate(Eigenvalues, 5.0, 2.0, c=3.0, b=4.0)
-    assert (rate.c, rate.b) == (3.0, 4.0)
-    assert rate.delta == pytest.approx(min(3 * 0.5 / (4 * 7), 2 / (0.75 * 7 + 4 / 3 * 25 / 0.5)))
-    barely = admm_rate(Eigenvalues, 5.0, 2.0, c=0.5, b=1.05)  # so small a b that the first term decides
-    assert barely.delta == pytest.approx(0.05 * 0.5 / (1.05 * 7))
-    wrong = [("c", 0.0, "c must be larger than 0"), ("b", 1.0, "b must be larger than 1"), ("c", math.nan, "c must")]
-    for name, value, words in wrong:
-        with pytest.raises(ValueError, match=f"^{words}"):
-            admm_rate(Eigenvalues, 5.0, 2.0, **{name: value})
-
-
-def test_convergence_begins_with_the_distance_and_shrinks_by_delta():
-    rate = Rate(1.0, 2.0, 0.21)
-    assert convergence_epsilon(rate, 4, 2.0, 0, 8.0) == math.inf
-    assert convergence_epsilon(rate, 4, 2.0, 1, 8.0) == pytest.approx(1.0)
-    assert convergence_epsilon(rate, 4, 2.0, 3, 8.0) == pytest.approx(1 / 1.21)
-
-
-def test_distances_and_bias_by_hand():
-    assert optimal_distance(2.0, 5, 0.5, 3.0) == pytest.approx(2 * 5 * 0.25 + 1.5)
-    sizes = np.array([4, 6])
-    reach = regulariser_reach(sizes, 0.7, 2.0)
-    assert reach == pytest.approx(10 * 0.7 / 4)
-    assert regulariser_reach(sizes, 0.2, 2.0) == pytest.approx(10 * 0.8 / 4)
-    gradient = [4 * 0.7 + 2 * reach, 6 * 0.7 + 2 * reach]
-    expected = 3.0 * 5 * (0.5 + reach) ** 2 + (gradient[0] ** 2 + gradient[1] ** 2) / (3.0 * 0.5)
-    assert largest_distance(3.0, 5, Eigenvalues, sizes, 0.7, 2.0, 0.5) == pytest.approx(expected)
-    assert bias_epsilon(100, 2.0, 50.0, 0.1, 4) == pytest.approx(math.sqrt(200 * math.log(2) / 400 + 0.01))
-    assert bias_epsilon(100, 2.0, 50.0, 0.1) == pytest.approx(math.sqrt(200 * math.log(2) / 100 + 0.01))
-
-
-# --- a quantile of quantiles ------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("sizes", [(1,), (9,), (3, 8), (5, 5, 2), (4, 0, 7, 1)])
-@pytest.mark.parametrize("target", [0.5, 0.8, 0.9])
-def test_best_ranks_are_the_best_of_every_level(sizes, target):
-    """Every level at which some device's own rank changes, every rank of the server, by exact ceilings."""
-    kept = [n for n in sizes if n]
-    choices = {}
-    for level in {Fraction(i, n + 1) for n in kept for i in range(1, n + 1)}:
-        local = tuple(min(max(math.ceil(level * (n + 1)), 1), n) for n in kept)
-        for server, covered in enumerate(expected_coverage(np.array(local), np.array(kept)), start=1):
-            choices[local, server] = float(covered)
-    enough = {choice: covered for choice, covered in choices.items() if covered >= target}
-    found = best_ranks(np.array(sizes), target)
-    if not enough:
-        assert found is None
-        return
-    assert found.coverage == min(enough.values())
-    assert enough[found.local, found.server] == found.coverage
-
-
-def test_nobody_with_scores_has_no_ranks():
-    assert best_ranks(np.array([0, 0]), 0.5) is None
-    assert best_ranks(np.array([], dtype=np.int64), 0.5) is None
-
-
-def test_with_many_devices_the_levels_nearest_to_the_target_are_tried(monkeypatch):
-    """Work for four levels of 31: those around 0.9, which still keep the promise, and nearly as well as all of them."""
-    module = "conformesh.protocols.bounds.quantile_of_quantiles"
-    tried = []
-
-    def counting(local, sizes):
-        tried.append(int(local[0]))
-        return expected_coverage(local, sizes)
-
-    monkeypatch.setattr(f"{module}.expected_coverage", counting)
-    sizes = np.full(20, 30)
-    every = best_ranks(sizes, 0.9)
-    assert tried == [*range(1, 31)]
-    tried.clear()
-    monkeypatch.setattr(f"{module}.WORK", 96 * 20**2 * 5)
-    few = best_ranks(sizes, 0.9)
-    assert tried == [26, 27, 28, 29, 30]
-    assert 0.9 <= every.coverage <= few.coverage < 0.91
-    tried.clear()
-    monkeypatch.setattr(f"{module}.WORK", 1.0)
-    assert best_ranks(sizes, 0.9).coverage >= 0.9
-    assert len(tried) == 4  # never fewer
+    best = quantile.admm_rate(spectrum, smoothness, mu)
+    assert best.b > 1
+    assert best.delta == pytest.approx(delta(best.c, best.b), rel=1e-9)
+    b = max(best.b * more_b, 1 + 1e-9)
+    assert delta(best.c * more_c, b) <= best.delta * (1 + 1e-9)
+    given = quantile.admm_rate(spectrum, smoothness, mu, best.c * more_c, b)
+    assert given.delta == pytest.approx(delta(given.c, given.b), rel=1e-9)
