@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Literal
@@ -229,3 +231,21 @@ def test_paths_with_other_endings_are_csv(run, scores, tmp_path):
     (tmp_path / "scores.txt").write_bytes(scores.read_bytes())
     one, other = (json.loads(run("calibrate", name, "--json").stdout) for name in (scores, Path("scores.txt")))
     assert one["threshold"] == other["threshold"]
+
+
+HEAVY = {"polars", "numba", "scipy", "networkx", "rich", "matplotlib", "sklearn", "zenoh", "cryptography", "mpi4py"}
+
+
+def test_a_thousand_scores_load_nothing_heavy(tmp_path, environment):
+    """The time from the shell is that of what is loaded: NumPy and the parser of the command line."""
+    rows = "".join(f"{i % 20},{(37 * i) % 1000 / 1000}\n" for i in range(1000))
+    (tmp_path / "s.csv").write_text("device,score\n" + rows)
+    code = (
+        "import atexit, sys; from conformesh.cli import main; sys.argv[1:] = ['calibrate', 's.csv', '--out', 'r.json'];"
+        "atexit.register(lambda: print('loaded', *sorted({name.partition('.')[0] for name in sys.modules}))); main()"
+    )
+    words = [sys.executable, "-c", code]
+    answer = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
+    loaded = answer.stdout.splitlines()[-1].split()
+    assert "numpy" in loaded
+    assert HEAVY & {*loaded} == set()

@@ -79,6 +79,41 @@ def test_tables_are_ruled_on_a_terminal_and_aligned_in_a_pipe(monkeypatch):
     assert "[value]" in shown
 
 
+WIDE = [
+    ("absolute-residual", "neighbours", "how far the label lies from the prediction", "1,020", "26.5"),
+    ("q-dcp", "server", "smoothed quantile regression", "7", "1,234,567"),
+]
+
+
+@pytest.mark.parametrize("width", [20, 40, 60, 80, 110, 200])
+def test_words_and_numbers_are_whole_at_any_width(monkeypatch, width):
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", str(width))
+    stream = Terminal()
+    monkeypatch.setattr(sys, "stdout", stream)
+    columns = ("name", "needs", "summary", "required rank", "numbers")
+    console.print_table(columns, WIDE, right=("required rank", "numbers"))
+    shown = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue())
+    words = shown.split()
+    for word in {word for row in WIDE for cell in row for word in cell.split()}:
+        assert word in words
+    longest = max(len(word) for row in (*WIDE, columns) for cell in row for word in cell.split())
+    assert max(map(len, shown.splitlines())) <= max(width, longest + max(map(len, columns)) + 2)
+
+
+def test_ranks_of_several_levels_stand_side_by_side(run, scores):
+    """A level that needs more scores than there are: no inequality is printed that does not hold."""
+    answer = run("calibrate", scores, "--alpha", "0.2,0.0001")
+    head, _, one, other = answer.stdout.splitlines()[:4]
+    assert head.split("  ")[0].strip() == "alpha"
+    assert "required rank  counted  of scores" in head
+    assert "<=" not in answer.stdout
+    n = int(one.split()[-1])
+    required, *others = [int(word) for word in other.split()[-3:]]
+    assert required > n
+    assert others == [n, n]
+
+
 def test_commands_exit_as_they_should(command, scores, tmp_path):
     good = command("calibrate", scores, "--json")
     assert good.returncode == 0

@@ -31,7 +31,7 @@ def test_rows_summary_and_provenance(run, tmp_path):
     result = run("sweep", "sweep.toml", "--out", "out", "--jobs", 1)
     assert (result.exit_code, result.stderr) == (0, "")
     assert result.stdout.splitlines()[-1] == "8 rows: out/rows.parquet"
-    assert result.stdout.split()[:6] == ["network", "method", "options", "alpha", "draws", "threshold"]
+    assert result.stdout.split()[:5] == ["network", "method", "alpha", "draws", "threshold"]
     assert {path.name for path in (tmp_path / "out").iterdir()} == {
         "cells",
         "rows.parquet",

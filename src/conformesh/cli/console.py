@@ -11,17 +11,20 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 
 from conformesh.quantities import in_bits
-from conformesh.result.certificate import Cost
+
+if TYPE_CHECKING:
+    from conformesh.result.certificate import Cost
 
 PATIENCE = 1.0  # seconds before a progress bar appears
 
 USAGE: Any = typer.BadParameter.__base__  # typer may carry a click of its own; this is that click's UsageError
-BAD_INPUT = (ValueError, TypeError, OverflowError, OSError)  # the caller's mistake, by the library's own convention
+BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
+LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
 
 
 @contextmanager
@@ -40,17 +43,21 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
             traceback.print_exc()
         if isinstance(error, USAGE):
             where = error.ctx.command_path if error.ctx is not None else "conformesh"
-            _say(f"error: {_one_line(error.format_message())}", f"try: {where} --help")
+            said = error.format_message().replace("Value error, ", "")  # which only says who checked it
+            _say(f"error: {_one_line(said)}", f"try: {where} --help")
             sys.exit(2)
         _say(f"error: {_in_words(error)}")
         sys.exit(2 if isinstance(error, BAD_INPUT) else 1)
 
 
 def _in_words(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None:
-        return f"{error.filename}: {error.strerror}; check the path and its permissions"
-    if isinstance(error, OSError) and error.strerror:  # ours: a sentence, without Python's "[Errno 13]" before it
-        return _one_line(error.strerror)
+    if isinstance(error, OSError) and error.strerror:
+        why = str(error.strerror)  # of our own writes this is a whole sentence, which names the file
+        return _one_line(
+            why if error.filename is None else f"{error.filename}: {why}; check the path and its permissions"
+        )
+    if isinstance(error, MemoryError):
+        return _one_line(f"this needs more memory than there is: {error}; ask for less").replace(": ; ask", "; ask")
     if isinstance(error, BAD_INPUT):
         return _one_line(str(error)) or type(error).__name__
     engine = sys.modules.get("conformesh.peer.device")  # loaded, if it is what has raised
@@ -85,7 +92,10 @@ def _say(*lines: str) -> None:
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())
+    """Return a text on one line that a terminal can show, without its middle where it is very long."""
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
+    half = LONGEST // 2 - 3
+    return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"
 
 
 # --- progress ---------------------------------------------------------------------------------------------------------
@@ -195,13 +205,51 @@ def print_table(
     from rich.table import Table
     from rich.text import Text
 
+    screen = Console()
+    widths = _widths(columns, rows, right, screen.width)
+    if widths is None:
+        _print_stacked(columns, rows, screen.width)
+        return
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    for column in columns:
-        justify: Any = "right" if column in right else "left"
-        table.add_column(column, justify=justify, overflow="fold")
+    for column, width in zip(columns, widths, strict=True):
+        table.add_column(column, justify="right" if column in right else "left", overflow="fold", width=width)
     for row, end in zip(rows, ends, strict=True):
         table.add_row(*map(Text, row), end_section=end)
-    Console().print(table)
+    screen.print(table)
+
+
+def _widths(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[str], screen: int
+) -> list[int] | None:
+    """Return widths that break lines between words only, and numbers never; None where the screen is too narrow."""
+    cells = [*zip(columns, *rows, strict=True)]
+    widths = [max(map(len, column)) for column in cells]
+    least = [
+        width if column in right else max(len(word) for cell in texts for word in cell.split() or [""])
+        for column, texts, width in zip(columns, cells, widths, strict=True)
+    ]
+    room = screen - 3 * (len(columns) - 1) - 2  # what stands between columns, and at both ends
+    if sum(least) > room:
+        return None
+    while sum(widths) > room:
+        widest = max((i for i in range(len(widths)) if widths[i] > least[i]), key=lambda i: widths[i])
+        widths[widest] -= 1
+    return widths
+
+
+def _print_stacked(columns: Sequence[str], rows: Sequence[Sequence[str]], screen: int) -> None:
+    """Print a table that is wider than the screen: every row as lines of ``column  value``."""
+    from textwrap import TextWrapper
+
+    name = max(map(len, columns))
+    for row in rows:
+        for column, cell in zip(columns, row, strict=True):
+            if cell:
+                start, after = f"{column:{name}}  ", " " * (name + 2)
+                wide = max(screen, name + 12)  # below that nothing reads well
+                wrapped = TextWrapper(wide, start, after, break_long_words=False, break_on_hyphens=False)
+                print(wrapped.fill(cell))
+        print()
 
 
 def _print_aligned(
@@ -225,6 +273,7 @@ def in_cost(costs: Sequence[Cost], where: str = "") -> str:
     """Return what devices of a mesh sent: for the method, as in a simulation, and with all that a mesh adds to it.
 
     >>> import numpy as np
+    >>> from conformesh.result.certificate import Cost
     >>> two, more = (Cost(rounds, np.array([1.0]), np.array([64.0 * rounds])) for rounds in (2, 5))
     >>> in_cost([two, two], " in all")
     '2 rounds, 256 bit sent in all'

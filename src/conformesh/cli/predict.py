@@ -116,11 +116,8 @@ def predict(
     ending = Ending.of(out, form)
     calibration = _load(result)
     kind = _score(calibration, named_score(score, score_option or [])).seeded(whole(seed, "seed", 0))
+    _check_fit(calibration, device or device_column, group_column, alpha)
     several = isinstance(calibration, Calibrations)
-    if several and (device is not None or device_column is not None):
-        raise ValueError("several calibrations go by --group-column and --alpha, not by device")
-    if not several and group_column is not None:
-        raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
     layout = Layout(
         group_column if several else device_column, None, label_column, id_column, None, named(keep), separator, decimal
     )
@@ -129,6 +126,10 @@ def predict(
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
         values = values[:, 0]
+    elif values.shape[1] < 2:
+        raise ValueError(
+            f"{outputs.name}: needs at least 2 classes, got only {outputs.labels[0]!r}; one column per class"
+        )
     if isinstance(calibration, Calibrations):
         level = None if alpha is None else float(exact_alpha(alpha))
         rows = outputs.devices if group_column is not None else None
@@ -148,6 +149,20 @@ def predict(
     if taken:
         raise ValueError(f"{outputs.name}: column {taken[0]!r} cannot pass through: the answer has its own; rename it")
     _write({**columns, **outputs.kept}, ending, out)
+
+
+def _check_fit(
+    calibration: Calibration | Calibrations, device: str | None, group_column: str | None, alpha: str | None
+) -> None:
+    """Refuse what was asked for and is not in the result."""
+    if isinstance(calibration, Calibrations):
+        if device is not None:
+            raise ValueError("several calibrations go by --group-column and --alpha, not by device")
+        return
+    if group_column is not None:
+        raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
+    if alpha is not None and exact_alpha(alpha) != exact_alpha(calibration.alpha):
+        raise ValueError(f"the result was calibrated with alpha {calibration.alpha:g}, got --alpha {alpha}")
 
 
 def _load(source: str) -> Calibration | Calibrations:

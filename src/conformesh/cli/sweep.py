@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 from typing import Annotated, Any
@@ -102,8 +103,9 @@ def _show(lines: list[dict[str, Any]]) -> None:
         "rounds",
         "bits",
     )
-    columns = [name for name in wanted if any(line[name] is not None for line in lines)]
-    shown = [tuple(_cell(name, line[name]) for name in columns) for line in lines[:SHOWN]]
+    cells = {name: [_cell(name, line[name]) for line in lines[:SHOWN]] for name in wanted}
+    columns = [name for name, column in cells.items() if any(column)]
+    shown = [*zip(*(cells[name] for name in columns), strict=True)]
     console.print_table(columns, shown, right=[c for c in columns if c not in ("network", "method", "options")])
     if len(lines) > SHOWN:
         print(f"and {len(lines) - SHOWN} more lines in summary.csv")
@@ -114,4 +116,6 @@ def _cell(name: str, value: Any) -> str:
         return ""
     if name == "bits":
         return in_bits(value)
+    if name == "options":
+        return ", ".join(f"{option}={chosen}" for option, chosen in json.loads(value).items())
     return in_digits(value) if isinstance(value, float) else str(value)

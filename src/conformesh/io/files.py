@@ -13,12 +13,18 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
     """Write a file so that a reader, also after a crash or a power cut, finds the old one or the new one, whole.
 
     The draft is created with its final permissions, so a private file is at no moment readable by others, and it is on
-    the disk before it gets its name: otherwise a power cut may leave the new name with no content.
+    the disk before it gets its name: otherwise a power cut may leave the new name with no content. A pipe or a device
+    is written to as it is.
     """
     target = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
+    if not target.name:
+        raise ValueError(f"{str(path)!r} cannot be the name of a file")
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
+        if target.exists() and not target.is_file() and not target.is_dir():
+            target.write_bytes(data)  # a pipe or a device: a new file in its place would be one no longer
+            return
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         with os.fdopen(os.open(draft, flags, mode), "wb") as out:

@@ -81,6 +81,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     """Sort the rows of a table by device."""
     layout = layout or Layout()
     device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
+    if device == score:
+        raise ValueError(f"{table.name}: column {device!r} cannot be both the device and the score")
     columns = (device, score) if layout.group is None else (device, score, layout.group)
     for column in columns:
         if np.ndim(table.column(column)) != 1:

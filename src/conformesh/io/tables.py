@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.text import CellError, check_finite, numbers_in, read_columns
+from conformesh.io.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
 
 STDIN = "-"
 CLASSES = "classes"  # the column or array in which a file names its classes
@@ -101,7 +101,10 @@ class Table:
             titles = [*self.columns]
             close = get_close_matches(name, titles[:1000], n=1)
             hint = f"; did you mean {close[0]!r}?" if close else ""
-            if not hint and self.lines is not None and any(map(is_number, titles[:1000])):
+            between = [mark for mark in SNIFFED if self.lines is not None and len(titles) == 1 and mark in titles[0]]
+            if between:
+                hint = f"; its cells seem to be separated by {between[0]!r}"
+            elif not hint and self.lines is not None and any(map(is_number, titles[:1000])):
                 hint = "; the first line must name the columns"
             raise ValueError(f"{self.name}: needs a column {name!r}, found {listed(titles)}{hint}")
         return self.columns[name]

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 SMALL = 2_000_000  # bytes: up to here loading Polars takes longer than it saves
+WIDE = 50_000  # columns: beyond, Polars takes minutes
 
 SEPARATORS = {"comma": ",", "semicolon": ";", "tab": "\t", "pipe": "|", "space": " "}
 SNIFFED = ",;\t|"
@@ -37,6 +38,8 @@ BY_THOUSANDS = re.compile(r"[+-]?[1-9][0-9]{0,2}([,.][0-9]{3})+")  # 1,234 or 1.
 DIGIT = re.compile(r"[0-9]")
 
 Floats = NDArray[np.float64]
+
+csv.field_size_limit(2**30)  # a cell may hold the names of many thousand classes
 
 
 class CellError(ValueError):
@@ -60,7 +63,8 @@ def read_columns(
         data, first = data[declared.end() :], 2
         separator = declared.group(1).decode() if separator is None else separator
     separator = _sniffed(data, name) if separator is None else as_separator(separator)
-    read = _by_csv if len(data) <= SMALL else _by_polars
+    large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < WIDE
+    read = _by_polars if large else _by_csv
     header, columns, lines = read(data, name, separator, first)
     named = [bool(title) or _any_cell(column) for title, column in zip(header, columns, strict=True)]
     header = [title for title, kept in zip(header, named, strict=True) if kept]
@@ -70,7 +74,7 @@ def read_columns(
 
 def as_separator(word: str) -> str:
     """Return the character that separates cells: itself, or its name."""
-    character = SEPARATORS.get(word.strip().lower() or "space", "\t" if word == r"\t" else word)
+    character = SEPARATORS.get(word.strip().lower(), "\t" if word == r"\t" else word)
     if len(character) != 1 or character.isalnum() or character in "\"\n\r.+-'":
         raise ValueError(f"separator must be one character or one of {', '.join(SEPARATORS)}, got {word!r}")
     return character
@@ -120,8 +124,8 @@ def _rows(data: bytes, separator: str, name: str, first: int) -> Iterator[tuple[
 
 def _sniffed(data: bytes, name: str) -> str:
     """Return what separates the names in the first line; with several candidates, the one that also parts the rows."""
-    start = data[:100_000]
-    whole = start if len(start) == len(data) else start[: start.rfind(b"\n") + 1]
+    end = data.find(b"\n", 100_000)  # whole lines, the first one however long it is
+    whole = data if end < 0 else data[:end]
     fits = []
     several = [mark for mark in SNIFFED if _fields(whole, mark, 1)[:1] > [1]]
     for mark in several:

@@ -127,6 +127,8 @@ def _contradictions(file: CalibrationFields) -> Iterator[str]:
     certificate, n = file.certificate, file.scores
     if twice := [name for name, count in Counter(file.device_ids).items() if count > 1]:
         yield f"device_ids must differ, {twice[0]!r} is there more than once"
+    if file.classes is not None and len({*file.classes}) < max(2, len(file.classes)):
+        yield f"classes must be at least 2 different names, got {file.classes[:5]}"
     if not len(thresholds) == len(file.device_ids) == file.devices:
         yield (
             f"devices, device_ids and thresholds must be equally many, got {file.devices}, {len(file.device_ids)} and "

@@ -89,8 +89,10 @@ def read_config(config: str | os.PathLike[str] | Mapping[str, Any]) -> Config:
         raw = tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the sweep: {problem.strerror}; check the path") from problem
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as problem:
-        raise ValueError(f"{path}: must be TOML in UTF-8: {problem}") from problem
+    except tomllib.TOMLDecodeError as problem:
+        raise ValueError(f"{path}: must be TOML: {problem}") from problem
+    except UnicodeDecodeError as problem:
+        raise ValueError(f"{path}: must be TOML in UTF-8, byte {problem.start} is not; save it as UTF-8") from None
     except RecursionError:
         raise ValueError(f"{path}: must be TOML, but its lists are too deep to read") from None
     return _checked(raw, str(path), path.parent)
