@@ -42,6 +42,7 @@ class Start:
         """Go on as that process: same number, same terminal, a fresh memory."""
         sys.stdout.flush()
         sys.stderr.flush()
+        os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # glibc would keep apart what each thread has freed
         command = self.command()
         os.execv(command[0], command)
 
