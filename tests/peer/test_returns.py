@@ -209,3 +209,20 @@ def test_a_request_may_bring_other_scores(when):
         talk(devices, now)
     assert (devices[0].make, devices[0].scores) == (make, "other scores")
     assert before == ("other scores" if when == "greeting" else "0")
+
+
+def test_who_comes_back_with_other_settings_is_told_and_ends_nobody():
+    """Neither a run under way nor a result."""
+    make = starter(FOUR, renewed=False, rounds=600)
+
+    def start(k, journal):
+        device = make(k, journal)
+        if k == 3 and journal.records():
+            device.agreement["alpha"] = "0.2"
+            device._enter_greeting()
+        return device
+
+    devices, story = told(Faults(pauses=(Pause(3, 0.05, 1.5, crash=True),)), start=start, limit=12.0)
+    assert {states for row, states in story.at(2.0).items() if row < 3} == {("running", 1, THREE)}
+    assert {(device.phase, device.survivors) for device in devices if device.row < 3} == {("finished", THREE)}
+    assert "do not agree" in str(devices[3].error)
