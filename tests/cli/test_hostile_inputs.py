@@ -142,6 +142,8 @@ REFUSED = {  # words of the command -> what the line must name
     "scores make minus.csv --out x.csv": ["minus.csv, line 2", "-1"],
     "scores make p.csv --out x.xlsx": ["x.xlsx"],
     "scores synthetic --out y.npz --rows 99999999999999": ["memory"],
+    f"plan --devices {'9' * 30}": ["devices", "at most 1e+12"],
+    "plan --devices nan": ["devices", "'nan'"],
     "sweep bomb.toml": ["bomb.toml", "too deep"],
     "sweep latin.toml": ["latin.toml", "UTF-8, byte 5"],
 }

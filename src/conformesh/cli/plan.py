@@ -31,6 +31,9 @@ from conformesh.samples import Samples
 PICTURES = (".png", ".pdf", ".svg")
 
 
+MOST = 10**12  # devices: beyond, the laws of growth were never looked at
+
+
 @with_flags
 def plan(
     devices: Annotated[
@@ -179,8 +182,8 @@ def _count(text: str) -> int:
         number = float(text.replace(",", "").replace("_", ""))
     except ValueError:
         number = -1.0
-    if number < 1 or not number.is_integer():
-        raise ValueError(f"devices must be a whole number of at least 1, got {text!r}")
+    if not 1 <= number <= MOST or not number.is_integer():
+        raise ValueError(f"devices must be a whole number of at least 1 and at most {MOST:g}, got {text!r}")
     return int(number)
 
 
