@@ -22,7 +22,7 @@ from typing import Any
 
 LOADING = 1.0  # seconds to load Numba and the first loops, those of the kernels loaded later take a tenth
 CALL = 1e-5  # seconds that NumPy loses by a call, however small: several small steps in place of one
-LOSS = {  # seconds that it loses besides for each unit of work, by kernel; measured by benchmarks/small.py
+LOSS = {  # seconds that it loses besides for each unit of work, by kernel, as measured on two busy cores
     "drift": 1.5e-9,  # a number moved
     "graph": 5e-8,  # an edge looked at
     "label_scores": 1e-8,  # an entry of the table
