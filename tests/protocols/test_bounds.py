@@ -69,7 +69,7 @@ def test_chebyshev_shrinks_by_its_polynomial(rate, rounds):
 @given(sizes_of)
 def test_radius_is_the_half_diagonal_of_the_box(sizes):
     c = shares(sizes)
-    assert histogram.radius(sizes) == pytest.approx(float((norm([v - 1 for v in c]) + norm(c)) / 2), rel=1e-13)
+    assert histogram.radius(sizes) == pytest.approx(float((norm([v - 1 for v in c]) + norm(c)) / 2), rel=1e-13, abs=0.0)
 
 
 @settings(max_examples=60)
@@ -119,7 +119,7 @@ def test_arithmetic_epsilon_is_the_printed_sum(sizes, rounds, bits, degree, stre
         assert found == math.inf
         return
     Y = (norm(shares(sizes)) + G * K * v) / left
-    assert found == pytest.approx(float(G * (u * Y + K * v) + (rounds + 2) * g * Y), rel=1e-9)
+    assert found == pytest.approx(float(G * (u * Y + K * v) + (rounds + 2) * g * Y), rel=1e-9, abs=0.0)
 
 
 def test_precision_runs_out():
@@ -140,18 +140,20 @@ def test_every_way_pays_for_its_own_precision(rounds):
     gossip = WAYS["gossip"](site, weights, HDCP()).epsilon(sizes, rounds, Wire(64))
     chebyshev = WAYS["chebyshev"](site, weights, HDCP(consensus="chebyshev")).epsilon(sizes, rounds, Wire(64))
     assert gossip[1] > 0
-    assert chebyshev[1] == pytest.approx(2 * (rounds + 2) * gossip[1], rel=1e-12)
+    assert chebyshev[1] == pytest.approx(2 * (rounds + 2) * gossip[1], rel=1e-12, abs=0.0)
     finite = WAYS["finite-time"](site, weights, HDCP(consensus="finite-time"))
     left, precision = finite.epsilon(sizes, len(finite.roots), Wire(64))
-    assert left == pytest.approx(finite.relative * length + 8 * 2.0**-53, rel=1e-9)
-    assert precision == pytest.approx(4 * 2.0**-53 * length, rel=1e-12)
+    assert left == pytest.approx(finite.relative * length + 8 * 2.0**-53, rel=1e-9, abs=0.0)
+    assert precision == pytest.approx(4 * 2.0**-53 * length, rel=1e-12, abs=0.0)
 
 
 @given(st.integers(1, 10**6), st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.0, 10.0), st.integers(1, 100))
 def test_bias_is_smoothing_and_the_assumed_distance(n, mu, kappa, epsilon0, copies):
     log2 = Fraction(6931471805599453094172321214581765680755, 10**40)
     inside = 2 * n * log2 / (copies * Fraction(mu) * Fraction(kappa)) + Fraction(epsilon0) ** 2
-    assert quantile.bias_epsilon(n, mu, kappa, epsilon0, copies) == pytest.approx(float(root(inside)), rel=1e-12)
+    assert quantile.bias_epsilon(n, mu, kappa, epsilon0, copies) == pytest.approx(
+        float(root(inside)), rel=1e-12, abs=0.0
+    )
 
 
 @given(st.floats(1e-6, 0.5), st.integers(1, 50), st.floats(0.1, 1e4), st.integers(1, 200), st.floats(0.0, 1e6))
@@ -173,8 +175,8 @@ def test_the_distance_that_devices_know_is_the_printed_sum(sizes, gamma, mu, c, 
         Fraction(c) * smallest
     )
     found = quantile.largest_distance(c, network.edges, network.spectrum, sizes, gamma, mu, offset)
-    assert found == pytest.approx(float(printed), rel=1e-10)
-    assert quantile.regulariser_reach(sizes, gamma, mu) == pytest.approx(float(reach), rel=1e-12)
+    assert found == pytest.approx(float(printed), rel=1e-10, abs=0.0)
+    assert quantile.regulariser_reach(sizes, gamma, mu) == pytest.approx(float(reach), rel=1e-12, abs=0.0)
 
 
 @given(st.floats(10.0, 1e7), st.floats(1.0, 1e4), st.floats(0.6, 1.6), st.floats(0.6, 1.6))
@@ -190,8 +192,8 @@ def test_no_other_penalty_has_a_better_rate(smoothness, mu, more_c, more_b):
 
     best = quantile.admm_rate(spectrum, smoothness, mu)
     assert best.b > 1
-    assert best.delta == pytest.approx(delta(best.c, best.b), rel=1e-9)
+    assert best.delta == pytest.approx(delta(best.c, best.b), rel=1e-9, abs=0.0)
     b = max(best.b * more_b, 1 + 1e-9)
     assert delta(best.c * more_c, b) <= best.delta * (1 + 1e-9)
     given = quantile.admm_rate(spectrum, smoothness, mu, best.c * more_c, b)
-    assert given.delta == pytest.approx(delta(given.c, given.b), rel=1e-9)
+    assert given.delta == pytest.approx(delta(given.c, given.b), rel=1e-9, abs=0.0)
