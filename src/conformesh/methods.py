@@ -77,6 +77,8 @@ class Method:
         they are.
     kernels
         Those of `kernels.compiling.LOSS` that a device with many scores runs compiled, loaded before its run.
+    mixture
+        Whether it promises for a mixture of the K devices, so that its rank is ceil((1 - alpha)(n + K)) or larger.
     """
 
     protocol: MethodProtocol
@@ -91,6 +93,7 @@ class Method:
     variants: str = ""
     apart: Callable[[Any], bool] = _never
     kernels: tuple[str, ...] = ()
+    mixture: bool = True
 
     def option_names(self) -> tuple[str, ...]:
         """Return the names a user may set."""
@@ -145,7 +148,15 @@ METHODS: dict[str, Method] = {
         apart=lambda options: options.rounds is not None,  # else as many as the largest draw needs
     ),
     "cp": Method(
-        cp, Pooled, "counted", "server", "all scores", "Vovk2005", "split CP on the pooled scores", predict_cp
+        cp,
+        Pooled,
+        "counted",
+        "server",
+        "all scores",
+        "Vovk2005",
+        "split CP on the pooled scores",
+        predict_cp,
+        mixture=False,
     ),
     "fcp": Method(
         fcp, Pooled, "counted", "server", "all scores", "Lu2023", "pooled scores, for a mixture of devices", predict_fcp
@@ -161,6 +172,7 @@ METHODS: dict[str, Method] = {
         predict_fedcp_qq,
         per_alpha=True,
         apart=_always,
+        mixture=False,
     ),
     "wfcp": Method(
         wfcp,

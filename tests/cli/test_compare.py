@@ -11,13 +11,14 @@ from matplotlib.image import imread
 from typer.testing import CliRunner
 
 from conformesh import TOPOLOGIES, Network, calibrate
-from conformesh.cli import app, console
+from conformesh.cli import app
 from conformesh.cli.compare import answer, in_ranks
 from conformesh.comparing import compare, networks_of, ways_of
 from conformesh.methods import Way
 from conformesh.names import natural_order
 from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.quantities import in_bits
 from conformesh.scores import LAC
 
 RESULT = {
@@ -128,8 +129,8 @@ def test_the_sentence_follows_from_the_table(report):
     assert (said["method"], said["variant"]) == winner
     bits = [sound[winner]["bits_per_device"] for sound in tables if winner in sound]
     assert said["sentence"].startswith(f"Use {Way(*winner).flags}: ")
-    assert console.in_bits(min(bits)).split()[0] in said["sentence"]
-    assert console.in_bits(max(bits)) in said["sentence"]
+    assert in_bits(min(bits)).split()[0] in said["sentence"]
+    assert in_bits(max(bits)) in said["sentence"]
     count = wins.count(winner)
     assert (f"all {len(tables)} networks" if count == len(tables) else f"{count} of {len(tables)}") in said["sentence"]
     assert said["sentence"].count(". ") == 0

@@ -14,6 +14,7 @@ import pytest
 import conformesh
 from conformesh._version import __version__
 from conformesh.cli import COMMANDS, console
+from conformesh.quantities import in_bits
 
 
 class Terminal(io.StringIO):
@@ -36,7 +37,7 @@ def test_version_and_help(run):
     [(0, "0"), (64, "64 bit"), (999.9, "1 kbit"), (102_400, "102 kbit"), (9_600_000, "9.6 Mbit"), (2.5e9, "2.5 Gbit")],
 )
 def test_bits_for_people(bits, words):
-    assert console.in_bits(bits) == words
+    assert in_bits(bits) == words
 
 
 def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):

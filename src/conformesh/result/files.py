@@ -151,8 +151,10 @@ def _contradictions(file: CalibrationFields) -> Iterator[str]:
 
 def _for_all(file: CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
     """Check ranks among the scores of all devices."""
+    from conformesh.methods import METHODS
+
     n = file.scores
-    least = conformal_rank(n, str(file.alpha))
+    least = conformal_rank(n, str(file.alpha), file.devices if METHODS[file.method].mixture else 1)
     if required < least:
         yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
     if counted is not None and counted > n:
