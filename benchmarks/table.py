@@ -11,6 +11,7 @@ START, END = "<!-- results -->", "<!-- end of results -->"
 COLUMNS = ("what", "ours", "compared with", "ratio", "target", "met", "notes")
 TITLES = {
     "peers": "Scores and sets beside other libraries",
+    "small": "Small work",
     "exactness": "The exact threshold",
     "growth": "Growth",
     "bandwidth": "Gossip rounds and memory bandwidth",
