@@ -48,14 +48,12 @@ lint: $(VENV)/.test  ## ruff: rules and formatting
 types: $(VENV)/.test  ## mypy, strict
 	$(BIN)/mypy
 
-# in an environment of its own: mutmut 3.8 does not know pytest 9.2 yet
-$(VENV)-mutants/.ready: pyproject.toml
-	$(PYTHON) -m venv $(VENV)-mutants
-	$(VENV)-mutants/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test]' 'pytest<9.2' 'mutmut==3.8.0'
+$(VENV)/.mutants: $(VENV)/.test
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check 'mutmut==3.8.0'
 	@touch $@
 
-mutants: $(VENV)-mutants/.ready  ## small changes of the code that a test must notice: a sample, or all with SAMPLE=0
-	$(VENV)-mutants/bin/python tests/mutants.py --sample $(SAMPLE) --jobs $(JOBS)
+mutants: $(VENV)/.mutants  ## small changes of the code that a test must notice: a sample, or all with SAMPLE=0
+	$(BIN)/python tests/mutants.py --sample $(SAMPLE) --jobs $(JOBS)
 
 bench: $(VENV)/.bench  ## ratios in one run beside other libraries; rewrites tables and pictures of benchmarks/README.md
 	$(BIN)/python benchmarks/run.py
@@ -77,4 +75,4 @@ smoke: $(VENV)/.test  ## the built wheel with runtime dependencies only
 	.smoke/bin/conformesh --help && .smoke/bin/python -c "import conformesh; print(conformesh.__version__)"
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) $(VENV)-mutants mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -21,6 +21,7 @@ from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.quantities import in_bits
 from conformesh.scores import LAC
 
+pytestmark = pytest.mark.xdist_group("compare")  # they share what is computed
 RESULT = {
     *("method", "variant", "needs", "guarantee", "assumption", "slack", "thresholds", "mean_size", "rounds"),
     *("numbers_per_device", "bits_per_device", "sound", "notes"),

@@ -11,6 +11,8 @@ from matplotlib.image import imread
 from conformesh import METHODS
 from conformesh.cli.demo import REACH, _interval
 
+pytestmark = pytest.mark.xdist_group("demo")  # they share what is computed
+
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
