@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN     = $(VENV)/bin
 JOBS   ?= 2
+WORKERS ?= 3  # of the tests, many of which wait for something
 SAMPLE ?= 300
 
 .PHONY: help demo test test-all mutants lint types bench results docs fix smoke clean
@@ -36,10 +37,10 @@ demo: $(VENV)/.runtime  ## the main job, from nothing: every method on real imag
 	$(BIN)/conformesh demo
 
 test: lint types  ## tests, lint and types: what CI runs
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup -m "not slow"
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
 test-all: lint types $(VENV)/.torch  ## adds the long statistical runs, the whole reproduction in brief, and training
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
 
 lint: $(VENV)/.test  ## ruff: rules and formatting
 	$(BIN)/ruff check src tests benchmarks docs

@@ -36,7 +36,10 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("case", CASES)
+LONG = ("h-dcp, 16 bits", "wfcp, noise")
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES])
 def test_threshold_covers(case):
     """False alarm < 1e-6. Power above 0.9 against coverage 0.68."""
     assert power_against(20_000, 1 - ALPHA, 0.68) > 0.9

@@ -84,18 +84,19 @@ def test_dense_ends_are_the_ends(network):
 
 
 LARGE = {
-    **{name: (lambda name=name: Network.of(name, 1800, seed=3)) for name in TOPOLOGIES if name != "complete"},
-    "small-world 0.01": lambda: Network.small_world(1800, rewire=0.01, seed=3),
-    "comb": lambda: comb(900),
-    "lollipop": lambda: lollipop(1700, 100),
-    "dense erdos-renyi": lambda: Network.erdos_renyi(1800, p=0.3, seed=3),
+    **{name: (lambda k, name=name: Network.of(name, k, seed=3)) for name in TOPOLOGIES if name != "complete"},
+    "small-world 0.01": lambda k: Network.small_world(k, rewire=0.01, seed=3),
+    "comb": lambda k: comb(k // 2),
+    "lollipop": lambda k: lollipop(k - 100, 100),
+    "dense erdos-renyi": lambda k: Network.erdos_renyi(k, p=0.3, seed=3),
 }
 
 
+@pytest.mark.parametrize("devices", [600, pytest.param(1800, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", LARGE)
-def test_lanczos_agrees_with_the_dense_solver(name):
+def test_lanczos_agrees_with_the_dense_solver(name, devices):
     """To 1e-8, or where the smallest eigenvalue is tiny beside the largest, to what rounding leaves of it."""
-    network = LARGE[name]()
+    network = LARGE[name](devices)
     laplacian = network.laplacian()
     dense, lanczos = dense_extremes(laplacian.toarray()), lanczos_extremes(laplacian)
     noise = 3e-14 * dense.largest * (1 + np.sqrt(network.degree.max()))

@@ -137,7 +137,7 @@ def goes_wrong(play_one, right):
 
 
 @pytest.mark.parametrize("bug", [IgnoresRounds, NeverHelps, KeepsOneFrame, CountsFrames, LeavesAtOnce])
-@pytest.mark.parametrize("network", [Network.complete(4), Network.chain(4)])
+@pytest.mark.parametrize("network", [Network.complete(4), pytest.param(Network.chain(4), marks=pytest.mark.slow)])
 def test_schedules_notice(bug, network):
     scores = drawn_scores(network)
     right = expected(network, scores)
