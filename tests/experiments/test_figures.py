@@ -196,6 +196,7 @@ def test_published_sizes_are_shown_in_labels(real, drawn):
 LEVELS, ROUNDS, BITS = Axis("coverage level 1 - α"), Axis("rounds T"), Axis("bits", log=True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sizes", "axis"),
     [
@@ -281,6 +282,7 @@ def test_draws_in_words():
     assert _draws_in_words(every, Request(draws=3)) == "3"
 
 
+@pytest.mark.slow
 def test_a_second_reproduction_computes_nothing_and_writes_the_same(real, small_sources, tmp_path):
     """No dates and no random names are in tables and pictures: the same numbers give the same bytes."""
     shutil.copytree(real.folder / "cache", tmp_path / "cache")

@@ -158,6 +158,7 @@ def test_the_verdict_does_not_hang_on_the_seed(judged, name, seed):
     assert max(match.errors for match in verdict.matches) < 0.9 * min(match.allowed for match in verdict.matches)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 @pytest.mark.parametrize(("name", "far"), [("q-dcp-alpha", 3), ("h-dcp-alpha", 1), ("star-table", 3)])
 def test_as_written_differs_from_what_was_published(judged, name, far):
@@ -251,6 +252,7 @@ def test_q_dcp_misses_on_pathmnist_where_e_dcp_covers(ran):
         assert all(row["rank_margin"] >= 0 for row in e_dcp)
 
 
+@pytest.mark.slow
 @pytest.mark.shared_data
 def test_with_confidences_q_dcp_by_the_letter_gives_full_sets(ran):
     """At level 0.9 s0 is near 1, and epsilon0 = 0.1 on top is more than any score: every label, in every draw."""

@@ -149,7 +149,7 @@ def shows_trouble(client):
     return not health["healthy"] and said and "scores" in status["troubles"] and 'what="scores"} 1' in metrics
 
 
-@pytest.mark.parametrize("trouble", ["missing", "half-written"])
+@pytest.mark.parametrize("trouble", [pytest.param("missing", marks=pytest.mark.slow), "half-written"])
 @pytest.mark.parametrize("when", ["at the start", "while up", "before a retry"])
 def test_scores_that_cannot_be_read_for_a_while_do_not_end_a_node(trouble, when):
     """It is unhealthy and says why, keeps its last threshold if it has one, and uses the scores once they are whole."""
