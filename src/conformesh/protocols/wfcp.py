@@ -14,7 +14,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
-from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,9 +64,7 @@ def wfcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: WF
         noise = options.noise * stream(options.seed, "channel", trial).standard_normal(options.bins)
         heard = total[:, trial] + n * noise  # sigma is per bin of the average histogram: n times that in counts
         beta = Fraction(str(options.failure)) if options.noise else Fraction(0)
-        margin = (
-            n * options.noise * math.sqrt(options.bins) * NormalDist().inv_cdf(1 - float(beta) / 2) if beta else 0.0
-        )
+        margin = n * options.noise * math.sqrt(options.bins) * _normal_quantile(1 - float(beta) / 2) if beta else 0.0
         for a, alpha in enumerate(alphas):
             level = (1 - alpha) / (1 - beta)
             rank = conformal_rank(n, 1 - level, site.devices) if level < 1 else n + 1
@@ -113,3 +110,9 @@ def predict_wfcp(terrain: Terrain, alpha: Fraction, options: WFCP) -> Prediction
         arrays=3.0,
         nanoseconds=terrain.devices * options.bins * COUNT_NS,
     )
+
+
+def _normal_quantile(level: float) -> float:
+    from statistics import NormalDist  # a device that runs another method need not hold it in memory
+
+    return NormalDist().inv_cdf(level)

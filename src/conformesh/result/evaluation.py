@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -44,6 +43,8 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     """
     if rows == 0:
         return 0.0, 1.0
+    from statistics import NormalDist  # a node never evaluates, and need not hold it in memory
+
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
     p = hits / rows
     centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
