@@ -6,7 +6,6 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-from difflib import get_close_matches
 
 import numpy as np
 
@@ -58,6 +57,17 @@ def unknown(what: str, word: object, known: Iterable[str]) -> str:
     "unknown topology 'torsu', did you mean 'torus'? known: chain, torus"
     """
     table = [*known]
-    close = get_close_matches(str(word).lower(), table, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else ";"
+    close = closest(str(word).lower(), table)
+    hint = f", did you mean {close!r}?" if close else ";"
     return f"unknown {what} {word!r}{hint} known: {', '.join(table) or 'none'}"
+
+
+def closest(word: str, known: Sequence[str]) -> str | None:
+    """Return the name that is nearly the word, if there is one.
+
+    >>> closest("torsu", ["chain", "torus"])
+    'torus'
+    """
+    from difflib import get_close_matches  # what runs well never asks
+
+    return next(iter(get_close_matches(word, known, n=1)), None)

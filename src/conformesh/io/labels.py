@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.output_files import in_arrays
 from conformesh.io.tables import Layout, Table, is_number, listed, read_table
+from conformesh.names import closest
 
 NEEDED = "one label per row"
 CANDIDATES = ("label", "labels", "y")  # what an NPZ may call them
@@ -79,8 +79,8 @@ def label_indices(labels: LabelColumn, classes: Sequence[str]) -> Ints:
         return _whole(table, column)
     strange = next(i for i, name in enumerate(names) if name not in place and not is_number(name))
     row = int((index == strange).argmax())
-    close = get_close_matches(names[strange], classes, n=1)
-    hint = f", did you mean {close[0]!r}?" if close else ";"
+    close = closest(names[strange], classes)
+    hint = f", did you mean {close!r}?" if close else ";"
     raise ValueError(f"{table.where(row)}: unknown label {names[strange]!r}{hint} classes: {listed(classes)}")
 
 

@@ -11,7 +11,6 @@ import sys
 import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
+from conformesh.names import closest
 
 STDIN = "-"
 CLASSES = "classes"  # the column or array in which a file names its classes
@@ -99,8 +99,8 @@ class Table:
         """Return a column, or say which ones there are."""
         if name not in self.columns:
             titles = [*self.columns]
-            close = get_close_matches(name, titles[:1000], n=1)
-            hint = f"; did you mean {close[0]!r}?" if close else ""
+            close = closest(name, titles[:1000])
+            hint = f"; did you mean {close!r}?" if close else ""
             between = [mark for mark in SNIFFED if self.lines is not None and len(titles) == 1 and mark in titles[0]]
             if between:
                 hint = f"; its cells seem to be separated by {between[0]!r}"

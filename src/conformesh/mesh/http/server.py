@@ -18,15 +18,18 @@ import stat
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from http import HTTPStatus
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conformesh.mesh.http.address import Address, find
 from conformesh.mesh.http.interface import LARGEST_BODY
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
 from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
 from conformesh.mesh.node.state import NodeState
+
+if TYPE_CHECKING:
+    from concurrent.futures import ThreadPoolExecutor
 
 LOG = logging.getLogger("conformesh.node")
 AT_ONCE = 4  # tasks at a time: a burst of large tables must not starve the engine of memory and time
@@ -106,7 +109,7 @@ class Service:
         self._ready = selectors.DefaultSelector()
         self._ready.register(self._listener, READ)
         self._ready.register(self._wakened, READ)
-        self._tasks = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="service-task")
+        self._tasks: ThreadPoolExecutor | None = None  # made for the first task: most nodes are only asked
         self._thread = threading.Thread(target=self._serve, args=(self._listener,), name="service", daemon=True)
         self._thread.start()
         LOG.info("answering local programs at %s", self.address)
@@ -119,7 +122,8 @@ class Service:
         self._stopping.set()
         self._wake()
         self._thread.join()
-        self._tasks.shutdown(cancel_futures=True)
+        if self._tasks is not None:
+            self._tasks.shutdown(cancel_futures=True)
         self._bell.close()
         if self.address.path is not None and self._mark == _mark(self.address.path):
             self.address.path.unlink(missing_ok=True)
@@ -223,6 +227,10 @@ class Service:
             return
         client.at_work = True
         self._ready.unregister(client.link)
+        if self._tasks is None:
+            from concurrent.futures import ThreadPoolExecutor
+
+            self._tasks = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="service-task")
         self._tasks.submit(self._task, client, request.reply, request.body)
 
     def _task(self, client: _Client, reply: Reply, body: bytes) -> None:
