@@ -3,39 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import KW_ONLY, dataclass, fields
 from fractions import Fraction
-from typing import Any, Literal, NamedTuple, get_type_hints
+from importlib import import_module
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_type_hints
 
 from conformesh.names import unknown
-from conformesh.protocols.baselines import (
-    Alone,
-    Averaged,
-    Pooled,
-    average,
-    cp,
-    fcp,
-    local,
-    predict_average,
-    predict_cp,
-    predict_fcp,
-    predict_local,
-)
-from conformesh.protocols.e_dcp import EDCP, e_dcp, predict_e_dcp
-from conformesh.protocols.fedcp_qq import FedCPQQ, fedcp_qq, predict_fedcp_qq
-from conformesh.protocols.h_dcp import HDCP, h_dcp, predict_h_dcp
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import AUTO, as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
-from conformesh.protocols.q_dcp import QDCP, predict_q_dcp, q_dcp
 from conformesh.protocols.site import Outcome, Site
-from conformesh.protocols.wfcp import WFCP, predict_wfcp, wfcp
 from conformesh.samples import Samples
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Protocol[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
+
+
+T = TypeVar("T")
+
+
+class Part(Generic[T]):
+    """A field given as the thing itself, or as its place below `protocols` and then imported when first asked for.
+
+    A device of a mesh runs one method, and the modules of the others would take a tenth of its memory.
+    """
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, entry: object | None, owner: type) -> T:
+        if entry is None:
+            raise AttributeError(self.name)  # to a dataclass: there is no default
+        part = vars(entry)[self.name]
+        if isinstance(part, str):
+            module, name = part.split(".")
+            part = vars(entry)[self.name] = getattr(import_module(f"conformesh.protocols.{module}"), name)
+        return cast(T, part)
+
+    def __set__(self, entry: object, part: T | str) -> None:
+        vars(entry)[self.name] = part
 
 
 def _never(options: Any) -> bool:
@@ -56,6 +64,8 @@ class Method:
         The generator that runs it on any engine.
     options
         The dataclass of its options; each field carries its help.
+    predict
+        What it would send, without running it: its rows of a plan. None where nobody has said.
     guarantee
         What its certificate says, in a few words.
     needs
@@ -66,8 +76,6 @@ class Method:
         The reference it comes from.
     summary
         One sentence.
-    predict
-        What it would send, without running it: its rows of a plan. None where nobody has said.
     per_alpha
         True if each level alpha needs messages of its own; False if one run serves all levels.
     variants
@@ -81,14 +89,15 @@ class Method:
         Whether it promises for a mixture of the K devices, so that its rank is ceil((1 - alpha)(n + K)) or larger.
     """
 
-    protocol: MethodProtocol
-    options: type[Any]
+    protocol: Part[MethodProtocol] = Part()
+    options: Part[type[Any]] = Part()
+    predict: Part[Predict | None] = Part()
+    _: KW_ONLY
     guarantee: str
     needs: Needs
     sends: str
     paper: str
     summary: str
-    predict: Predict | None = None
     per_alpha: bool = False
     variants: str = ""
     apart: Callable[[Any], bool] = _never
@@ -112,99 +121,106 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "e-dcp": Method(
-        e_dcp,
-        EDCP,
-        "counted",
-        "neighbours",
-        "a few integers a stage",
-        "",
-        "exact pooled threshold by counting: no tuning, no approximation",
-        predict_e_dcp,
+        "e_dcp.e_dcp",
+        "e_dcp.EDCP",
+        "e_dcp.predict_e_dcp",
+        guarantee="counted",
+        needs="neighbours",
+        sends="a few integers a stage",
+        paper="",
+        summary="exact pooled threshold by counting: no tuning, no approximation",
         variants="aggregate",
     ),
     "q-dcp": Method(
-        q_dcp,
-        QDCP,
-        "assumed, or counted",
-        "neighbours",
-        "1 number a round",
-        "Wen2025",
-        "smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
-        predict_q_dcp,
+        "q_dcp.q_dcp",
+        "q_dcp.QDCP",
+        "q_dcp.predict_q_dcp",
+        guarantee="assumed, or counted",
+        needs="neighbours",
+        sends="1 number a round",
+        paper="Wen2025",
+        summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
         per_alpha=True,
         apart=lambda options: not (options.certify or options.continuation),
         kernels=("pinball",),
     ),
     "h-dcp": Method(
-        h_dcp,
-        HDCP,
-        "bounded or counted",
-        "neighbours",
-        "M numbers a round",
-        "Wen2025",
-        "consensus on the histogram of quantised scores; no tuning",
-        predict_h_dcp,
+        "h_dcp.h_dcp",
+        "h_dcp.HDCP",
+        "h_dcp.predict_h_dcp",
+        guarantee="bounded or counted",
+        needs="neighbours",
+        sends="M numbers a round",
+        paper="Wen2025",
+        summary="consensus on the histogram of quantised scores; no tuning",
         variants="consensus",
         apart=lambda options: options.rounds is not None,  # else as many as the largest draw needs
     ),
     "cp": Method(
-        cp,
-        Pooled,
-        "counted",
-        "server",
-        "all scores",
-        "Vovk2005",
-        "split CP on the pooled scores",
-        predict_cp,
+        "baselines.cp",
+        "baselines.Pooled",
+        "baselines.predict_cp",
+        guarantee="counted",
+        needs="server",
+        sends="all scores",
+        paper="Vovk2005",
+        summary="split CP on the pooled scores",
         mixture=False,
     ),
     "fcp": Method(
-        fcp, Pooled, "counted", "server", "all scores", "Lu2023", "pooled scores, for a mixture of devices", predict_fcp
+        "baselines.fcp",
+        "baselines.Pooled",
+        "baselines.predict_fcp",
+        guarantee="counted",
+        needs="server",
+        sends="all scores",
+        paper="Lu2023",
+        summary="pooled scores, for a mixture of devices",
     ),
     "fedcp-qq": Method(
-        fedcp_qq,
-        FedCPQQ,
-        "assumed",
-        "server",
-        "1 number",
-        "Humbert2023",
-        "quantile of the devices' quantiles, ranks chosen in closed form",
-        predict_fedcp_qq,
+        "fedcp_qq.fedcp_qq",
+        "fedcp_qq.FedCPQQ",
+        "fedcp_qq.predict_fedcp_qq",
+        guarantee="assumed",
+        needs="server",
+        sends="1 number",
+        paper="Humbert2023",
+        summary="quantile of the devices' quantiles, ranks chosen in closed form",
         per_alpha=True,
         apart=_always,
         mixture=False,
     ),
     "wfcp": Method(
-        wfcp,
-        WFCP,
-        "counted",
-        "server",
-        "M numbers",
-        "Zhu2024",
-        "histograms added up on a shared channel, with or without noise",
-        predict_wfcp,
+        "wfcp.wfcp",
+        "wfcp.WFCP",
+        "wfcp.predict_wfcp",
+        guarantee="counted",
+        needs="server",
+        sends="M numbers",
+        paper="Zhu2024",
+        summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise,
     ),
     "local": Method(
-        local,
-        Alone,
-        "counted, own data",
-        "nothing",
-        "nothing",
-        "Vovk2005",
-        "each device on its own",
-        predict_local,
+        "baselines.local",
+        "baselines.Alone",
+        "baselines.predict_local",
+        guarantee="counted, own data",
+        needs="nothing",
+        sends="nothing",
+        paper="Vovk2005",
+        summary="each device on its own",
         apart=_always,
     ),
     "average": Method(
-        average,
-        Averaged,
-        "none",
-        "neighbours",
-        "1 number a round",
-        "",
-        "mean of local quantiles",
-        predict_average,
+        "baselines.average",
+        "baselines.Averaged",
+        "baselines.predict_average",
+        guarantee="none",
+        needs="neighbours",
+        sends="1 number a round",
+        paper="",
+        summary="mean of local quantiles",
         per_alpha=True,
         apart=_always,
     ),

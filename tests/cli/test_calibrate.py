@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,6 @@ import pytest
 
 from conformesh import METHODS, Calibration, Network, calibrate
 from conformesh.cli.options import checked_options, flags_of_methods, key_values, with_flags
-from conformesh.methods import Method
 from conformesh.names import natural_order
 from conformesh.protocols.options import option
 
@@ -193,9 +192,7 @@ def test_a_new_method_brings_its_flags(monkeypatch):
         brand_new: Literal["a", "b"] = option("a", "something new")
         twice: bool = option(False, "do it twice")
 
-    old = METHODS["cp"]
-    entry = Method(old.protocol, Fancy, "none", "neighbours", "", "", "")
-    monkeypatch.setitem(METHODS, "fancy", entry)
+    monkeypatch.setitem(METHODS, "fancy", replace(METHODS["cp"], options=Fancy))
 
     def command(scores: str, **options: object) -> None: ...
 

@@ -1,19 +1,24 @@
 """Whether a device's certificate, key and authority are what its neighbours will let in, by the standard library alone.
 
-A node asks this at its start and again while it is up, so nothing is loaded for it that the node does not need anyway.
-The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory.
+The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory. A node
+asks it at its start and when a file has changed, in a process that ends with the answer (`examine_apart`): OpenSSL
+would take three megabytes for as long as the node is up. So the functions here import `ssl`, and not the module.
 """
 
 from __future__ import annotations
 
-import ssl
+import json
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformesh.io.files import readable_by_others
+
+if TYPE_CHECKING:
+    import ssl
 
 ANY_TIME = 0x200000  # OpenSSL's X509_V_FLAG_NO_CHECK_TIME: times are judged here, by a clock that may be given
 
@@ -51,8 +56,7 @@ def examine_pair(cert: Path, key: Path, ca: Path, name: str | None = None) -> tu
     problems = [f"{key.name} can be read by others; run: chmod 600 {key}"] if readable_by_others(key) else []
     times = []
     try:
-        root = _authority(ca)
-        times += [] if root is None else [_validity(ca, root)]
+        times += [_validity(ca, root) for root in _certificates_in(ca)[:1]]  # none: the handshake will not accept it
         own = _shown(_holder(cert, key), ca)
         if own is None:
             raise ValueError(f"{cert.name} was signed by another authority than {ca.name}; both come from one mesh")
@@ -60,6 +64,18 @@ def examine_pair(cert: Path, key: Path, ca: Path, name: str | None = None) -> tu
         return [*problems, str(problem)], times
     times.insert(0, _validity(cert, own))
     return [*problems, *wrong_name(cert, common_name(own), name)], times
+
+
+def examine_apart(cert: Path, key: Path, ca: Path, name: str) -> tuple[list[str], list[Validity]]:
+    """Return what `examine_pair` does, found out by a process of its own."""
+    import subprocess
+
+    command = [sys.executable, "-m", "conformesh.mesh.config.identity", str(cert), str(key), str(ca), name]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"{cert}: cannot be examined: {done.stderr[-500:]}")
+    problems, times = json.loads(done.stdout)
+    return problems, [Validity(file, *map(datetime.fromisoformat, ends)) for file, *ends in times]
 
 
 def wrong_name(cert: Path, shown: str, name: str | None) -> list[str]:
@@ -81,7 +97,9 @@ def _no_password() -> str:
 
 def _holder(cert: Path, key: Path) -> ssl.SSLContext:
     """Return who holds this certificate and its key."""
-    _needs_certificate(cert)
+    import ssl
+
+    _certificates_in(cert)
     holder = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         holder.load_cert_chain(cert, key, password=_no_password)
@@ -94,31 +112,31 @@ def _holder(cert: Path, key: Path) -> ssl.SSLContext:
     return holder
 
 
-def _needs_certificate(path: Path) -> None:
+def _certificates_in(path: Path) -> Sequence[Any]:
+    """Return the certificates of authorities in a file of certificates; a device's own is none of them."""
+    import ssl
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     try:
-        ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT).load_verify_locations(path)
+        context.load_verify_locations(path)
     except ssl.SSLError:
         raise ValueError(f"{path}: needed a certificate in PEM form, got something else") from None
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the certificate: {problem.strerror}") from None
-
-
-def _authority(path: Path) -> Mapping[str, Any] | None:
-    """Return the authority's certificate; None where it is none's, which the handshake will not accept."""
-    _needs_certificate(path)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.load_verify_locations(path)
-    authorities: Sequence[Any] = context.get_ca_certs()
-    return authorities[0] if authorities else None
+    return context.get_ca_certs()
 
 
 def _validity(path: Path, shown: Mapping[str, Any]) -> Validity:
+    import ssl
+
     first, last = (ssl.cert_time_to_seconds(shown[key]) for key in ("notBefore", "notAfter"))
     return Validity(path.name, datetime.fromtimestamp(first, UTC), datetime.fromtimestamp(last, UTC))
 
 
 def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
     """Return the certificate that a neighbour with this authority accepts from the device; None if it refuses."""
+    import ssl
+
     client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     client.check_hostname = False
     client.verify_flags |= ANY_TIME
@@ -136,3 +154,9 @@ def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
             except ssl.SSLError:
                 return None
     return asking.getpeercert()
+
+
+if __name__ == "__main__":
+    files, own_name = map(Path, sys.argv[1:4]), sys.argv[4]
+    wrong, valid = examine_pair(*files, own_name)
+    print(json.dumps([wrong, [(one.file, one.first.isoformat(), one.last.isoformat()) for one in valid]]))
