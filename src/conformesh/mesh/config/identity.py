@@ -157,6 +157,6 @@ def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
 
 
 if __name__ == "__main__":
-    files, own_name = map(Path, sys.argv[1:4]), sys.argv[4]
-    wrong, valid = examine_pair(*files, own_name)
-    print(json.dumps([wrong, [(one.file, one.first.isoformat(), one.last.isoformat()) for one in valid]]))
+    cert, key, ca = (Path(word) for word in sys.argv[1:4])
+    problems, times = examine_pair(cert, key, ca, sys.argv[4])
+    print(json.dumps([problems, [(one.file, one.first.isoformat(), one.last.isoformat()) for one in times]]))
