@@ -1,6 +1,7 @@
 """Fixtures that iterate over the tables, and the real data where it is there."""
 
 import os
+import signal
 import sys
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,18 @@ from conformesh import METHODS, TOPOLOGIES, Network
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+
+
+if "CONFORMESH_MUTANTS" in os.environ:
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call():
+        """End a mutant that loops: no test of `make mutants` takes a minute of the processor."""
+        signal.setitimer(signal.ITIMER_PROF, 60.0)
+        try:
+            return (yield)
+        finally:
+            signal.setitimer(signal.ITIMER_PROF, 0.0)
 
 
 @pytest.fixture(params=list(METHODS))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from conformesh import Calibration, Network, TooFewScores, calibrate, scores
-from conformesh.result.certificate import Cost
+from conformesh.result.certificate import KINDS, Certificate, Cost, too_few
 from conformesh.result.evaluation import wilson
 
 HELD = [np.random.default_rng(k).random(40) for k in range(5)]
@@ -143,6 +143,40 @@ def test_wilson_matches_the_quadratic():
 def test_unknown_methods_suggest(name, message):
     with pytest.raises(ValueError, match=message):
         calibrate([[0.1]], Network.chain(1), 0.5, name)
+
+
+@pytest.mark.parametrize(
+    ("certificate", "words"),
+    [
+        (Certificate("none"), ""),
+        (Certificate("counted", 18, 19), "; required rank 18, counted rank 19"),
+        (Certificate("counted", 18, 0), "; required rank 18, counted rank 0"),
+        (Certificate("bounded", 18), "; required rank 18"),
+        (Certificate("bounded", 18, epsilon=0.0), "; required rank 18; epsilon 0"),
+        (Certificate("counted", (3, 4), (4, 4)), ""),  # everybody for itself: too many for a line
+        (Certificate("assumed", 9, assumption="it rains"), "; required rank 9; assuming it rains"),
+        (Certificate("none", assumption="nothing was counted"), "; nothing was counted"),
+    ],
+)
+def test_a_certificate_reads_as_a_line(certificate, words):
+    """What it claims, then only what is known."""
+    assert str(certificate) == f"{certificate.kind}: {KINDS[certificate.kind]}{words}"
+
+
+def test_too_few_scores_are_all_counted():
+    """Only +inf keeps the promise then, and all n scores lie at or below it."""
+    assert too_few(12, 10) == Certificate("counted", 12, 10)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "mean", "kind"), [([], 0, int), ([2.0, 4.0], 3, int), ([2.0, 3.0], 2.5, float), ([0.0], 0, int)]
+)
+def test_a_mean_that_is_whole_is_shown_as_whole(numbers, mean, kind):
+    """Nothing was sent where there is nobody."""
+    cost = Cost(3, np.array(numbers), 8 * np.array(numbers))
+    assert (cost.numbers_per_device, type(cost.numbers_per_device)) == (mean, kind)
+    assert cost.bits_per_device == 8 * mean
+    assert cost.to_dict() == {"rounds": 3, "numbers_per_device": mean, "bits_per_device": 8 * mean}
 
 
 def test_what_a_mesh_has_sent_besides_is_kept():

@@ -32,6 +32,13 @@ def test_rank_is_the_smallest_integer_at_or_above(n, ten_thousandths, devices):
     assert r >= exact > r - 1
 
 
+@pytest.mark.parametrize(("n", "devices"), [(-1, 1), (0, 0), (5, 0), (5, -1), (-1, 0)])
+def test_a_rank_needs_a_device_and_no_negative_number_of_scores(n, devices):
+    assert conformal_rank(0, 0.5, 1) == 1
+    with pytest.raises(ValueError, match=f"got n={n}, devices={devices}"):
+        conformal_rank(n, 0.5, devices)
+
+
 @pytest.mark.parametrize("alpha", [0.1, "0.1", Decimal("0.1"), Fraction(1, 10), np.float64(0.1)])
 def test_alpha_is_the_decimal_written(alpha):
     assert exact_alpha(alpha) == Fraction(1, 10)
@@ -65,6 +72,14 @@ def test_the_threshold_is_what_the_devices_agree_on(twenty_devices):
 def test_a_threshold_of_nan_is_refused(scores):
     with pytest.raises(ValueError, match="scores must be numbers, got NaN"):
         conformal_threshold(scores, 0.5)
+
+
+@pytest.mark.parametrize("kind", [int, float, Fraction, Decimal, np.float32])
+def test_scores_may_be_numbers_of_any_kind_in_any_shape(kind):
+    """The threshold is a float64, whatever held the scores."""
+    scores = [[kind(3), kind(1)], [kind(2), kind(4)]]
+    found = conformal_threshold(scores, 0.4)
+    assert (type(found), found) == (float, 3.0)
 
 
 def test_scores_in_an_array_are_left_as_they_are():
