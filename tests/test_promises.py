@@ -63,6 +63,13 @@ def test_the_threshold_is_the_order_statistic_of_the_rank(scores, hundredths, de
     assert scores == before
 
 
+def test_the_threshold_of_a_thousand_scores_is_the_one_of_the_rank():
+    """Few scores happen to be sorted when one is put into its place, so that a wrong place would not show."""
+    scores = np.random.default_rng(0).permutation(1000) + 1
+    for percent in range(1, 100):
+        assert conformal_threshold(scores, Fraction(percent, 100)) == conformal_rank(1000, Fraction(percent, 100))
+
+
 def test_the_threshold_is_what_the_devices_agree_on(twenty_devices):
     found = calibrate(twenty_devices, Network.torus(5, 4), 0.1).threshold
     assert conformal_threshold(np.concatenate(twenty_devices), 0.1, devices=20) == found
