@@ -8,16 +8,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 
 from conformesh import METHODS, TOPOLOGIES, Network
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
+settings.register_profile(  # that a test fails is enough: no time for the smallest example
+    "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate], report_multiple_bugs=False
+)
+MUTANTS = "CONFORMESH_MUTANTS" in os.environ
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "mutants" if MUTANTS else "default"))
 
 
-if "CONFORMESH_MUTANTS" in os.environ:
+if MUTANTS:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call():

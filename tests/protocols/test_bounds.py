@@ -127,6 +127,9 @@ def test_precision_runs_out():
     mixing = histogram.Mixing(0.9, -0.5, 2**40, 1.0)  # g is about 3.7e-4
     assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 2000, Wire(64)) < math.inf
     assert histogram.arithmetic_epsilon(np.array([1, 1]), mixing, 4000, Wire(64)) == math.inf
+    half = histogram.Mixing(0.9, -0.5, 2**51 - 6, 0.5)  # g is one half
+    assert 0 < histogram.arithmetic_epsilon(np.array([1, 1]), half, 1, Wire(64)) < math.inf
+    assert histogram.arithmetic_epsilon(np.array([1, 1]), half, 2, Wire(64)) == math.inf
 
 
 @pytest.mark.parametrize("rounds", [1, 7, 40])

@@ -1,4 +1,6 @@
+import math
 import warnings
+from fractions import Fraction
 
 import hypothesis
 import numpy as np
@@ -18,6 +20,7 @@ from conformesh.protocols.bounds.histogram import (
     row_epsilon,
 )
 from conformesh.protocols.consensus import rate_at
+from conformesh.protocols.h_dcp import AUTO_ROUNDS, HDCP, _certain, _loose, consensus_rounds
 from conformesh.protocols.wire import Wire
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, exact_rank, networks
@@ -265,6 +268,81 @@ def test_automatic_rounds_make_the_count_exact(paper_network, twenty_devices):
     assert run(twenty_devices, paper_network, 0.1, rounds=gossip * 4 // 5).certificate.kind == "bounded"
 
 
+class OneOverTheError:
+    """A way to average whose error after T rounds is that of the start over T."""
+
+    def rounds_for(self, start, target):
+        return round(start / target)
+
+
+@pytest.mark.parametrize(
+    ("options", "starts", "rounds"),
+    [
+        ({}, [(1.0, 10)], 25),  # down to 0.4 of a score: half of one, less what finite precision may add
+        ({}, [(1.0, 10), (3.0, 10), (2.0, 10)], 75),  # as the worst trial needs
+        ({}, [], 0),  # nobody has scores: nothing to average
+        ({}, [(1e6, 10)], AUTO_ROUNDS),
+        ({"wire": 16}, [(1.0, 10**6)], 2048),  # messages are off by 2^-11, so that more rounds gain nothing
+        ({"wire": 16}, [(1.0, 10)], 25),
+    ],
+)
+def test_rounds_are_as_many_as_the_worst_trial_needs_up_to_a_limit(options, starts, rounds):
+    assert consensus_rounds(OneOverTheError(), HDCP(**options), starts) == (rounds, True)
+    assert consensus_rounds(OneOverTheError(), HDCP(**options, rounds=7), starts) == (7, False)
+
+
+def test_without_scores_nothing_is_averaged():
+    assert run([[], [], []], Network.chain(3), 0.5, range=(0.0, 1.0)).cost.rounds == 0
+
+
+@pytest.mark.parametrize(
+    ("consensus", "precision", "blames"),
+    [
+        (0.1, 0.2, "wire"),
+        (0.1, 0.1, "rounds"),
+        (0.2, 0.1, "rounds"),
+        (0.1, math.inf, "wire"),
+        (math.inf, 0.1, "rounds"),
+    ],
+)
+def test_a_loose_bound_is_blamed_on_its_larger_part(consensus, precision, blames):
+    for chosen in (True, False):
+        words = _loose(consensus, precision, chosen)
+        assert ("use a wider wire" in words, "set more rounds" in words) == (blames == "wire", blames == "rounds")
+        if blames == "rounds":
+            assert ("than the automatic limit" in words, "or none to have them chosen" in words) == (chosen, not chosen)
+
+
+@pytest.mark.parametrize("bound", ["cumulative", "row"])
+def test_a_count_that_exceeds_the_rank_less_one_reaches_it(bound):
+    """Counts are whole: 4.01 of 10 scores for sure are 5; 4 exactly are not."""
+    y = np.array([[0.401, 0.4, 0.601, 0.6, 0.801]])
+    for consensus, precision, certain in (
+        (0.0, 0.0, [True, False, True, True, True]),
+        (0.1, 0.1, [False, False, True, False, True]),
+        (0.4, 0.0, [False, False, False, False, True]),
+    ):
+        found = _certain(y, 10, 5, Fraction(1, 2), 0, consensus, precision, bound)
+        assert found.tolist() == [certain]
+
+
+def test_the_papers_level_gives_way_by_noise_where_that_costs_no_rank():
+    """Level 5 of 9 scores: a view of 5 that noise has moved counts; with noise of half a score nothing is given."""
+
+    def holds(count, precision, consensus=0.0):
+        return bool(_certain(np.array([[count / 9]]), 9, 5, Fraction(1, 2), 1, consensus, precision, "paper")[0, 0])
+
+    tiny = 1e-12
+    assert holds(5 - 8 * tiny, tiny)
+    assert not holds(5 - 10 * tiny, tiny)
+    assert holds(5.9 - 8 * tiny, tiny, consensus=0.1)
+    assert not holds(5.9 - 10 * tiny, tiny, consensus=0.1)
+    for precision, less in ((0.05, True), (0.06, False)):  # 2 * 9 * precision below 1: the whole step from rank to rank
+        assert holds(5 - 8.9 * precision, precision) == less
+        assert holds(5 + 8.9 * precision, precision) == less
+        assert holds(5 + 9.1 * precision, precision)
+
+
 def test_a_wrong_consensus_matrix_is_caught_not_believed(twenty_devices):
     """Ablation: a W that claims a gap it does not have fails the integer check instead of certifying."""
     from dataclasses import replace
@@ -323,6 +401,7 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
         ({"kappa": 3.0}, "belongs to q-dcp"),
         ({"consensus": "chebyshev", "bound": "paper"}, "goes with 64 bits"),
         ({"consensus": "finite-time", "wire": 16}, "goes with 64 bits"),
+        ({"consensus": "chebyshev", "eta": 0.5}, "goes with 64 bits"),
         ({"consensus": "finite-time", "rounds": 5}, "takes 1 rounds on this network"),
         ({"consensus": "tree"}, "consensus must be"),
     ],

@@ -1,5 +1,6 @@
 import math
 import warnings
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from conformesh.engines import Simulator
 from conformesh.graph.spectrum import Spectrum
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
-from conformesh.protocols.q_dcp import Knobs, admm
+from conformesh.protocols.q_dcp import QDCP, Knobs, admm, q_dcp, rounds_of_a_run
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.scores import Logit
@@ -213,6 +214,114 @@ def test_continuation_reaches_the_quantile_where_the_paper_stays_at_s0(topology,
     assert freed.certificate.kind == "counted"
 
 
+def continued(monkeypatch, scores, network, alpha, **options):
+    """Return the knobs, centres and rounds of every run of a continuation in which ADMM stays where it starts."""
+    runs = []
+
+    def still(site, samples, gamma, s0, start, knobs, rounds, wire):
+        yield from ()
+        runs.append((knobs, s0[0, 0, 0], start[0, 0, 0], rounds))
+        return s0 + 1.0
+
+    monkeypatch.setattr("conformesh.protocols.q_dcp.admm", still)
+    samples = Samples.of(scores)
+    protocol = q_dcp(Site.everywhere(network, samples.sizes), samples, (Fraction(str(alpha)),), QDCP(**options))
+    Simulator(network).run(protocol)
+    return runs
+
+
+def test_continuation_starts_at_the_spread_of_the_quantiles_and_narrows(monkeypatch):
+    """w is the spread, then 2.5 times less; kappa = 4/w, h = (n/K)(1-gamma)/w, c = h/degree, mu = h/(10 K)."""
+    scores = [np.arange(10.0), [], np.arange(20.0) + 5.0]  # without scores no quantile, and nothing of the spread
+    network = Network.chain(3)  # two edges: a mean degree of 4/3
+    gamma = level(scores, 3, 0.25)
+    quantiles = [np.quantile(mine, gamma) for mine in scores if len(mine)]
+    runs = continued(monkeypatch, scores, network, 0.25, continuation=3, rounds=100)
+    assert [rounds for *_, rounds in runs] == [33] * 3
+    for stage, (knobs, centre, start, _) in enumerate(runs):
+        w = (quantiles[1] - quantiles[0]) / 2.5**stage
+        h = 30 / 3 * (1 - gamma) / w
+        found = (knobs.kappa.item(), knobs.c.item(), knobs.mu.item())
+        assert found == pytest.approx((4 / w, h / (4 / 3), h / 30), rel=1e-12)
+        assert centre == start == pytest.approx(np.mean(quantiles) + stage, abs=1e-4)  # the last estimate
+
+
+def test_continuation_is_never_sharper_than_scores_can_be_told_apart(monkeypatch):
+    """Equal quantiles spread over nothing: w is 1e-9 of s0 or of 1; and 1 - gamma = 0 counts as 0.001."""
+    for value, floor in ((500.0, 5e-7), (0.25, 1e-9), (-500.0, 5e-7)):
+        ((knobs, *_),) = continued(monkeypatch, [[value] * 9, [value] * 9], Network.chain(2), 0.1, continuation=1)
+        assert knobs.kappa.item() == pytest.approx(4 / floor, rel=1e-4)
+        assert knobs.c.item() == pytest.approx(18 / 2 * 1e-3 / floor, rel=1e-4)  # rank 18 of 18
+    infinite = [[-np.inf] * 5 + [1.0] * 4, [2.0] * 9]
+    ((knobs, *_),) = continued(monkeypatch, infinite, Network.chain(2), 0.6, continuation=1, s0=0.0)
+    assert knobs.kappa.item() == pytest.approx(4e9, rel=1e-6)  # no spread to speak of
+
+
+@pytest.mark.parametrize(
+    ("rounds", "continuation", "share"), [(100, 0, 100), (100, 1, 100), (100, 3, 33), (2, 5, 1), (10, 5, 2)]
+)
+def test_runs_share_the_rounds(rounds, continuation, share):
+    assert rounds_of_a_run(QDCP(rounds=rounds, continuation=continuation)) == share
+
+
+def test_the_printed_distance_is_that_of_the_optimum(twenty_devices):
+    """c E (s_hat - z0)^2 + g' (D-A)^+ g / c, with the pooled minimiser and a dense pseudo-inverse."""
+    network, kappa, mu, s0 = Network.grid(5, 4), 50.0, 20.0, 0.4
+    gamma = level(twenty_devices, 20, 0.1)
+    s_hat = pooled_minimiser(twenty_devices, gamma, kappa, mu, s0)
+    gradient = np.array([(1 / (1 + np.exp(-kappa * (s_hat - s)))).sum() - gamma * len(s) for s in twenty_devices])
+    gradient += mu * (s_hat - s0)
+    assert gradient.sum() == pytest.approx(0.0, abs=1e-6)
+    energy = gradient @ np.linalg.pinv(network.laplacian().toarray()) @ gradient
+    largest = max(map(len, twenty_devices))
+    rate = admm_rate(network.spectrum, largest * kappa / 4 + mu, mu)
+    for start, z0 in (("zeros", 0.0), ("s0", s0)):
+        result = run(twenty_devices, network, kappa=kappa, mu=mu, s0=s0, start=start, bound="paper", rounds=7)
+        distance = rate.c * network.edges * (s_hat - z0) ** 2 + energy / rate.c
+        assert result.certificate.epsilon_T == pytest.approx(convergence_epsilon(rate, 20, mu, 7, distance), rel=1e-6)
+        n = sum(map(len, twenty_devices))
+        assert result.certificate.epsilon_bias == pytest.approx(bias_epsilon(n, mu, kappa, 0.1), rel=1e-12)
+        assert result.threshold == pytest.approx(
+            result.estimate + result.certificate.epsilon_T + result.certificate.epsilon_bias, rel=1e-12
+        )
+        assert result.certificate.epsilon == result.certificate.epsilon_T + result.certificate.epsilon_bias
+
+
+def test_the_sound_terms_are_those_of_what_devices_know(twenty_devices):
+    """The bias with a regulariser for each device; the distance by the regulariser's reach and where ADMM starts."""
+    network, mu, kappa, s0 = Network.grid(5, 4), 20.0, 50.0, 0.4
+    sizes = np.array([len(s) for s in twenty_devices])
+    gamma = level(twenty_devices, 20, 0.1)
+    rate = admm_rate(network.spectrum, sizes.max() * kappa / 4 + mu, mu)
+    for start, offset in (("zeros", s0), ("s0", 0.0)):
+        certificate = run(twenty_devices, network, kappa=kappa, mu=mu, s0=s0, start=start, rounds=7).certificate
+        distance = largest_distance(rate.c, network.edges, network.spectrum, sizes, gamma, mu, offset)
+        assert certificate.epsilon_T == pytest.approx(convergence_epsilon(rate, 20, mu, 7, distance), rel=1e-12)
+        assert certificate.epsilon_bias == pytest.approx(
+            bias_epsilon(sizes.sum(), mu, kappa, 0.1, copies=20), rel=1e-12
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({}, []),
+        ({"bound": "paper"}, ["epsilon_T uses the optimum"]),
+        ({"spectrum": "estimated"}, ["eigenvalues estimated by message passing are right"]),
+        ({"wire": 32}, ["rounding messages to 32 bits"]),
+        ({"bound": "paper", "wire": 16}, ["epsilon_T uses the optimum", "rounding messages to 16 bits"]),
+    ],
+)
+def test_every_assumption_is_named_and_no_other(options, words, twenty_devices):
+    said = run(twenty_devices, Network.torus(5, 4), epsilon0=0.3, rounds=5, **options).certificate.assumption.split(
+        "; "
+    )
+    assert said[0].startswith("|s0 - s*| <= epsilon0 = 0.3 (s0 is within 0.3 of the required quantile)")
+    assert "the regulariser keeps the estimate within" in said[1]
+    assert len(said) == 2 + len(words)
+    assert all(word in sentence for word, sentence in zip(words, said[2:], strict=True))
+
+
 @pytest.mark.shared_data
 def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_data):
     """PathMNIST, 8 devices, 60 draws: FCP covers .908; published Q-DCP .858; certified Q-DCP and E-DCP are with FCP.
@@ -310,7 +419,12 @@ def test_paper_literal_set_sizes(real_data):
     [
         ({"rounds": 0}, "rounds must be at least 1"),
         ({"kappa": 0.0}, "kappa must be positive"),
+        ({"kappa": math.inf}, "kappa must be positive and finite"),
         ({"mu": -1.0}, "mu must be positive"),
+        ({"mu": math.inf}, "mu must be positive and finite"),
+        ({"continuation": -1}, "continuation must be at least 0"),
+        ({"aggregate": "forest"}, "unknown aggregator 'forest'"),
+        ({"spectrum": "guessed"}, "spectrum must be"),
         ({"epsilon0": -0.1}, "epsilon0 must be"),
         ({"s0": "median"}, "s0 must be a finite number or one of"),
         ({"s0": "inf"}, "s0 must be a finite number or one of"),
