@@ -50,6 +50,8 @@ def test_no_round_shrinks_nothing():
         assert epsilon(np.array([1, 1]), 0.5, 0) == histogram.radius(np.array([1, 1])) == 0.5 * math.sqrt(2)
     assert histogram.chebyshev_epsilon(np.array([1, 1]), 1.0, 9) == 0.5 * math.sqrt(2)
     assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.0, 9) == 0.0
+    least = 0.5 * math.sqrt(2) / math.cosh(700)  # where cosh would soon overflow more rounds claim no more
+    assert histogram.chebyshev_epsilon(np.array([1, 1]), 0.5, 10**6) == pytest.approx(least, rel=1e-9, abs=0.0)
     assert histogram.cumulative_epsilon(np.array([1, 1]), -0.1, 2) < 1e-25
 
 
