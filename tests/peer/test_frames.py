@@ -144,6 +144,8 @@ def test_bytes_that_are_no_whole_frame_of_this_version_cannot_wait():
 
 def test_too_much_is_refused_on_both_sides(monkeypatch):
     data = encode(EXAMPLE)
+    monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body))
+    assert decode(encode(EXAMPLE)) == EXAMPLE
     monkeypatch.setattr(frames, "LARGEST", len(EXAMPLE.body) - 1)
     with pytest.raises(FrameError, match="fewer"):
         encode(EXAMPLE)
@@ -236,4 +238,16 @@ def test_words_that_are_no_object_are_refused(body):
 def test_words_come_back_and_do_not_depend_on_their_order():
     words = {"b": [1, 2], "a": "ä"}
     assert unpack_words(pack_words(words)) == words
-    assert pack_words(words) == pack_words(dict(reversed(words.items())))
+    assert pack_words(words) == pack_words(dict(reversed(words.items()))) == b'{"a":"\\u00e4","b":[1,2]}'
+
+
+def test_an_array_may_have_eight_dimensions_and_no_more():
+    values = np.arange(6.0).reshape(1, 2, 1, 3, 1, 1, 1, 1)
+    assert unpack_array(pack_array("sum", values))[1].tolist() == values.tolist()
+    with pytest.raises(FrameError, match="which is no array"):
+        unpack_array(pack_array("sum", values[None]))
+
+
+def test_a_frame_reads_as_a_line():
+    assert str(Frame(frames.DATA, 0xAB, 3, 7)) == "data of row 3, run 00000000000000ab, round 7"
+    assert str(Frame(9, 1, 0)) == "9 of row 0, run 0000000000000001, round 0"
