@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -15,6 +16,11 @@ from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.averages import WAYS
+from conformesh.protocols.e_dcp import EDCP, PATIENCE, predict_e_dcp
+from conformesh.protocols.h_dcp import HDCP, predict_h_dcp
+from conformesh.protocols.predicting import COUNT_NS, Searches
+from conformesh.protocols.q_dcp import QDCP, STEP_NS, predict_q_dcp
 
 
 def run(way, network, samples, alpha, options):
@@ -119,3 +125,148 @@ def test_integers_travel_as_narrow_as_in_a_run(total):
         found = predict(Way("e-dcp", aggregate), Terrain.of(network, total // 20), exact_alpha("0.1"), {})
         widths = {one.bits for one in found.stretches if one.what == "a stage"}
         assert widths == {16 if total < 2**15 else 32}
+
+
+# --- stretch by stretch -----------------------------------------------------------------------------------------------
+
+
+class Searched(Terrain):
+    """Three devices in a row with 20 scores each, where searches take what is given here."""
+
+    found = Searches(np.array([4, 6]), np.array([0, 1]), np.array([1, 1]), np.array([0, 1]))
+
+    def searches(self, rank, width):
+        self.asked.append((rank, width))
+        return self.found
+
+
+def three(found=None, sizes=(20, 20, 20)):
+    terrain = Searched.of(Network.chain(3), sizes)
+    object.__setattr__(terrain, "asked", [])
+    if found is not None:
+        object.__setattr__(terrain, "found", found)
+    return terrain
+
+
+def lines(stretches):
+    return [(one.what, one.rounds, one.numbers, one.bits, one.dimensions) for one in stretches]
+
+
+TENTH = exact_alpha("0.1")
+RESULT = [("average the result", 7, 1, 64, 2), ("average the result", 2, 1, 64, 2)]
+
+
+@pytest.mark.parametrize(
+    ("options", "sent"),
+    [
+        ({}, [("average s0", 7, 1, 64, 2), ("average s0", 2, 1, 64, 2), ("ADMM", 50, 1, 64, 2), *RESULT]),
+        ({"s0": 0.5}, [("ADMM", 50, 1, 64, 2), *RESULT]),
+        ({"s0": "min"}, [("agree on s0", 2, 1, 64, 2), ("ADMM", 50, 1, 64, 2), *RESULT]),
+    ],
+)
+def test_q_dcp_stretch_by_stretch(options, sent):
+    for wire, kind in ((64, "assumed"), (32, "none")):
+        found = predict_q_dcp(three(), TENTH, QDCP(rounds=50, averaging=7, wire=wire, epsilon0=0.3, **options))
+        assert lines(found.stretches) == [(*one[:3], wire, one[4]) for one in sent]
+        assert (found.guarantee, found.uses, found.varies) == (kind, {"hops", "spectrum"}, False)
+        assert found.assumption == "|s0 - s*| <= epsilon0 = 0.3, which nobody checks"
+        assert [one.device_ns for one in found.stretches if one.what == "ADMM"] == [STEP_NS]
+
+
+def test_certified_q_dcp_counts_and_in_half_of_all_runs_goes_on():
+    """The spread and the runs of a continuation, the count of the estimate, and half of a search of 5 stages."""
+    terrain = three()
+    options = QDCP(rounds=50, averaging=7, s0=0.5, continuation=4, aggregate="flood")
+    found = predict_q_dcp(terrain, TENTH, options)
+    runs = [("ADMM", 48, 1, 64, 2), ("average the result", 28, 1, 64, 2), ("average the result", 8, 1, 64, 2)]
+    search = [("agree on the ends", 1, 2, 64, 2), ("name the answer", 1, 1, 64, 1), ("a stage", 5, 3, 16, 3)]
+    assert lines(found.stretches) == [
+        ("agree on the spread", 2, 2, 64, 3),
+        *runs,
+        ("count the estimate", 2, 3, 16, 3),
+        *search,
+    ]
+    assert terrain.asked == [(57, 1)]  # 0.9 of 60 + 3, one threshold a stage
+    assert (found.guarantee, found.assumption, found.varies) == ("counted", "", True)
+    assert found.facts == {"sums_by": "flood"}
+    assert found.uses == {"hops", "spectrum"}
+    assert found.arrays == AGGREGATORS["flood"].arrays
+    few = predict_q_dcp(three(sizes=(1, 1, 1)), TENTH, replace(options, aggregate="tree"))
+    assert lines(few.stretches) == [
+        ("agree on the spread", 2, 2, 64, 3),
+        *runs,
+        ("build the tree", 3, 1, 32, 0),
+    ]  # +inf: nothing to count
+    assert (few.guarantee, few.varies) == ("counted", False)
+    assert few.uses == {"hops", "spectrum", "tree", "degree"}
+
+
+def test_e_dcp_stretch_by_stretch():
+    """By flooding, with 3 thresholds a stage: a search is a mean over draws, and at most 49 stages."""
+    terrain = three()
+    found = predict_e_dcp(terrain, TENTH, EDCP(aggregate="flood", width=3))
+    always = [("add up n", 2, 3, 64, 2), ("agree on the ends", 2, 2, 64, 2)]
+    assert lines(found.stretches) == [
+        *always,
+        ("a stage", 10, 9, 16, 3),  # 5 of them on average, 2 rounds each
+        ("draw the ends in", 1, 2, 64, 2),  # in every second search
+        ("name the answer", 2, 1, 64, 1),
+        ("count the answer", 1, 3, 16, 3),
+    ]
+    assert terrain.asked == [(57, 3)]
+    assert (found.guarantee, found.exact, found.varies) == ("counted", True, True)
+    assert found.facts == {"sums_by": "flood", "stage_width": "3"}
+    assert (found.uses, found.arrays) == ({"hops"}, AGGREGATORS["flood"].arrays)
+    # the two searches take 4 + 8 + 2 and 4 + 12 + 2 + 2 + 2 rounds; of these the quantiles 0.05 and 0.95
+    assert found.rounds == pytest.approx((14 + 0.05 * 8, 14 + 0.95 * 8))
+    longest = PATIENCE + 32 + 1  # 64 bits of keys, two a stage
+    assert lines(found.most) == [
+        *always,
+        ("a stage", 2 * longest, 9, 16, 3),
+        ("draw the ends in", 2 * (longest // 2 + 1), 2, 64, 2),
+        ("name the answer", 2, 1, 64, 1),
+        ("count the answer", 2, 3, 16, 3),
+    ]
+
+
+def test_e_dcp_is_certain_where_the_scores_are_known_or_too_few():
+    known = Searches(np.array([4]), np.array([0]), np.array([1]), np.array([0]), known=True)
+    found = predict_e_dcp(three(known), TENTH, EDCP(aggregate="flood", width=1))
+    assert [one.what for one in found.stretches] == ["add up n", "agree on the ends", "a stage", "name the answer"]
+    assert (found.varies, found.rounds, found.most) == (False, None, None)
+    few = predict_e_dcp(three(sizes=(1, 1, 1)), TENTH, EDCP(aggregate="tree", width=2))
+    assert lines(few.stretches) == [
+        ("build the tree", 3, 1, 32, 0),
+        ("add up n", 2, 1, 64, 1),
+        ("add up n", 2, 1, 64, 1),
+    ]
+    assert (few.guarantee, few.exact, few.facts) == ("counted", True, {"sums_by": "tree", "stage_width": "2"})
+
+
+def test_h_dcp_stretch_by_stretch():
+    found = predict_h_dcp(three(), TENTH, HDCP(rounds=9, bins=40, wire=32))
+    assert lines(found.stretches) == [("agree on a range", 2, 2, 32, 2), ("average the histogram", 9, 40, 32, 2)]
+    assert found.nanoseconds == 3 * 40 * COUNT_NS
+    for way in ("gossip", "chebyshev"):
+        given = predict_h_dcp(three(), TENTH, HDCP(rounds=9, bins=40, range=(0.0, 1.0), consensus=way))
+        assert lines(given.stretches) == [("average the histogram", 9, 40, 64, 2)]
+        assert given.stretches[0].number_ns == WAYS[way].number_ns
+        assert (given.arrays, given.uses) == (WAYS[way].arrays, WAYS[way].uses)
+    estimated = predict_h_dcp(three(), TENTH, HDCP(spectrum="estimated"))
+    assert (estimated.guarantee, "spectral gap estimated" in estimated.assumption) == ("assumed", True)
+
+
+@pytest.mark.parametrize(
+    ("options", "sizes", "kind", "loose"),
+    [
+        ({}, (20, 20, 20), "counted", False),  # as many rounds as make the counts exact
+        ({"rounding": False}, (20, 20, 20), "bounded", False),
+        ({"rounds": 1}, (20, 20, 20), "bounded", True),
+        ({"rounds": 1}, (1, 1, 1), "counted", False),  # +inf, whatever the bound
+        ({"rounds": 0}, (200, 200, 200), "bounded", True),
+    ],
+)
+def test_h_dcp_says_whether_its_bound_says_anything(options, sizes, kind, loose):
+    found = predict_h_dcp(three(sizes=sizes), TENTH, HDCP(**options))
+    assert (found.guarantee, found.useful, bool(found.notes)) == (kind, not loose, loose)
+    assert found.assumption == ""
