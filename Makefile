@@ -5,6 +5,7 @@ BIN     = $(VENV)/bin
 JOBS   ?= 2
 WORKERS ?= 3  # of the tests, many of which wait for something
 SAMPLE ?= 300
+unexport PYTHONDONTWRITEBYTECODE  # the tests start many commands, each of which would compile the package again
 
 .PHONY: help demo test test-all mutants lint types bench results docs fix smoke clean
 help:  ## what there is

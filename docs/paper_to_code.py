@@ -149,8 +149,10 @@ def tags_in(folder: Path, but: str = "") -> dict[str, list[Place]]:
     found: dict[str, list[Place]] = {}
     for path in sorted(path for path in folder.rglob("*.py") if path.name != but):
         text = path.read_text(encoding="utf-8")
-        for tag in TAG.finditer(text):
-            place = Place(path, _innermost(ast.parse(text), text[: tag.start()].count("\n") + 1))
+        tags = [*TAG.finditer(text)]
+        tree = ast.parse(text) if tags else ast.Module([], [])
+        for tag in tags:
+            place = Place(path, _innermost(tree, text[: tag.start()].count("\n") + 1))
             for item in _items(tag[1]):
                 if place not in found.setdefault(item, []):
                     found[item].append(place)

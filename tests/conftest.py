@@ -3,6 +3,10 @@
 import os
 import signal
 import sys
+
+# Several workers with a thread for every core wait for each other, spinning: dense spectra took ten times as long.
+# Before NumPy is loaded, and for the commands that tests start as well.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 from importlib import import_module
 from pathlib import Path
 

@@ -7,6 +7,7 @@ from conformesh import Network, Samples, calibrate_batch
 from tests.statistics import assert_coverage, power_against
 
 DEVICES, PER_DEVICE, ALPHA = 5, 3, 0.3
+TRIALS = 5_000
 
 
 def draw(trials, seed):
@@ -41,21 +42,21 @@ LONG = ("h-dcp, 16 bits", "wfcp, noise")
 
 @pytest.mark.parametrize("case", [pytest.param(case, marks=[pytest.mark.slow] * (case in LONG)) for case in CASES])
 def test_threshold_covers(case):
-    """False alarm < 1e-6. Power above 0.9 against coverage 0.68."""
-    assert power_against(20_000, 1 - ALPHA, 0.68) > 0.9
-    assert_coverage(hits(case.split(",")[0], 20_000, 651978631, **CASES[case]), 20_000, 1 - ALPHA)
+    """False alarm < 1e-6. Power above 0.9 against coverage 0.66; the long twin's is against 0.693."""
+    assert power_against(TRIALS, 1 - ALPHA, 0.66) > 0.9
+    assert_coverage(hits(case.split(",")[0], TRIALS, 651978631, **CASES[case]), TRIALS, 1 - ALPHA)
 
 
 def test_q_dcp_covers_where_its_assumption_holds():
-    """With epsilon0 large enough for every draw. False alarm < 1e-6, power 0.9 against 0.68."""
-    covered = hits("q-dcp", 5_000, 12, epsilon0=20.0, rounds=200, kappa=50.0, mu=1.0)
-    assert_coverage(covered, 5_000, 1 - ALPHA)
+    """With epsilon0 large enough for every draw. False alarm < 1e-6, power > 0.9 against 0.66."""
+    covered = hits("q-dcp", TRIALS, 12, epsilon0=20.0, rounds=200, kappa=50.0, mu=1.0)
+    assert_coverage(covered, TRIALS, 1 - ALPHA)
 
 
 def test_fedcp_qq_covers_where_its_assumption_holds():
-    """All devices alike. False alarm < 1e-6, power > 0.9 against 0.68."""
+    """All devices alike. False alarm < 1e-6, power > 0.9 against 0.66."""
     rng = np.random.default_rng(77)
-    trials = 20_000
+    trials = TRIALS
     batch = calibrate_batch(
         Samples.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))), Network.star(DEVICES), [ALPHA], "fedcp-qq"
     )
@@ -63,9 +64,9 @@ def test_fedcp_qq_covers_where_its_assumption_holds():
 
 
 def test_cp_covers_exchangeable_data():
-    """False alarm < 1e-6, power > 0.9 against 0.68."""
+    """False alarm < 1e-6, power > 0.9 against 0.66."""
     rng = np.random.default_rng(78)
-    trials = 20_000
+    trials = TRIALS
     batch = calibrate_batch(
         Samples.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))), Network.star(DEVICES), [ALPHA], "cp"
     )

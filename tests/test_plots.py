@@ -30,7 +30,7 @@ def test_any_network(tmp_path, name):
     drawn(tmp_path / "a.png")
 
 
-@pytest.mark.parametrize("devices", [4, 6, 20, 100])
+@pytest.mark.parametrize("devices", [4, *(pytest.param(n, marks=pytest.mark.slow) for n in (6, 20)), 100])
 def test_any_number_of_devices(tmp_path, devices):
     draw_agreement(tmp_path / "a.png", [agreement(Network.torus(devices)), agreement(Network.chain(devices), np.inf)])
     drawn(tmp_path / "a.png")

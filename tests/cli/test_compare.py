@@ -221,7 +221,7 @@ def test_only_servers_are_no_answer(data):
     assert "the only" not in answer(found)
 
 
-@pytest.mark.parametrize("devices", [1, 2, 6])
+@pytest.mark.parametrize("devices", [1, pytest.param(2, marks=pytest.mark.slow), 6])
 def test_any_comparison_can_be_drawn(tmp_path, devices):
     """Costs of zero, infinite slack, empty panels: no warning, and something to see."""
     ids = [str(k) for k in range(devices)]

@@ -174,8 +174,8 @@ def test_calibrate_computes_little_beside_loading_its_libraries(command, scores,
         return subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False)
 
     command("calibrate", scores, "--json")  # fills the cache
-    bare = min(used(libraries) for _ in range(3))
-    whole = min(used(lambda: command("calibrate", scores, "--json")) for _ in range(3))
+    bare = min(used(libraries) for _ in range(2))
+    whole = min(used(lambda: command("calibrate", scores, "--json")) for _ in range(2))
     assert whole < 4 * bare, (whole, bare)
 
 

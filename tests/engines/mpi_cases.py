@@ -69,13 +69,12 @@ def name_of(where, method, options):
     return "-".join([where, method, *(f"{key}={value}" for key, value in options.items())])
 
 
-NAMES = [name_of(where, method, options) for where in NETWORKS for method, options in CASES]
-
-# By number of ranks, what is looked at: the bits on all, the rest where it can differ. More ranks than cores are slow.
+# By number of ranks, what is looked at: the bits of every case on all of these networks or one, for two ranks as
+# records of other networks, and the rest where it can differ. Ranks wait by spinning: every round more is dear.
 PARTS = {
-    1: ("bits", "messages", "error"),
-    2: ("bits", "records", "strict", "results", "error"),
-    3: ("bits", "messages"),
-    4: ("bits",),
-    7: ("bits", "messages", "results", "error"),
+    1: (*NETWORKS, "messages", "error"),
+    2: ("records", "strict", "results", "error"),
+    3: ("random", "messages"),
+    4: (*NETWORKS,),
+    7: (*NETWORKS, "messages", "results", "error"),
 }

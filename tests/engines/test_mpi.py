@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from conformesh.cli import app
 from conformesh.engines.mpi import job as mpi_job
 from tests.engines.mpi import job, start
-from tests.engines.mpi_cases import NAMES, PARTS
+from tests.engines.mpi_cases import CASES, NETWORKS, PARTS, name_of
 
 pytestmark = pytest.mark.xdist_group("mpi")
 
@@ -22,11 +22,14 @@ def test_what_is_shared_is_computed_by_one_worker(request, worker_id):
     assert worker_id == "master" or request.node.nodeid.endswith("@mpi")
 
 
-def on_ranks(part):
-    """Run a test on each number of ranks on which that part is looked at."""
-    chosen = [ranks for ranks, parts in PARTS.items() if part in parts]
+NAMES = [name_of("", *case) for case in CASES]
+
+
+def on_ranks(*looked_at):
+    """Run a test on each number of ranks on which one of these parts is looked at."""
+    chosen = [(ranks, part) for ranks, parts in PARTS.items() for part in parts if part in looked_at]
     return pytest.mark.parametrize(
-        "ranks", [pytest.param(n, marks=[pytest.mark.slow] * (n not in (2, 3))) for n in chosen]
+        ("ranks", "part"), [pytest.param(*each, marks=[pytest.mark.slow] * (each[0] not in (2, 3))) for each in chosen]
     )
 
 
@@ -35,34 +38,34 @@ def found_on(ranks, part):
     return job(ranks, "everything", *PARTS[ranks])[part]
 
 
-@on_ranks("bits")
+@on_ranks(*NETWORKS)
 @pytest.mark.parametrize("name", NAMES)
-def test_every_method_gives_the_simulators_bits(ranks, name):
-    """Thresholds, certificates, estimates, notes, and the ledger of every device."""
-    assert found_on(ranks, "bits")[name] == []
+def test_every_method_gives_the_simulators_bits(ranks, part, name):
+    """Thresholds, certificates, estimates, notes, and the ledger of every device; on two ranks see test_equivalence."""
+    assert found_on(ranks, part)[name] == []
 
 
-@on_ranks("bits")
-def test_nothing_is_left_out(ranks):
-    assert sorted(found_on(ranks, "bits")) == sorted(NAMES)
+@on_ranks(*NETWORKS)
+def test_nothing_is_left_out(ranks, part):
+    assert sorted(found_on(ranks, part)) == sorted(NAMES)
 
 
 @on_ranks("messages")
-def test_every_question_in_every_type_gives_the_simulators_answer(ranks):
-    found = found_on(ranks, "messages")
+def test_every_question_in_every_type_gives_the_simulators_answer(ranks, part):
+    found = found_on(ranks, part)
     assert found["bad"] == []
     assert found["asked"] == 6 * 4 * 5 + 5 * 4 * 2 + 3 * 4 + 1
 
 
 @on_ranks("results")
 @pytest.mark.parametrize("name", ["by name", "own scores", "observed", "groups"])
-def test_every_rank_has_the_whole_result(ranks, name):
-    assert found_on(ranks, "results")[name] is True
+def test_every_rank_has_the_whole_result(ranks, part, name):
+    assert found_on(ranks, part)[name] is True
 
 
 @on_ranks("error")
-def test_an_error_that_all_ranks_meet_is_an_ordinary_one(ranks):
-    assert "did you mean 'flood'" in found_on(ranks, "error")["error"]
+def test_an_error_that_all_ranks_meet_is_an_ordinary_one(ranks, part):
+    assert "did you mean 'flood'" in found_on(ranks, part)["error"]
 
 
 @pytest.mark.parametrize(

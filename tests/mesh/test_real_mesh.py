@@ -24,10 +24,16 @@ def mesh(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("method", "options"), [("e-dcp", {}), ("h-dcp", {"rounds": 30}), ("q-dcp", {"rounds": 50})], ids=str
+    ("method", "options", "network"),
+    [
+        ("e-dcp", {}, Network.torus(2, 3)),
+        ("h-dcp", {"rounds": 30}, Network.chain(3)),
+        ("q-dcp", {"rounds": 50}, Network.chain(3)),
+    ],
+    ids=str,
 )
-def test_every_device_ends_with_the_simulators_threshold(mesh, method, options):
-    folders, expected = mesh(Network.torus(2, 3), method, options=options)
+def test_every_device_ends_with_the_simulators_threshold(mesh, method, options, network):
+    folders, expected = mesh(network, method, options=options)
     processes = [start(folder) for folder in folders]
     found = [finish(process) for process in processes]
     assert [code for code, _, _ in found] == [0] * len(folders), found

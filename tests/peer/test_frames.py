@@ -28,6 +28,7 @@ from conformesh.peer.frames import (
     unpack_words,
 )
 
+MANY = settings(max_examples=max(500, settings.default.max_examples))  # 2000 by the nightly profile
 FIELDS = ("kind", "run", "sender", "round", "flags", "body")
 some_frames = st.builds(
     Frame,
@@ -174,7 +175,7 @@ def test_what_is_wrong_with_a_header_is_said(wrong, words):
         decode(made(**wrong))
 
 
-@settings(max_examples=2000)
+@MANY
 @given(st.binary(max_size=80), st.booleans())
 def test_random_bytes_raise_nothing_else(data, disguised):
     for read in (decode, unpack_array, unpack_words):
@@ -182,7 +183,7 @@ def test_random_bytes_raise_nothing_else(data, disguised):
             read(made(body=data) if disguised and read is decode else data)
 
 
-@settings(max_examples=2000)
+@MANY
 @given(st.binary(min_size=4, max_size=4), st.lists(st.integers(0, 2**32 - 1), max_size=9), st.binary(max_size=32))
 def test_random_arrays_raise_nothing_else(head, shape, rest):
     head = bytes([head[0] % 6, head[1] % 14, head[2] % 10, head[3] % 2])

@@ -79,7 +79,7 @@ def one_schedule(network, seed, kind=Device, heal=False, limit=10 * PATIENCE):
 
 @pytest.mark.parametrize("graph", range(len(NETWORKS)), ids=lambda graph: NETWORKS[graph].name)
 def test_no_schedule_certifies_two_results_of_one_run(graph):
-    certified = [one_schedule(NETWORKS[graph], seed)[1].certified for seed in range(12)]
+    certified = [one_schedule(NETWORKS[graph], seed)[1].certified for seed in range(6)]
     assert sum(map(len, certified)) > 0
 
 
@@ -87,7 +87,7 @@ def test_no_schedule_certifies_two_results_of_one_run(graph):
 @pytest.mark.parametrize("chunk", range(10))
 @pytest.mark.parametrize("graph", range(len(NETWORKS)), ids=lambda graph: NETWORKS[graph].name)
 def test_many_schedules_certify_no_two_results_of_one_run(graph, chunk):
-    for seed in range(100 + 100 * chunk, 200 + 100 * chunk):
+    for seed in range(6 + 100 * chunk, 106 + 100 * chunk):
         one_schedule(NETWORKS[graph], seed)
 
 
