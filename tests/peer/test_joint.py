@@ -12,7 +12,7 @@ from conformesh.protocols.site import Outcome
 from conformesh.samples import Samples
 from tests.peer.devices import expected, starter, thresholds
 
-SHORT = {"q-dcp": {"rounds": 60}, "h-dcp": {"rounds": 60}}
+SHORT = {"q-dcp": {"rounds": 20}, "h-dcp": {"rounds": 20}}
 
 
 def ragged(network):
