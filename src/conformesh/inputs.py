@@ -30,6 +30,8 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
     """
     if isinstance(devices, Samples):
         return devices
+    if isinstance(devices, list | tuple):
+        return [*devices]
     names = _columns(devices)
     if names is not None:
         return _of_frame(devices, names, column)

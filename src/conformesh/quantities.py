@@ -41,11 +41,6 @@ def in_bytes(size: float) -> str:
     return _scaled(size, "B")
 
 
-def in_digits(value: float) -> str:
-    """Return a number in six significant digits; infinity is "inf"."""
-    return f"{value:.6g}"
-
-
 def in_time(seconds: float) -> str:
     """Return a time for people.
 

@@ -158,7 +158,7 @@ def test_auto_puts_an_exact_way_first(topology, prefer):
     site = Site.everywhere(topology, np.ones((20, 1), dtype=np.int64))
     names = [name for name, _ in ranked(site, prefer, 4)]
     assert AGGREGATORS[names[0]].exact
-    prices = {name: price.of(4) for name, price in ranked(site, prefer, 4)}
+    prices = {name: (price.rounds, 4 * price.per_number) for name, price in ranked(site, prefer, 4)}
     if prefer == "rounds":
         assert prices[names[0]][0] == min(rounds for rounds, _ in prices.values())
     if prefer == "numbers":

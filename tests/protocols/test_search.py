@@ -87,7 +87,7 @@ def test_the_ladder_reaches_six_steps_beyond_an_old_bracket(low, high, ladder):
 def predicted(site, prices, prefer, width):
     """The prediction as its docstring has it: log(n) / log(M + 1) sums after the one for n, and two maxima."""
     a, b = PREFERENCES[prefer]
-    price = min(prices, key=lambda one: (one.of(width)[0] + 1) ** a * (one.of(width)[1] + 1) ** b)
+    price = min(prices, key=lambda one: (one.rounds + 1) ** a * (width * one.per_number + 1) ** b)
     stages = math.log(1000) / math.log(3 if width == 1 else width + 1)
     diameter = site.network.diameter
     rounds = price.setup + price.rounds + stages * price.rounds + diameter + diameter

@@ -53,6 +53,12 @@ GROUPS: dict[str, Table] = {
     },
 }
 
+# Boxes and colours are for people: in a pipe help is plain text.
+SETTINGS: dict[str, Any] = {
+    "rich_markup_mode": "rich" if sys.stdout.isatty() else None,
+    "pretty_exceptions_enable": False,
+}
+
 
 class Commands(TyperGroup):
     """The commands, each loaded when called; every error is one line."""
@@ -82,46 +88,36 @@ class Commands(TyperGroup):
         sys.exit(code if isinstance(code, int) else 0)
 
 
-def _settings() -> dict[str, Any]:
-    """Boxes and colours are for people: in a pipe help is plain text."""
-    return {"rich_markup_mode": "rich" if sys.stdout.isatty() else None, "pretty_exceptions_enable": False}
-
-
 def _load(table: Table, name: str) -> Any:
     module, line = table[name]
     function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), name)
     if table is COMMANDS and name in GROUPS:
         return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))
-    alone = typer.Typer(add_completion=False, **_settings())
+    alone = typer.Typer(add_completion=False, **SETTINGS)
     alone.command(name, short_help=line)(function)
     return typer.main.get_command(alone)
 
 
 def _group(name: str, function: Callable[..., None], **more: Any) -> typer.Typer:
     """Return a command with commands of its own, which are only lines of help until one is called."""
-    group = typer.Typer(cls=Commands, name=name, **_settings(), **more)
+    group = typer.Typer(cls=Commands, name=name, **SETTINGS, **more)
     group.callback()(function)
     for command, (_, line) in GROUPS.get(name, COMMANDS).items():
         group.command(command, help=line)(lambda: None)
     return group
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
+def _root(
+    version: Annotated[bool, typer.Option("--version", help="Print the version and stop.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
+) -> None:
+    """Conformal prediction for devices that cannot pool their data and talk only to their neighbours."""
+    if version:
         print(f"conformesh {__version__}")
         raise typer.Exit
 
 
-def _root(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error; may stand anywhere.")] = False,
-) -> None:
-    """Conformal prediction for devices that cannot pool their data and talk only to their neighbours."""
-
-
-app = _group("conformesh", _root)
+app = _group("conformesh", _root, invoke_without_command=True)
 own_process = False  # whether the process is there for the command line alone, so that a command may become another
 
 

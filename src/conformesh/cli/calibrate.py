@@ -20,7 +20,7 @@ from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import exact_alpha
-from conformesh.quantities import in_bits, in_count, in_digits, several
+from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS
 from conformesh.result.several import Calibrations
@@ -104,7 +104,8 @@ def calibrate(
         network = host.network
         mine = tuple(ids_here(host))
         with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-            host.observer = lambda *_: progress.step()
+            if progress.shown:  # a simulator that nobody watches may use its memory again in every round
+                host.observer = lambda *_: progress.step()
             common = {"score": kind, "strict": strict, "engine": host, **chosen}
             own = held.for_devices(mine)
             result: Calibration | Calibrations
@@ -114,10 +115,10 @@ def calibrate(
             else:
                 result = agree(own, network, levels[0], method, **common)
         if hosts.first:
-            _show(_with_classes(result, held.classes), method, out, as_json)
+            _show(result if held.classes is None else _with_classes(result, held.classes), method, out, as_json)
 
 
-def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...] | None) -> Calibration | Calibrations:
+def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...]) -> Calibration | Calibrations:
     """Let the result know which classes its scores came from, so that `predict` can check them."""
     if isinstance(result, Calibration):
         return replace(result, classes=classes)
@@ -149,7 +150,7 @@ def _print_several(results: Calibrations) -> None:
     for (group, alpha), item in results.items.items():
         ranks = (item.certificate.required_rank, item.certificate.counted_rank, item.scores)
         shown = (f"{rank:,}" if isinstance(rank, int) else "" for rank in ranks)
-        row = (f"{alpha:g}", in_digits(item.threshold), item.certificate.kind, *shown)
+        row = (f"{alpha:g}", f"{item.threshold:.6g}", item.certificate.kind, *shown)
         rows.append((*((str(group),) if grouped else ()), *row))
     console.print_table(columns, rows, right=("alpha", "threshold", *RANKS))
     cost = results.cost
@@ -175,7 +176,7 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
     same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
     certificate, cost = result.certificate, result.cost
     lines = [
-        ("threshold", f"{in_digits(high)} ({same})"),
+        ("threshold", f"{high:.6g} ({same})"),
         ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
     ]
     if isinstance(certificate.required_rank, int):

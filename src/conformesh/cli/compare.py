@@ -25,7 +25,7 @@ from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.pictures import draw_comparison
 from conformesh.promises import exact_alpha
-from conformesh.quantities import in_bits, in_count, in_digits, several
+from conformesh.quantities import in_bits, in_count, several
 from conformesh.scores import LAC, SCORES
 
 PICTURES = (".png", ".pdf", ".svg")
@@ -312,7 +312,7 @@ def _cells(run: Run, group: Group) -> list[str]:
         "yes" if run.way.needs == "server" else "no",
         run.guarantee + "*" * _is_starred(run),
         in_ranks(run.slack),
-        in_digits(low) if low == high else f"{low:.2g}..{high:.2g}",
+        f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
         *([] if run.size is None else [f"{run.size:.3f}"]),
         f"{run.rounds:,}",
         in_count(run.numbers),

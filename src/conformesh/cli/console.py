@@ -117,6 +117,11 @@ class Progress:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._draw, daemon=True) if sys.stderr.isatty() else None
 
+    @property
+    def shown(self) -> bool:
+        """Whether anybody can see the bar."""
+        return self._thread is not None
+
     def step(self, what: str | None = None) -> None:
         """Finish one step, and say what comes next."""
         self.steps += 1

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,13 +25,12 @@ MakeNetwork = Callable[[ScoreFile], Network]
 MakeEngine = Callable[..., Engine]
 
 
+@dataclass(frozen=True)
 class Alone:
-    """One process hosts every device."""
+    """One process hosts every device; it is the first, which speaks for all."""
 
-    first = True  # whether this process speaks for all
-
-    def __init__(self, make: MakeEngine) -> None:
-        self.make = make
+    make: MakeEngine
+    first: bool = True
 
     def load(self, source: str, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
         """Read the scores of the devices here; `network` makes the network, once it is known who is there."""

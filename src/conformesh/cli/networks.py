@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, get_type_hints
 
 import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import key_values
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.graph.sketch import divisor
+from conformesh.graph.topologies import TOPOLOGIES, build
 from conformesh.io.score_files import ScoreFile
 
 Topology = Annotated[
@@ -37,14 +37,15 @@ def chosen_network(held: ScoreFile, topology: str | None, pairs: list[str], grap
     devices = len(held.devices)
     if topology is None:
         topology = "torus"
-        if not pairs and not _factors(devices):
+        if not pairs and divisor(devices) is None:
             topology = "cycle"
             if devices > 1:
                 console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --topology")
-    known = TOPOLOGIES.get(topology)
-    hints = {} if known is None else _hints_of(known.build)
-    found = Network.of(topology, devices, seed=seed, **key_values(pairs, "topology option", hints))
-    return found.relabelled(held.devices)
+    options = {}
+    if pairs:
+        known = TOPOLOGIES.get(topology)
+        options = key_values(pairs, "topology option", {} if known is None else get_type_hints(known.build))
+    return build(topology, devices, seed=seed, **options).relabelled(held.devices)
 
 
 def network_of_graph(graph: Path, held: ScoreFile) -> Network:
@@ -59,11 +60,3 @@ def network_of_graph(graph: Path, held: ScoreFile) -> Network:
             "add its edges or drop its rows"
         )
     return network
-
-
-def _factors(devices: int) -> bool:
-    return any(devices % side == 0 for side in range(2, int(devices**0.5) + 1))
-
-
-def _hints_of(build: Any) -> dict[str, Any]:
-    return {name: hint for name, hint in get_type_hints(build).items() if name in inspect.signature(build).parameters}

@@ -14,7 +14,6 @@ import conformesh.cli
 from conformesh.cli import console
 from conformesh.mesh.config import ON_LOST
 from conformesh.mesh.node.process import Start, in_json, run
-from conformesh.quantities import in_digits
 
 
 class LogForm(StrEnum):
@@ -77,7 +76,7 @@ def node(
     result = certified.calibration
     facts = [
         ("device", config.name),
-        ("threshold", in_digits(result.threshold)),
+        ("threshold", f"{result.threshold:.6g}"),
         ("guarantee", str(result.certificate)),
         ("devices", f"{len(certified.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
         ("cost", console.in_cost([result.cost])),

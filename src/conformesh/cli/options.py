@@ -28,12 +28,6 @@ class Flag:
     fields: dict[str, Field[Any]]
 
     @property
-    def choices(self) -> tuple[str, ...]:
-        """The values that some method allows, where they can be listed."""
-        listed = [choices_of(field, self.hints[method]) for method, field in self.fields.items()]
-        return tuple(dict.fromkeys(word for words in listed for word in words))
-
-    @property
     def help(self) -> str:
         """What it means, and to whom; the same meaning is said once."""
         meanings: dict[tuple[str, str], list[str]] = {}
@@ -50,7 +44,10 @@ class Flag:
         dashed, kinds = self.name.replace("_", "-"), [*self.hints.values()]
         word = f"--{dashed}"
         kind: Any = str  # text: each method turns it into what it needs, with one kind of error
-        metavar = "|".join(self.choices) or "|".join(dict.fromkeys(f"<{_word(hint)}>" for hint in kinds))
+        words = [word for method, field in self.fields.items() for word in choices_of(field, self.hints[method])]
+        metavar = "|".join(dict.fromkeys(words)) or "|".join(
+            dict.fromkeys(f"<{getattr(hint, '__name__', 'str')}>" for hint in kinds)
+        )
         if bool in kinds:
             word, kind, metavar = f"{word}/--no-{dashed}", bool, ""
         elif get_origin(kinds[0]) is tuple:
@@ -133,10 +130,6 @@ def without_none(hint: Any) -> Any:
         left = [kind for kind in get_args(hint) if kind is not type(None)]
         return left[0] if len(left) == 1 else str
     return hint
-
-
-def _word(kind: Any) -> str:
-    return getattr(kind, "__name__", "str")
 
 
 def whole(text: str, what: str, least: int) -> int:

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.quantities import in_bits, in_digits
+from conformesh.quantities import in_bits
 from conformesh.sweeping.cells import cells_of
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import BACKENDS
@@ -118,4 +118,4 @@ def _cell(name: str, value: Any) -> str:
         return in_bits(value)
     if name == "options":
         return ", ".join(f"{option}={chosen}" for option, chosen in json.loads(value).items())
-    return in_digits(value) if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -24,7 +24,6 @@ from conformesh.kernels.neighbours import (
     max_over_neighbours,
     min_over_neighbours,
     sum_over_neighbours,
-    unsigned,
 )
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
@@ -61,7 +60,6 @@ class Simulator:
         self._place: Ints | None = None
         if order is not None:
             self._indptr, self._indices, self._place = compressed_in(network, order)
-        self._indptr, self._indices = unsigned(self._indptr, self._indices)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
         self._asked: dict[bytes, Ints] = {}
         self._sums: NDArray[Any] | None = None  # memory of the last brief answer
@@ -69,8 +67,8 @@ class Simulator:
         self._rules = Rules(network, np.arange(network.devices))
         self._answers: dict[type, Callable[[Any, int], Any]] = {
             Sum: self._sum,
-            Max: self._max,
-            Min: self._min,
+            Max: self._extreme,
+            Min: self._extreme,
             Each: self._each,
             Pool: self._pool,
         }
@@ -108,28 +106,19 @@ class Simulator:
         self._sums = self._spreading = None
         return result, ledger.cost(self.order)
 
-    def _brief(self, message: Sum | Max | Min) -> bool:
-        return message.brief and self.observer is None  # an observer may keep what it sees
-
     def _sum(self, message: Sum, round_: int) -> Any:
-        if message.values.size <= REMEMBERED or not self._brief(message):
+        if message.values.size <= REMEMBERED or not message.brief or self.observer is not None:
             return sum_over_neighbours(self._indptr, self._indices, message.values, message.weights)
         self._sums = sum_over_neighbours(self._indptr, self._indices, message.values, message.weights, self._sums)
         return self._sums
 
-    def _max(self, message: Max, round_: int) -> Any:
-        return self._extreme(message, True)
-
-    def _min(self, message: Min, round_: int) -> Any:
-        return self._extreme(message, False)
-
-    def _extreme(self, message: Max | Min, upward: bool) -> Any:
+    def _extreme(self, message: Max | Min, round_: int) -> Any:
         """Let extremes spread from where they stood after the last round, if this is the next one of the same."""
-        values = message.values
-        last = self._spreading
-        if last is not None and values is last.values and last.upward is upward and self._brief(message):
+        values, upward, last = message.values, isinstance(message, Max), self._spreading
+        brief = message.brief and self.observer is None  # an observer may keep what it sees
+        if brief and last is not None and values is last.values and last.upward is upward:
             return last.round()
-        if self._brief(message) and len(values) > REMEMBERED and equal_is_same(values):
+        if brief and len(values) > REMEMBERED and equal_is_same(values):
             self._spreading = Spreading(self._indptr, self._indices, values, upward)
             return self._spreading.values
         found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)

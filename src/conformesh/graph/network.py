@@ -110,7 +110,14 @@ class Network(metaclass=_ByTopology):
         for array in (self.indptr, self.indices, self.coordinates):
             if array is not None:
                 array.setflags(write=False)
-        _require_connected(self)
+        from conformesh.kernels.graph import components
+
+        labels = components(self.indptr, self.indices)
+        count = int(labels.max()) + 1
+        if count > 1:
+            shown = [listed([self.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
+            *first, last = shown + ([f"{count - 3} more"] if count > 3 else [])
+            raise DisconnectedError(f"{count} components: {', '.join(first)} and {last}")
 
     def __repr__(self) -> str:
         return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"
@@ -376,18 +383,6 @@ def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     indptr = np.zeros(K + 1, dtype=np.int64)
     np.cumsum(np.bincount(receiver, minlength=K), out=indptr[1:])
     return indptr, sender.astype(np.int32)
-
-
-def _require_connected(network: Network) -> None:
-    from conformesh.kernels.graph import components
-
-    labels = components(network.indptr, network.indices)
-    count = int(labels.max()) + 1
-    if count > 1:
-        shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
-        rest = [f"{count - 3} more"] if count > 3 else []
-        *first, last = shown + rest
-        raise DisconnectedError(f"{count} components: {', '.join(first)} and {last}")
 
 
 def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:

@@ -133,7 +133,9 @@ def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | Non
 def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) -> tuple[int, int]:
     """Rows and columns of so many devices: as given, as one given side leaves, or as square as can be."""
     if rows is None and columns is None:
-        columns = _squarest(kind, devices)
+        columns = divisor(devices)
+        if columns is None:
+            raise ValueError(_no_rectangle(kind, devices))
     given = columns if rows is None else rows
     if given is None or given < 1 or devices % given:
         raise ValueError(f"{kind} of {devices} devices: a side of {given} does not divide {devices}")
@@ -143,22 +145,19 @@ def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) ->
     return r, c
 
 
-def _squarest(kind: str, devices: int) -> int:
-    """The largest divisor from 2 up to the square root, the shorter side."""
-    found = _divisor(devices)
-    if found is None:
-        below = next((n for n in range(devices - 1, 3, -1) if _divisor(n)), None)
-        above = next(n for n in range(devices + 1, 2 * devices + 4) if _divisor(n))
-        sizes = " or ".join(str(n) for n in (below, above) if n is not None)
-        raise ValueError(
-            f"{kind} needs a number of devices that is rows x columns with both at least 2, got {devices}; "
-            f"nearest: {sizes}; or choose chain, cycle, geometric or random-regular"
-        )
-    return found
-
-
-def _divisor(n: int) -> int | None:
+def divisor(n: int) -> int | None:
+    """Return the largest divisor from 2 up to the square root, the shorter side of the squarest rectangle."""
     return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
+
+
+def _no_rectangle(kind: str, devices: int) -> str:
+    below = next((n for n in range(devices - 1, 3, -1) if divisor(n)), None)
+    above = next(n for n in range(devices + 1, 2 * devices + 4) if divisor(n))
+    sizes = " or ".join(str(n) for n in (below, above) if n is not None)
+    return (
+        f"{kind} needs a number of devices that is rows x columns with both at least 2, got {devices}; "
+        f"nearest: {sizes}; or choose chain, cycle, geometric or random-regular"
+    )
 
 
 def path_ends(n: int) -> tuple[float, float]:

@@ -130,7 +130,7 @@ def torus(*size: int, rows: int | None = None, columns: int | None = None) -> Ne
     down, right = (row + 1) % r * c + column, row * c + (column + 1) % c
     pairs = np.concatenate([np.column_stack([device, down]), np.column_stack([device, right])])
     known = Known(r // 2 + c // 2, product_ends(cycle_ends(r), cycle_ends(c)))
-    return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=_lattice(row, column), known=known)
+    return Network.from_pairs(r * c, pairs, f"torus {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 
 def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Network:
@@ -143,7 +143,7 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
         [np.column_stack([device[down], device[down] + c]), np.column_stack([device[right], device[right] + 1])]
     )
     known = Known(r + c - 2, product_ends(path_ends(r), path_ends(c)))
-    return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=_lattice(row, column), known=known)
+    return Network.from_pairs(r * c, pairs, f"grid {r}x{c}", coordinates=np.column_stack([column, -row]), known=known)
 
 
 # --- with chance ------------------------------------------------------------------------------------------------------
@@ -270,10 +270,6 @@ def _require_room(topology: str, devices: int, edges: float) -> None:
 def _circle(K: int) -> NDArray[np.float64]:
     angle = 2 * np.pi * np.arange(K) / max(K, 1)
     return np.column_stack([np.cos(angle), np.sin(angle)])
-
-
-def _lattice(row: NDArray[np.int64], column: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.column_stack([column, -row]).astype(np.float64)
 
 
 def _ring(K: int, reach: int) -> Pairs:

@@ -12,7 +12,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,12 +89,18 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
             raise ValueError(
                 f"{table.name}: {column!r} must be one-dimensional, got shape {table.column(column).shape}"
             )
-    same_length(table, columns)
+    if table.lines is None:
+        same_length(table, columns)
     if not len(table.column(score)):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
     names, index = table.names(device)
     values = table.numbers(score)
-    _refuse_nan(table, values, names, index)
+    if np.isnan(values).any():
+        row = int(np.isnan(values).argmax())
+        raise ValueError(
+            f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
+            "repair or drop this row"
+        )
     order = np.argsort(index, kind="stable")
     cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
     held = dict(zip(names, np.split(values[order], cuts), strict=True))
@@ -104,7 +110,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
         kinds, which = table.names(layout.group)
         labels = dict(zip(names, np.split(np.array(kinds)[which][order], cuts), strict=True))
         groups = tuple(labels[name] for name in devices)
-    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, _classes(table))
+    classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
+    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes)
 
 
 def column_named(table: Table, word: str, given: str | None = None) -> str:
@@ -129,11 +136,8 @@ def column_named(table: Table, word: str, given: str | None = None) -> str:
     raise AssertionError
 
 
-def _classes(table: Table) -> tuple[str, ...] | None:
-    """Return the classes that a file names; None where it names none, or its column `classes` means something else."""
-    column = table.columns.get(CLASSES)
-    if column is None:
-        return None
+def _classes(table: Table, column: Any) -> tuple[str, ...] | None:
+    """Return the classes that a file names; None where its column `classes` means something else."""
     if isinstance(column, np.ndarray):
         return tuple(map(str, column.tolist())) if column.ndim == 1 and column.dtype.kind == "U" else None
     cells = {cell.strip() for cell in column if isinstance(cell, str)} - {""}
@@ -157,13 +161,3 @@ def _classes(table: Table) -> tuple[str, ...] | None:
 def classes_column(classes: Sequence[str], rows: int) -> list[str]:
     """Return what `_classes` reads: the list in the first cell, and nothing in the others."""
     return [json.dumps([*classes], ensure_ascii=False, separators=(",", ":")), *[""] * (rows - 1)][:rows]
-
-
-def _refuse_nan(table: Table, values: NDArray[np.float64], names: list[str], index: NDArray[np.int64]) -> None:
-    missing = np.isnan(values)
-    if missing.any():
-        row = int(missing.argmax())
-        raise ValueError(
-            f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
-            "repair or drop this row"
-        )

@@ -162,22 +162,30 @@ class Table:
     def names(self, name: str) -> tuple[list[str], NDArray[np.int64]]:
         """Return the distinct names in a column, in order of appearance, and for each row the index of its name."""
         column = self.column(name)
-        if isinstance(column, np.ndarray):
-            cells: list[str] = self._texts(name, column)
-        elif isinstance(column, list):
-            cells = [cell.strip() for cell in column]
+        if isinstance(column, np.ndarray | list):
+            cells = [cell.strip() for cell in (self._texts(name, column) if isinstance(column, np.ndarray) else column)]
+            place: dict[str, int] = {}
+            index = np.fromiter((place.setdefault(cell, len(place)) for cell in cells), np.int64, len(cells))
+            names = [*place]
         else:
-            return self._names_in_series(name, column)
-        place: dict[str, int] = {}
-        index = np.fromiter((place.setdefault(cell, len(place)) for cell in cells), np.int64, len(cells))
-        return self._checked_names(name, [*place], index)
+            names, index = self._names_in_series(name, column)
+        for i, text in enumerate(names):
+            if not text:
+                row = int((index == i).argmax())
+                raise ValueError(
+                    f"{self.where(row)}: the {name} is empty; name the {name} of every row, or drop this one"
+                )
+            if not text.isprintable():
+                row = int((index == i).argmax())
+                raise ValueError(f"{self.where(row)}: the {name} {text!r} must be one line of printable characters")
+        return names, index
 
     def _texts(self, name: str, column: NDArray[Any]) -> list[str]:
         if column.dtype.kind == "f" and bool((column == np.rint(column)).all()):
             column = column.astype(np.int64)  # what 7 becomes in a column that once had gaps
         if column.dtype.kind not in "iuU":
             raise ValueError(f"{self.name}: column {name!r} must hold names or integers, got {column.dtype}")
-        return [str(cell).strip() for cell in column.tolist()]
+        return [str(cell) for cell in column.tolist()]
 
     def _names_in_series(self, name: str, texts: Any) -> tuple[list[str], NDArray[np.int64]]:
         import polars as pl
@@ -189,21 +197,7 @@ class Table:
         texts = texts.cast(pl.String).str.strip_chars().fill_null("")
         distinct = texts.unique(maintain_order=True)
         index = texts.replace_strict(distinct, pl.int_range(len(distinct), eager=True), return_dtype=pl.Int64)
-        return self._checked_names(name, distinct.to_list(), index.to_numpy())
-
-    def _checked_names(
-        self, name: str, names: list[str], index: NDArray[np.int64]
-    ) -> tuple[list[str], NDArray[np.int64]]:
-        for i, text in enumerate(names):
-            if not text:
-                row = int((index == i).argmax())
-                raise ValueError(
-                    f"{self.where(row)}: the {name} is empty; name the {name} of every row, or drop this one"
-                )
-            if not text.isprintable():
-                row = int((index == i).argmax())
-                raise ValueError(f"{self.where(row)}: the {name} {text!r} must be one line of printable characters")
-        return names, index
+        return distinct.to_list(), index.to_numpy()
 
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))

@@ -10,7 +10,9 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any
 
@@ -66,6 +68,10 @@ def read_columns(
     large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < WIDE
     read = _by_polars if large else _by_csv
     header, columns, lines = read(data, name, separator, first)
+    header = [title.strip() for title in header]
+    twice = next((title for title, times in Counter(header).items() if title and times > 1), None)
+    if twice is not None:
+        raise ValueError(f"{name}: has two columns {twice!r}; rename or drop one")
     named = [bool(title) or _any_cell(column) for title, column in zip(header, columns, strict=True)]
     header = [title for title, kept in zip(header, named, strict=True) if kept]
     columns = [column for column, kept in zip(columns, named, strict=True) if kept]  # a separator at the end of lines
@@ -126,12 +132,15 @@ def _sniffed(data: bytes, name: str) -> str:
     """Return what separates the names in the first line; with several candidates, the one that also parts the rows."""
     end = data.find(b"\n", 100_000)  # whole lines, the first one however long it is
     whole = data if end < 0 else data[:end]
-    fits = []
-    several = [mark for mark in SNIFFED if _fields(whole, mark, 1)[:1] > [1]]
-    for mark in several:
-        widths = _fields(whole, mark, 20)
-        if len({*widths}) == 1:
-            fits.append(mark)
+    several, fits = [], []
+    for mark in SNIFFED:
+        rows = csv.reader(io.StringIO(whole.decode(errors="ignore"), newline=""), delimiter=mark)
+        widths = []
+        with suppress(csv.Error):
+            widths = [len(row) for row in islice(rows, 20) if row]
+        if widths and widths[0] > 1:
+            several.append(mark)
+            fits += [mark] * (len({*widths}) == 1)
     if len(several) <= 1:
         return several[0] if several else UNSEPARATED
     if len(fits) != 1:
@@ -142,25 +151,6 @@ def _sniffed(data: bytes, name: str) -> str:
     return fits[0]
 
 
-def _fields(data: bytes, mark: str, rows: int) -> list[int]:
-    """Count the fields of the first rows."""
-    reader = csv.reader(io.StringIO(data.decode(errors="ignore"), newline=""), delimiter=mark)
-    try:
-        return [len(row) for row in islice(reader, rows) if row]
-    except csv.Error:
-        return []
-
-
-def _check_header(header: list[str], name: str) -> list[str]:
-    titles = [title.strip() for title in header]
-    seen: set[str] = set()
-    for title in titles:
-        if title and title in seen:
-            raise ValueError(f"{name}: has two columns {title!r}; rename or drop one")
-        seen.add(title)
-    return titles
-
-
 def _odd(name: str, line: int, got: int, needed: int) -> ValueError:
     return ValueError(
         f"{name}: cannot be read as CSV: line {line} has {got} fields, the header {needed}; repair or drop this line"
@@ -169,7 +159,7 @@ def _odd(name: str, line: int, got: int, needed: int) -> ValueError:
 
 def _by_csv(data: bytes, name: str, separator: str, first: int) -> tuple[list[str], list[Any], Sequence[int]]:
     rows = _rows(data, separator, name, first)
-    header = _check_header(next((row for _, row in rows if row), []), name)
+    header = next((row for _, row in rows if row), [])
     cells, lines = [], []
     for line, row in rows:
         if any(row):
@@ -184,7 +174,7 @@ def _by_csv(data: bytes, name: str, separator: str, first: int) -> tuple[list[st
 def _by_polars(data: bytes, name: str, separator: str, first: int) -> tuple[list[str], list[Any], Sequence[int]]:
     import polars as pl
 
-    header = _check_header(next((row for _, row in _rows(data, separator, name, first) if row), []), name)
+    header = next((row for _, row in _rows(data, separator, name, first) if row), [])
     quoted = b'"' in data
     if quoted:
         _check_rows(data, name, separator, first, len(header))
@@ -227,27 +217,21 @@ def numbers_in(cells: Sequence[str], decimal: str | None = None, separator: str 
     if decimal not in (None, ".", ","):
         raise ValueError(f"decimal must be '.' or ',', got {decimal!r}")
     if decimal == ",":
-        return _with_commas(cells)
-    try:
-        values = _plain(cells)
-    except CellError as problem:
-        if decimal is None and "," in cells[problem.cell]:
-            return _with_commas(_unambiguous(cells))
-        raise
-    if decimal is None and separator == ";":
-        _refuse_thousands(cells, ".")
-    return values
-
-
-def _plain(cells: Sequence[str]) -> Floats:
+        cells = _with_points(cells)
     together = "".join(cells)
     try:
         if not together.isascii() or "_" in together:  # float would take 1_000 and the digits of every script
             raise ValueError
         values = np.array([*map(float, cells)], dtype=np.float64)
     except ValueError:
-        raise next(_unreadable(cells)) from None
-    check_finite(values, cells)
+        problem = next(_unreadable(cells))
+        if decimal is None and "," in cells[problem.cell]:
+            return numbers_in(_unambiguous(cells), ",")
+        raise problem from None
+    if np.isinf(values).any():
+        check_finite(values, cells)
+    if decimal is None and separator == ";":
+        _refuse_thousands(cells, ".")
     return values
 
 
@@ -269,11 +253,11 @@ def check_finite(values: Floats, cells: Sequence[str]) -> None:
             raise CellError(i, f"got {cells[i].strip()!r}, which is beyond the largest number of 64 bits")
 
 
-def _with_commas(cells: Sequence[str]) -> Floats:
+def _with_points(cells: Sequence[str]) -> Sequence[str]:
     pointed = next((i for i, cell in enumerate(cells) if "." in cell), None)
     if pointed is not None:
         raise CellError(pointed, f"got {cells[pointed].strip()!r} where the decimal sign is a comma")
-    return _plain([cell.replace(",", ".") for cell in cells])
+    return [cell.replace(",", ".") for cell in cells]
 
 
 def _unambiguous(cells: Sequence[str]) -> Sequence[str]:

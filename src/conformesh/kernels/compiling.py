@@ -45,19 +45,15 @@ def compiled(kernel: str, work: float) -> Any:
     loops = _loaded.get(kernel)
     if loops is None and not _in_a_run.get():
         _lost[kernel] += CALL + LOSS[kernel] * work
-        if _lost[kernel] >= _price():
+        if _lost[kernel] >= (LOADING / 10 if "numba" in sys.modules else LOADING):
             loops = load(kernel)
     return loops
 
 
 def expect(kernel: str, work: float) -> None:
     """Load a kernel's loops at once if so much work is to come that this pays, before any of it is lost."""
-    if LOSS[kernel] * work >= _price() and not _in_a_run.get():
+    if LOSS[kernel] * work >= (LOADING / 10 if "numba" in sys.modules else LOADING) and not _in_a_run.get():
         load(kernel)
-
-
-def _price() -> float:
-    return LOADING / 10 if "numba" in sys.modules else LOADING
 
 
 def load(kernel: str) -> Any:

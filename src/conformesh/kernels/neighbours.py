@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property, partial
 from itertools import pairwise, repeat
 from typing import Any
@@ -33,59 +34,46 @@ LONG = 128  # numbers a message from which a table larger than the cache is comb
 CACHED = 65_536  # numbers of a table that stays in a core's cache
 
 
-def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write ``sum over j in N_k of x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64."""
-    loops = _compiled(indptr, out)
-    if loops is not None:
-        _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
-    elif x.shape[1] == 1:
-        _sum_edges(_places(indptr, indices), x[:, 0].take(_places(indptr, indices).neighbours), out)
-    elif _is_long(x):
-        out[:] = 0
-        _by_rows(partial(_by_row, np.add), indptr, indices, x, out=out)
-    else:
-        out[:] = 0
-        _by_position(np.add, indptr, indices, x, out)
+def neighbour_sum(indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None) -> None:
+    """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``; `x` and `out` are (rows, columns), float64 or int64.
 
-
-def weighted_neighbour_sum(indptr: Offsets, indices: Rows, weights: Array, x: Array, out: Array) -> None:
-    """Write ``sum over j in N_k of w_kj x_j`` into ``out[k]``, with one float64 weight per directed edge."""
-    loops = _compiled(indptr, out)
-    if loops is not None:
+    There is one float64 weight per directed edge, or none: then the sum is plain.
+    """
+    loops = compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
+    if loops is not None and weights is not None:
         _by_rows(loops.weighted_sum, indptr, indices, weights, x, out=out)
-    elif x.shape[1] == 1:
-        _sum_edges(_places(indptr, indices), weights * x[:, 0].take(_places(indptr, indices).neighbours), out)
-    elif _is_long(x):
+    elif loops is not None:
+        _by_rows(loops.sum_of_one if x.shape[1] == 1 else loops.sum_of_many, indptr, indices, x, out=out)
+    elif x.shape[1] != 1:
         out[:] = 0
-        _by_rows(partial(_by_row, np.add, weights=weights), indptr, indices, x, out=out)
+        _without_compiler(np.add, indptr, indices, x, out, weights)
     else:
-        out[:] = 0
-        _by_position(np.add, indptr, indices, x, out, weights)
+        places = _places(indptr, indices)
+        said = x[:, 0].take(places.neighbours)  # the one number along every edge
+        if weights is not None:
+            said = weights * said
+        if out.dtype == np.int64:  # integers wrap around in any order
+            total = np.zeros(len(said) + 1, np.int64)
+            np.cumsum(said, out=total[1:])
+            np.subtract(total[places.ends[1:]], total[places.ends[:-1]], out=out[:, 0])
+        else:
+            out[:, 0] = np.bincount(places.rows, said, len(out))  # edge after edge, from +0
 
 
-def neighbour_max(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the largest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
-    _extreme(indptr, indices, x, out, True)
+def neighbour_extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool) -> None:
+    """Write the largest (or smallest) of row k's own value and its neighbours' into ``out[k]``.
 
-
-def neighbour_min(indptr: Offsets, indices: Rows, x: Array, out: Array) -> None:
-    """Write the smallest of row k's own value and its neighbours' into ``out[k]``; NaN wins, of equals the first."""
-    _extreme(indptr, indices, x, out, False)
-
-
-def _extreme(indptr: Offsets, indices: Rows, x: Array, out: Array, upward: bool) -> None:
+    NaN wins, and of equals the first.
+    """
     out[:] = x[: len(out)]
-    loops = _compiled(indptr, out)
+    loops = compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
     if loops is not None:
         _by_rows(loops.raise_to_max if upward else loops.lower_to_min, indptr, indices, x, out=out)
         return
     best: Callable[..., Any] = np.maximum if upward else np.minimum
     if not equal_is_same(x):
         best = partial(_take_better, np.greater if upward else np.less)
-    if _is_long(x):
-        _by_rows(partial(_by_row, best), indptr, indices, x, out=out)
-    else:
-        _by_position(best, indptr, indices, x, out)
+    _without_compiler(best, indptr, indices, x, out)
 
 
 def equal_is_same(values: Array) -> bool:
@@ -104,10 +92,6 @@ def equal_is_same(values: Array) -> bool:
 def _take_better(better: Callable[..., Any], said: Array, mine: Array, out: Array) -> None:
     """Take what was said where it is better or NaN: of equals with different bits the first stays."""
     np.copyto(out, said, where=better(said, mine) | np.isnan(said))
-
-
-def _compiled(indptr: Offsets, out: Array) -> Any:
-    return compiled("neighbours", float(indptr[-1] - indptr[0]) * out.shape[1])
 
 
 def _by_rows(kernel: Loop, indptr: Offsets, indices: Rows, *rest: Array, out: Array) -> None:
@@ -131,16 +115,12 @@ def unsigned(indptr: Offsets, indices: Rows) -> tuple[NDArray[np.uint64], NDArra
     return np.asarray(indptr, np.int64).view(np.uint64), np.asarray(indices, np.int32).view(np.uint32)
 
 
-def _is_long(x: Array) -> bool:
-    return x.shape[1] >= LONG and x.size > CACHED
-
-
+@dataclass(frozen=True, eq=False)
 class _Places:
-    """Where NumPy finds the neighbours of all rows at once."""
+    """Where NumPy finds the neighbours of all rows at once: `neighbours`, and where those of a row end."""
 
-    def __init__(self, indptr: Offsets, indices: Rows) -> None:
-        self.ends = indptr.view(np.int64)
-        self.neighbours = indices.astype(np.intp)
+    ends: Offsets
+    neighbours: NDArray[np.intp]
 
     @cached_property
     def rows(self) -> Offsets:
@@ -169,7 +149,7 @@ def _places(indptr: Offsets, indices: Rows) -> _Places:
     known = _KNOWN.get(key)
     if known is not None and known[0]() is indptr and known[1]() is indices:
         return known[2]
-    places = _Places(indptr, indices)
+    places = _Places(indptr.view(np.int64), indices.astype(np.intp))
     if not (indptr.flags.writeable or indices.flags.writeable):
         if len(_KNOWN) >= _MOST_KNOWN:
             _KNOWN.clear()
@@ -177,10 +157,13 @@ def _places(indptr: Offsets, indices: Rows) -> _Places:
     return places
 
 
-def _by_position(
+def _without_compiler(
     combine: Callable[..., Any], indptr: Offsets, indices: Rows, x: Array, out: Array, weights: Array | None = None
 ) -> None:
-    """Combine `out` with the first neighbours of all rows, then with the second, and so on."""
+    """Combine `out` with the first neighbours of all rows, then with the second, and so on; long rows one by one."""
+    if x.shape[1] >= LONG and x.size > CACHED:
+        _by_rows(partial(_by_row, combine, weights=weights), indptr, indices, x, out=out)
+        return
     places = _places(indptr, indices)
     order, positions = places.positions
     table = out if order is None else out[order]
@@ -193,17 +176,6 @@ def _by_position(
         combine(heard, mine, out=mine)
     if order is not None:
         out[order] = table
-
-
-def _sum_edges(places: _Places, said: Array, out: Array) -> None:
-    """Add up the one number that was said along every edge."""
-    ends = places.ends
-    if out.dtype == np.int64:  # integers wrap around in any order
-        total = np.zeros(len(said) + 1, np.int64)
-        np.cumsum(said, out=total[1:])
-        np.subtract(total[ends[1:]], total[ends[:-1]], out=out[:, 0])
-    else:
-        out[:, 0] = np.bincount(places.rows, said, len(out))  # edge after edge, from +0
 
 
 def _by_row(
@@ -245,23 +217,22 @@ def sum_over_neighbours(
     array([ 10, 101,  10])
     """
     values = _table(indptr, x, real=weights is not None)
-    answer = _room(out, (len(indptr) - 1, *x.shape[1:]), values)
-    out = answer.reshape(len(answer), values.shape[1])
-    if weights is None:
-        neighbour_sum(indptr, indices, values, out)
-    else:
-        factors = np.ascontiguousarray(weights, dtype=np.float64)
-        if factors.shape != indices.shape:
-            raise ValueError(f"weights must be one per directed edge, shape {indices.shape}, got {factors.shape}")
-        weighted_neighbour_sum(indptr, indices, factors, values, out)
-    return answer
+    shape = (len(indptr) - 1, *x.shape[1:])
+    fits = out is not None and out.shape == shape and out.dtype == values.dtype and out.flags.c_contiguous
+    if out is None or not fits or np.may_share_memory(out, values):
+        out = np.empty(shape, values.dtype)
+    factors = None if weights is None else np.ascontiguousarray(weights, dtype=np.float64)
+    if factors is not None and factors.shape != indices.shape:
+        raise ValueError(f"weights must be one per directed edge, shape {indices.shape}, got {factors.shape}")
+    neighbour_sum(indptr, indices, values, out.reshape(len(out), values.shape[1]), factors)
+    return out
 
 
 def max_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
     """Return, elementwise for every row, the largest of its own value and its neighbours', as float64 or int64."""
     values = _table(indptr, x)
     out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
-    neighbour_max(indptr, indices, values, out)
+    neighbour_extreme(indptr, indices, values, out, True)
     return out.reshape(len(out), *x.shape[1:])
 
 
@@ -269,14 +240,8 @@ def min_over_neighbours(indptr: Offsets, indices: Rows, x: Array) -> Array:
     """Return, elementwise for every row, the smallest of its own value and its neighbours', as float64 or int64."""
     values = _table(indptr, x)
     out = np.empty((len(indptr) - 1, values.shape[1]), values.dtype)
-    neighbour_min(indptr, indices, values, out)
+    neighbour_extreme(indptr, indices, values, out, False)
     return out.reshape(len(out), *x.shape[1:])
-
-
-def _room(out: Array | None, shape: tuple[int, ...], x: Array) -> Array:
-    """Return `out` if the answer fits into it and nobody reads there, else new memory."""
-    fits = out is not None and out.shape == shape and out.dtype == x.dtype and out.flags.c_contiguous
-    return out if fits and out is not None and not np.may_share_memory(out, x) else np.empty(shape, x.dtype)
 
 
 def _table(indptr: Offsets, x: Array, real: bool = False) -> Array:

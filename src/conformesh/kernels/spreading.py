@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.compiling import compiled
 from conformesh.kernels.graph import edges_of_rows
-from conformesh.kernels.neighbours import neighbour_max, neighbour_min, unsigned
+from conformesh.kernels.neighbours import neighbour_extreme, unsigned
 
 Array = NDArray[Any]
 
@@ -42,7 +42,7 @@ class Spreading:
         self._graph, self.upward = unsigned(indptr, indices), upward
         x = np.ascontiguousarray(values).reshape(len(values), -1)
         self._x = np.empty_like(x)
-        (neighbour_max if upward else neighbour_min)(indptr, indices, x, self._x)
+        neighbour_extreme(indptr, indices, x, self._x, upward)
         self.values = self._x.reshape(values.shape)
         self.values.flags.writeable = False
         self._marked = np.zeros(len(x), dtype=bool)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from conformesh.result.certificate import Cost
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
 
 
+@dataclass(eq=False)
 class Ledger:
     """Adds up rounds, numbers and bits of one of `runs` that ride along, for each device of a block.
 
@@ -21,14 +23,15 @@ class Ledger:
     who else is in the block, change nothing.
     """
 
-    def __init__(self, devices: int, runs: int = 1) -> None:
-        self.rounds = 0
-        self.runs = runs
-        self.shared = [0, 0]  # numbers and bits that every device sent and every run pays in full
-        self.everyone = [0, 0]  # the same, paid for by all runs together: most rounds only touch these
-        self.spoken: dict[tuple[int, bytes], int] = {}  # numbers of those who spoke, by their width and who they were
-        self.sent: dict[int, NDArray[np.int64]] = {}  # numbers of each device, by how many bits one has
-        self.devices = devices
+    devices: int
+    runs: int = 1
+    rounds: int = 0
+    shared: list[int] = field(default_factory=lambda: [0, 0])  # numbers and bits of all, which every run pays in full
+    everyone: list[int] = field(
+        default_factory=lambda: [0, 0]
+    )  # paid by all runs together: most rounds touch only these
+    spoken: dict[tuple[int, bytes], int] = field(default_factory=dict)  # numbers of those who spoke, by width and whom
+    sent: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # numbers of each device, by how many bits one has
 
     def enter(self, message: Message) -> None:
         """Charge those who spoke in this round."""

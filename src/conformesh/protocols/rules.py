@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Max, Message, Min, Pool, Sum, kind_of
+from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Message, Pool, Sum, kind_of
 
 _TYPES = frozenset(map(np.dtype, TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
@@ -39,30 +39,26 @@ class Rules:
 
     def check(self, message: Message, round_: int) -> Kind:
         """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
-        kind = kind_of(message)
+        kind, values = kind_of(message), message.values
         try:
-            if type(message.values) is not np.ndarray or message.values.dtype not in _TYPES:
-                raise TypeError(f"values must be an array of {_names()}, got {_described(message.values)}")
+            if type(values) is not np.ndarray or values.dtype not in _TYPES:
+                raise TypeError(f"values must be an array of {_names()}, got {_described(values)}")
             if isinstance(message, Pool):
                 self._check_pool(message)
-            else:
-                self._check_rows(message)
+                return kind
+            if values.ndim == 0 or len(values) != self.devices:
+                raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
+            if values.ndim > 1 + DIMENSIONS:
+                raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
+            if isinstance(message, Each):
+                self._check_speakers(message.speakers)
+            elif isinstance(message, Sum):
+                self._check_sum(message)
+            elif values.dtype == np.uint64:
+                _check_size(values, 1)
         except (TypeError, ValueError) as problem:
             raise type(problem)(f"round {round_}, {kind.name}: {problem}") from None
         return kind
-
-    def _check_rows(self, message: Sum | Max | Min | Each) -> None:
-        values = message.values
-        if values.ndim == 0 or len(values) != self.devices:
-            raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
-        if values.ndim > 1 + DIMENSIONS:
-            raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
-        if isinstance(message, Each):
-            self._check_speakers(message.speakers)
-        elif isinstance(message, Sum):
-            self._check_sum(message)
-        elif values.dtype == np.uint64:
-            _check_size(values, 1)
 
     def _check_sum(self, message: Sum) -> None:
         if message.values.dtype == np.bool_:

@@ -15,7 +15,7 @@ from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.promises import exact_alpha
-from conformesh.quantities import in_digits, several
+from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
 from conformesh.result.files import SEVERAL, checked_calibrations
@@ -151,7 +151,7 @@ class Calibrations:
         first = next(iter(self.items.values()))
         rows = [["group", *(f"alpha {alpha:g}" for alpha in self.alphas)]]
         for group in self.groups[:MOST]:
-            rows.append([str(group or "all"), *(in_digits(self.items[group, a].threshold) for a in self.alphas)])
+            rows.append([str(group or "all"), *(f"{self.items[group, a].threshold:.6g}" for a in self.alphas)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
         more = [f"... and {len(self.groups) - MOST:,} more groups"] if len(self.groups) > MOST else []

@@ -16,6 +16,7 @@ import math
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,7 +28,7 @@ from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.mpi.partition import partition
 from conformesh.graph.network import Network
-from conformesh.kernels.neighbours import neighbour_max, neighbour_min, neighbour_sum, weighted_neighbour_sum
+from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.threads import limit_threads
 from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum, kind_of
@@ -124,22 +125,17 @@ class Mpi:
 
     def _sum(self, message: Sum, round_: int) -> Array:
         if message.weights is None:
-            return self._combined(message, neighbour_sum, (), ())
-        inner, outer = self._split(message.weights)
-        return self._combined(message, weighted_neighbour_sum, (inner,), (outer,), real=True)
+            return self._combined(message, neighbour_sum, neighbour_sum)
+        inner, outer = (partial(neighbour_sum, weights=weights) for weights in self._split(message.weights))
+        return self._combined(message, inner, outer, real=True)
 
     def _extreme(self, message: Max | Min, round_: int) -> Array:
-        kernel = neighbour_max if isinstance(message, Max) else neighbour_min
-        found = self._combined(message, kernel, (), ())
+        kernel = partial(neighbour_extreme, upward=isinstance(message, Max))
+        found = self._combined(message, kernel, kernel)
         return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
 
     def _combined(
-        self,
-        message: Sum | Max | Min,
-        kernel: Callable[..., None],
-        inner: tuple[Array, ...],
-        outer: tuple[Array, ...],
-        real: bool = False,
+        self, message: Sum | Max | Min, inner: Callable[..., None], outer: Callable[..., None], real: bool = False
     ) -> Array:
         """Send, combine what is here while the rest travels, then the rows at the border of the block."""
         halo, sent = self.halo, _table(message.values)
@@ -147,7 +143,7 @@ class Mpi:
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
         out = self._space(x) if message.brief and self.observer is None else np.empty(x.shape, dtype=kind)
-        kernel(halo.inner.indptr, halo.inner.indices, *inner, x, out)
+        inner(halo.inner.indptr, halo.inner.indices, x, out)
         heard = pending.rows()
         if halo.peers:
             near, border = self._room(kind, x.shape[1])
@@ -155,7 +151,7 @@ class Mpi:
             ghosts = near[len(halo.near) :]
             for rows, start, stop in zip(heard, halo.cuts[:-1], halo.cuts[1:], strict=True):
                 ghosts[start:stop] = rows
-            kernel(halo.outer.indptr, halo.outer.indices, *outer, near, border)
+            outer(halo.outer.indptr, halo.outer.indices, near, border)
             out[halo.border] = border
         return out.reshape(message.values.shape)
 

@@ -12,7 +12,6 @@ from conformesh.protocols.aggregate.base import (
     InexactCount,
     Price,
     Total,
-    by_the_price,
 )
 from conformesh.protocols.aggregate.chebyshev import chebyshev_price, chebyshev_total
 from conformesh.protocols.aggregate.finite_time import finite_time_price, finite_time_total
@@ -55,9 +54,9 @@ AGGREGATORS: dict[str, Aggregator] = {
         chebyshev_total,
         chebyshev_price,
         "accelerated gossip, to a computed error bound",
-        stretches=by_the_price(chebyshev_price, number_ns=chebyshev.NUMBER_NS),
         uses=frozenset({"hops", "spectrum", "degree"}),
         arrays=chebyshev.ARRAYS,
+        number_ns=chebyshev.NUMBER_NS,
     ),
     "gossip": Aggregator(
         gossip_total,
@@ -89,12 +88,11 @@ def exact_prices(site: Site) -> dict[str, Price]:
 def by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[str, Price]]:
     """Sort ways to add up `width` numbers, best first."""
     a, b = PREFERENCES[prefer]
-
-    def weighed(price: Price) -> tuple[float, float]:
-        rounds, numbers = price.of(width)
-        return (rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers
-
-    return sorted(prices.items(), key=lambda entry: weighed(entry[1]))
+    cost = {name: (price.rounds, width * price.per_number) for name, price in prices.items()}
+    weighed = {
+        name: ((rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers) for name, (rounds, numbers) in cost.items()
+    }
+    return sorted(prices.items(), key=lambda entry: weighed[entry[0]])
 
 
 def get_aggregator(name: str) -> Aggregator:

@@ -44,10 +44,6 @@ class Price:
     per_number: float
     setup: int = 0
 
-    def of(self, width: int) -> tuple[float, float]:
-        """Return rounds and numbers of one sum of `width` numbers."""
-        return float(self.rounds), width * self.per_number
-
 
 Stretches = Callable[[Terrain, str, int, int | None], list[Stretch]]  # terrain, what, numbers, the largest possible sum
 
@@ -71,8 +67,9 @@ class Aggregator:
         evenly over its rounds.
     uses
         What of the network these depend on, see `Prediction`.
-    arrays
-        Arrays as large as all messages of a round that a simulation holds.
+    arrays, number_ns
+        Of a simulation: arrays as large as all messages of a round, and nanoseconds for a device and number in a round
+        where `stretches` does not say it.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
@@ -83,6 +80,7 @@ class Aggregator:
     setup: Callable[[Terrain], list[Stretch]] | None = None
     uses: frozenset[str] = EVERYTHING
     arrays: float = 6.1
+    number_ns: float = 1.5
 
     def sent_before(self, terrain: Terrain) -> list[Stretch]:
         """Predict what happens once before the first sum."""
@@ -93,19 +91,12 @@ class Aggregator:
 
     def sent_for(self, terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
         """Predict a sum of so many numbers."""
-        return (self.stretches or by_the_price(self.price))(terrain, what, numbers, largest)
-
-
-def by_the_price(price: Callable[[Site], Price], number_ns: float = 1.5) -> Stretches:
-    """Return what says of a sum that floats go around for as many rounds as the price has."""
-
-    def stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
-        cost = price(terrain.site)
+        if self.stretches is not None:
+            return self.stretches(terrain, what, numbers, largest)
+        cost = self.price(terrain.site)
         each = cost.per_number / cost.rounds if cost.rounds else 0.0
         dimensions = dimensions_of(largest)
-        return [Stretch(what, cost.rounds, numbers * each, 64, dimensions=dimensions, number_ns=number_ns)]
-
-    return stretches
+        return [Stretch(what, cost.rounds, numbers * each, 64, dimensions=dimensions, number_ns=self.number_ns)]
 
 
 def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
