@@ -27,13 +27,6 @@ def question_of(message: Message) -> str:
     return kind.name
 
 
-def said(message: Message) -> Array | None:
-    """Return what a device says this round, its row of the message; None if it is silent."""
-    if isinstance(message, Each) and not message.mask[0]:
-        return None
-    return np.asarray(message.values[0])
-
-
 def answer(message: Message, row: int, heard: Mapping[int, Array | None], round_: int = 0) -> Any:
     """Combine what the neighbours said, by row of the neighbour; None where it was silent."""
     spoken = [(j, x) for j in sorted(heard) if (x := heard[j]) is not None]

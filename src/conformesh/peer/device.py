@@ -25,6 +25,7 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.members import Members, short_digest
+from conformesh.peer.memory import ENDED
 from conformesh.peer.rounds import EVERYBODY, Make, Phase
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.view import View
@@ -97,14 +98,17 @@ class Device(Members):
     def receive(self, data: bytes, sender: int, now: float) -> None:
         """Take bytes that came from a neighbour; the transport knows who that is."""
         self.now = max(self.now, now)
+        frame = None
         try:
             if sender not in self._links:
                 raise FrameError("a frame of a device that is no neighbour")
-            frame = self._read(data, sender)
+            frame = frames.decode(data)
             if frame.sender != sender:
                 raise FrameError("a frame that names another sender than its connection")
             self._take(frame)
         except FrameError as problem:
+            if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
+                self._unread[sender] = str(problem)
             self._refuse(sender, problem)
             return
         except Exception as error:
@@ -247,7 +251,7 @@ class Device(Members):
             return
         if self.phase == "greeting":  # the journal may know of an earlier run only
             self._write(self.journal.begin, self._heading().pack())
-        self._write_end()
+        self._write(self.journal.append, ENDED)
         error = PeerError(words)
         error.__cause__ = cause
         self._stop(error, news or News(self.row, words))
@@ -266,13 +270,6 @@ class Device(Members):
         self._send(to, Frame(FAILED, run, self.row, self.round, 0, self._news.pack()))
 
     # --- pieces -------------------------------------------------------------------------------------------------------
-
-    def _read(self, data: bytes, sender: int) -> Frame:
-        try:
-            return frames.decode(data)
-        except FrameError as problem:  # as of another version: not to be blamed on silence
-            self._unread[sender] = str(problem)
-            raise
 
     def _take(self, frame: Frame) -> None:
         if self.phase == "failed":

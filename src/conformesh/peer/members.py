@@ -210,7 +210,7 @@ class Members(Rounds):
         """Say who has a result; when everybody in the run has, it counts."""
         self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
-            self._write_end()
+            self._write(self.journal.append, ENDED)
             self.phase, self._stopped_at = "finished", self.now
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.log(f"run {self.number}: finished after {self.round} rounds")
@@ -265,9 +265,6 @@ class Members(Rounds):
             f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
             "to go on; start again what has stopped or check the links"
         )
-
-    def _write_end(self) -> None:
-        self._write(self.journal.append, ENDED)
 
     def _write(self, how: Callable[[bytes], None], record: bytes) -> None:
         """Write what the next start had better know, but can do without."""

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.combine import answer, question_of, said
+from conformesh.peer.combine import answer, question_of
 from conformesh.peer.frames import DATA, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.memory import Heading, pack_round, unpack_round
 from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Message, kind_of
+from conformesh.protocols.messages import Each, Message, kind_of
 from conformesh.protocols.rules import Rules
 
 Array = NDArray[Any]
@@ -95,7 +95,7 @@ class Rounds(ABC):
     # --- rounds -------------------------------------------------------------------------------------------------------
 
     def _open_protocol(self) -> None:
-        network, row = self._network()
+        network, row = self._survivors() if self.lost else (self.full, self.row)
         self.phase = "running"
         self._protocol, self._rules = self.make(network, row), Rules(network, np.array([row]))
         self.ledger = Ledger(1)
@@ -115,13 +115,13 @@ class Rounds(ABC):
         self.round += 1
         self._message = message
         self._rules.check(message, self.round)
-        value, row, question = said(message), message.values[0], question_of(message)
+        row, question = message.values[0], question_of(message)
         self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
         self._length = len(self._head) + row.nbytes
-        if value is None:
+        if isinstance(message, Each) and not message.mask[0]:
             flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
         else:
-            flags, body = 0, self._head + value.astype(self._wire, copy=False).tobytes()
+            flags, body = 0, self._head + row.astype(self._wire, copy=False).tobytes()
         self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
         self._mine.pop(self.round - 2, None)
@@ -175,7 +175,7 @@ class Rounds(ABC):
         self._bodies[frame.sender] = (frame.flags & SILENT, frame.body)
         if len(self._heard) < len(self._talking):
             return
-        self._remember()
+        self.journal.append(pack_round(self._bodies))
         self._answer()
         self._speak()
 
@@ -206,9 +206,6 @@ class Rounds(ABC):
 
     def _heading(self) -> Heading:
         return Heading(self.number, self.lost, self.run, self.scores)
-
-    def _remember(self) -> None:
-        self.journal.append(pack_round(self._bodies))
 
     def _replay(self, records: list[bytes]) -> None:
         """Hear again what the journal holds, round by round."""
@@ -245,10 +242,8 @@ class Rounds(ABC):
     def _name(self, row: int) -> str:
         return self.full.ids[row]
 
-    def _network(self) -> tuple[Network, int]:
-        """Return the map of the devices in the run, and this device's row in it."""
-        if not self.lost:
-            return self.full, self.row
+    def _survivors(self) -> tuple[Network, int]:
+        """Return the map of the devices that are left, and this device's row in it."""
         ids = self.full.ids
         kept = sorted(self._everyone)
         pairs = [(ids[k], ids[j]) for k in kept for j in self.full.neighbours(k).tolist() if k < j and j in self._place]

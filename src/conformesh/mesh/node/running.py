@@ -41,11 +41,11 @@ def make_device(
 def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     entry, chosen = get_method(config.method), make_options(config.method, config.options)
-    levels = (exact_alpha(config.alpha),)
+    protocol, levels = entry.protocol, (exact_alpha(config.alpha),)
     samples = Samples.of([scores.values], (config.name,))
 
     def make(network: Network, row: int) -> Generator[Message, Any, Any]:
-        return joint(network, row, samples, lambda site, mine: entry.protocol(site, mine, levels, chosen))
+        return joint(network, row, samples, lambda site, mine: protocol(site, mine, levels, chosen))
 
     return make
 
