@@ -89,7 +89,6 @@ def test_what_is_pure_does_no_io(room):
     allowed = {  # a journal on disk and the cores of the machine
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},
-        "kernels/compiling.py": {"os"},
     }
     for path in (path for path in SOURCE.rglob("*.py") if room_of(path) == room):
         used = {name for name in names_used(path) for name in (name, name.split(".")[0])}

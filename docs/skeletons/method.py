@@ -52,7 +52,7 @@ def predict_largest_score(terrain: Terrain, alpha: Fraction, options: LargestSco
     return Prediction((hops(terrain, "agree on the largest", 1, options.wire),), "counted")
 
 
-# The line for METHODS in methods.py; there the three are named by their places, "name.largest_score" and so on:
+# The line for METHODS in methods.py; there the three are named by their places, at("name.largest_score") and so on:
 LINE = {
     "largest": Method(
         largest_score,

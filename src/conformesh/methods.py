@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import KW_ONLY, dataclass, fields
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, get_type_hints
+from typing import Any, Literal, NamedTuple, get_type_hints
 
 from conformesh.names import unknown
 from conformesh.protocols.messages import Protocol
@@ -21,29 +21,11 @@ Needs = Literal["neighbours", "nothing", "server"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 
 
-T = TypeVar("T")
+class Place(str):
+    """Where a part of a method stands, "module.name" below `protocols`."""
 
 
-class Part(Generic[T]):
-    """A field given as the thing itself, or as its place below `protocols` and then imported when first asked for.
-
-    A device of a mesh runs one method, and the modules of the others would take a tenth of its memory.
-    """
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self.name = name
-
-    def __get__(self, entry: object | None, owner: type) -> T:
-        if entry is None:
-            raise AttributeError(self.name)  # to a dataclass: there is no default
-        part = vars(entry)[self.name]
-        if isinstance(part, str):
-            module, name = part.split(".")
-            part = vars(entry)[self.name] = getattr(import_module(f"conformesh.protocols.{module}"), name)
-        return cast(T, part)
-
-    def __set__(self, entry: object, part: T | str) -> None:
-        vars(entry)[self.name] = part
+at: Any = Place  # stands for what is there, of whatever type that is
 
 
 def _never(options: Any) -> bool:
@@ -89,9 +71,9 @@ class Method:
         Whether it promises for a mixture of the K devices, so that its rank is ceil((1 - alpha)(n + K)) or larger.
     """
 
-    protocol: Part[MethodProtocol] = Part()
-    options: Part[type[Any]] = Part()
-    predict: Part[Predict | None] = Part()
+    protocol: MethodProtocol
+    options: type[Any]
+    predict: Predict | None
     _: KW_ONLY
     guarantee: str
     needs: Needs
@@ -103,6 +85,18 @@ class Method:
     apart: Callable[[Any], bool] = _never
     kernels: tuple[str, ...] = ()
     mixture: bool = True
+
+    def __getattribute__(self, name: str) -> Any:
+        """Return an attribute; what is named by its place is imported now.
+
+        A device of a mesh runs one method, and the modules of the others would take a tenth of its memory.
+        """
+        value = super().__getattribute__(name)
+        if isinstance(value, Place):
+            module, part = value.split(".")
+            value = getattr(import_module(f"conformesh.protocols.{module}"), part)
+            object.__setattr__(self, name, value)
+        return value
 
     def option_names(self) -> tuple[str, ...]:
         """Return the names a user may set."""
@@ -121,9 +115,9 @@ class Method:
 
 METHODS: dict[str, Method] = {
     "e-dcp": Method(
-        "e_dcp.e_dcp",
-        "e_dcp.EDCP",
-        "e_dcp.predict_e_dcp",
+        at("e_dcp.e_dcp"),
+        at("e_dcp.EDCP"),
+        at("e_dcp.predict_e_dcp"),
         guarantee="counted",
         needs="neighbours",
         sends="a few integers a stage",
@@ -132,9 +126,9 @@ METHODS: dict[str, Method] = {
         variants="aggregate",
     ),
     "q-dcp": Method(
-        "q_dcp.q_dcp",
-        "q_dcp.QDCP",
-        "q_dcp.predict_q_dcp",
+        at("q_dcp.q_dcp"),
+        at("q_dcp.QDCP"),
+        at("q_dcp.predict_q_dcp"),
         guarantee="assumed, or counted",
         needs="neighbours",
         sends="1 number a round",
@@ -145,9 +139,9 @@ METHODS: dict[str, Method] = {
         kernels=("pinball",),
     ),
     "h-dcp": Method(
-        "h_dcp.h_dcp",
-        "h_dcp.HDCP",
-        "h_dcp.predict_h_dcp",
+        at("h_dcp.h_dcp"),
+        at("h_dcp.HDCP"),
+        at("h_dcp.predict_h_dcp"),
         guarantee="bounded or counted",
         needs="neighbours",
         sends="M numbers a round",
@@ -157,9 +151,9 @@ METHODS: dict[str, Method] = {
         apart=lambda options: options.rounds is not None,  # else as many as the largest draw needs
     ),
     "cp": Method(
-        "baselines.cp",
-        "baselines.Pooled",
-        "baselines.predict_cp",
+        at("baselines.cp"),
+        at("baselines.Pooled"),
+        at("baselines.predict_cp"),
         guarantee="counted",
         needs="server",
         sends="all scores",
@@ -168,9 +162,9 @@ METHODS: dict[str, Method] = {
         mixture=False,
     ),
     "fcp": Method(
-        "baselines.fcp",
-        "baselines.Pooled",
-        "baselines.predict_fcp",
+        at("baselines.fcp"),
+        at("baselines.Pooled"),
+        at("baselines.predict_fcp"),
         guarantee="counted",
         needs="server",
         sends="all scores",
@@ -178,9 +172,9 @@ METHODS: dict[str, Method] = {
         summary="pooled scores, for a mixture of devices",
     ),
     "fedcp-qq": Method(
-        "fedcp_qq.fedcp_qq",
-        "fedcp_qq.FedCPQQ",
-        "fedcp_qq.predict_fedcp_qq",
+        at("fedcp_qq.fedcp_qq"),
+        at("fedcp_qq.FedCPQQ"),
+        at("fedcp_qq.predict_fedcp_qq"),
         guarantee="assumed",
         needs="server",
         sends="1 number",
@@ -191,9 +185,9 @@ METHODS: dict[str, Method] = {
         mixture=False,
     ),
     "wfcp": Method(
-        "wfcp.wfcp",
-        "wfcp.WFCP",
-        "wfcp.predict_wfcp",
+        at("wfcp.wfcp"),
+        at("wfcp.WFCP"),
+        at("wfcp.predict_wfcp"),
         guarantee="counted",
         needs="server",
         sends="M numbers",
@@ -202,9 +196,9 @@ METHODS: dict[str, Method] = {
         apart=lambda options: not options.noise,
     ),
     "local": Method(
-        "baselines.local",
-        "baselines.Alone",
-        "baselines.predict_local",
+        at("baselines.local"),
+        at("baselines.Alone"),
+        at("baselines.predict_local"),
         guarantee="counted, own data",
         needs="nothing",
         sends="nothing",
@@ -213,9 +207,9 @@ METHODS: dict[str, Method] = {
         apart=_always,
     ),
     "average": Method(
-        "baselines.average",
-        "baselines.Averaged",
-        "baselines.predict_average",
+        at("baselines.average"),
+        at("baselines.Averaged"),
+        at("baselines.predict_average"),
         guarantee="none",
         needs="neighbours",
         sends="1 number a round",

@@ -103,9 +103,8 @@ def calibrate(
         )
         network = host.network
         mine = tuple(ids_here(host))
-        with console.Progress(f"{method} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-            if progress.shown:  # a simulator that nobody watches may use its memory again in every round
-                host.observer = lambda *_: progress.step()
+        with console.rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
+            host.observer = observer
             common = {"score": kind, "strict": strict, "engine": host, **chosen}
             own = held.for_devices(mine)
             result: Calibration | Calibrations

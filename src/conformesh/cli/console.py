@@ -117,11 +117,6 @@ class Progress:
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._draw, daemon=True) if sys.stderr.isatty() else None
 
-    @property
-    def shown(self) -> bool:
-        """Whether anybody can see the bar."""
-        return self._thread is not None
-
     def step(self, what: str | None = None) -> None:
         """Finish one step, and say what comes next."""
         self.steps += 1
@@ -168,6 +163,19 @@ class Progress:
             "count": f"{self.steps:,}{of}" + (f" {self.unit}" if self.unit else ""),
             "left": "" if left is None else f"{timedelta(seconds=round(left))} left",
         }
+
+
+@contextmanager
+def rounds_on_a_bar(what: str) -> Iterator[Callable[..., None] | None]:
+    """Return an engine's observer that shows its rounds; None where nobody can see them.
+
+    A simulator that nobody watches may use the same memory in every round.
+    """
+    if not sys.stderr.isatty():
+        yield None
+        return
+    with Progress(what, unit="rounds") as progress:
+        yield lambda *_: progress.step()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -32,7 +32,10 @@ class Flag:
         """What it means, and to whom; the same meaning is said once."""
         meanings: dict[tuple[str, str], list[str]] = {}
         for method, field in self.fields.items():
-            default = "" if field.default in (None, MISSING) else f"; default {_shown(field.default)}"
+            value: Any = field.default
+            if isinstance(value, bool | float):
+                value = f"{value:g}" if isinstance(value, float) else "yes" if value else "no"
+            default = "" if value in (None, MISSING) else f"; default {value}"
             meanings.setdefault((field.metadata["help"], default), []).append(method)
         lines = [
             f"{text[:1].upper()}{text[1:]} ({', '.join(who)}{default})." for (text, default), who in meanings.items()
@@ -138,9 +141,3 @@ def whole(text: str, what: str, least: int) -> int:
     if number < least:
         raise ValueError(f"{what} must be at least {least}, got {number}")
     return number
-
-
-def _shown(value: Any) -> str:
-    return (
-        f"{value:g}" if isinstance(value, float) else "yes" if value is True else "no" if value is False else str(value)
-    )

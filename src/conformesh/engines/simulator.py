@@ -57,9 +57,11 @@ class Simulator:
         self.order = order
         self._indptr: Any = network.indptr
         self._indices: Any = network.indices
-        self._place: Ints | None = None
+        self.place: Ints | None = None  # where each row lies in memory, if not in its own place
         if order is not None:
-            self._indptr, self._indices, self._place = compressed_in(network, order)
+            self._indptr, self._indices, self.place = compressed_in(network, order)
+        self._numbers = np.zeros(network.devices, dtype=np.int64)  # scratch, which takes no memory before it is used
+        self._scratch = np.zeros((2, network.devices), dtype=bool)
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
         self._asked: dict[bytes, Ints] = {}
         self._sums: NDArray[Any] | None = None  # memory of the last brief answer
@@ -158,26 +160,14 @@ class Simulator:
             self._asked[key] = which
         return which
 
-    @cached_property
-    def _numbers(self) -> Ints:
-        return np.zeros(self.network.devices, dtype=np.int64)
-
-    @cached_property
-    def _scratch(self) -> NDArray[np.bool_]:
-        return np.zeros((2, self.network.devices), dtype=bool)
-
-    def places(self, rows: Ints) -> Ints:
-        """Return where rows of the network lie in memory."""
-        return rows if self._place is None else self._place[rows]
-
     def _pool(self, message: Pool, round_: int) -> Pool:
         """Hand everything over by row: the block is everybody, so the server sees exactly this."""
-        if self._place is None:
+        if self.place is None:
             values, offsets = message.values.view(), message.offsets.view()
             values.flags.writeable = offsets.flags.writeable = False  # nobody's own scores change by way of the server
             return Pool(values, offsets, message.oracle)
         pieces = (len(message.offsets) - 1) // self.network.devices
-        return Pool(*take_segments(message.values, message.offsets, self._place, pieces), message.oracle)
+        return Pool(*take_segments(message.values, message.offsets, self.place, pieces), message.oracle)
 
 
 class _Broadcast:
@@ -201,7 +191,8 @@ class _Broadcast:
 
     @cached_property
     def values(self) -> NDArray[Any]:
-        return self._said[np.searchsorted(self._places, self._simulator.places(self.sender))]
+        place = self._simulator.place
+        return self._said[np.searchsorted(self._places, self.sender if place is None else place[self.sender])]
 
     def said_by(self, receivers: Ints, senders: Ints) -> NDArray[Any]:
         return self._said.take(self._simulator.spoken(self._places, receivers, senders, self._round), axis=0)

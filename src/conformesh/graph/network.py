@@ -110,14 +110,7 @@ class Network(metaclass=_ByTopology):
         for array in (self.indptr, self.indices, self.coordinates):
             if array is not None:
                 array.setflags(write=False)
-        from conformesh.kernels.graph import components
-
-        labels = components(self.indptr, self.indices)
-        count = int(labels.max()) + 1
-        if count > 1:
-            shown = [listed([self.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
-            *first, last = shown + ([f"{count - 3} more"] if count > 3 else [])
-            raise DisconnectedError(f"{count} components: {', '.join(first)} and {last}")
+        _ = self.root_depth  # who is out of reach is an error now, not later
 
     def __repr__(self) -> str:
         return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"
@@ -150,7 +143,8 @@ class Network(metaclass=_ByTopology):
         from conformesh.kernels.graph import breadth_first
 
         levels, queue = np.empty(self.devices, np.int64), np.empty(self.devices, np.int64)
-        breadth_first(self.indptr, self.indices, 0, levels, queue)
+        if breadth_first(self.indptr, self.indices, 0, levels, queue) < self.devices:
+            raise DisconnectedError(_parts_of(self))
         return int(levels.max())
 
     @cached_property
@@ -182,17 +176,15 @@ class Network(metaclass=_ByTopology):
         `diameter_is_exact` says which. A bound is twice the smallest eccentricity met in a few walks, at most twice the
         diameter; on trees and where a topology has a closed form the value is exact at any size.
         """
-        return self._diameter[0]
+        return self._diameter[0] if self.known.diameter is None else self.known.diameter
 
     @property
     def diameter_is_exact(self) -> bool:
         """Whether `diameter` is the diameter itself, and not an upper bound."""
-        return self._diameter[1]
+        return self.known.diameter is not None or self._diameter[1]
 
     @cached_property
     def _diameter(self) -> tuple[int, bool]:
-        if self.known.diameter is not None:
-            return self.known.diameter, True
         if self.devices <= EXACT_DIAMETER_UP_TO and self.edges >= self.devices:  # a tree takes two walks only
             from conformesh.kernels.graph import eccentricities
 
@@ -383,6 +375,16 @@ def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     indptr = np.zeros(K + 1, dtype=np.int64)
     np.cumsum(np.bincount(receiver, minlength=K), out=indptr[1:])
     return indptr, sender.astype(np.int32)
+
+
+def _parts_of(network: Network) -> str:
+    from conformesh.kernels.graph import components
+
+    labels = components(network.indptr, network.indices)
+    count = int(labels.max()) + 1
+    shown = [listed([network.ids[k] for k in np.flatnonzero(labels == part)]) for part in range(min(count, 3))]
+    *first, last = shown + ([f"{count - 3} more"] if count > 3 else [])
+    return f"{count} components: {', '.join(first)} and {last}"
 
 
 def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:

@@ -12,7 +12,6 @@ before it begins, and nothing is loaded before it has ended.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -92,11 +91,3 @@ def compile_now(kernel: str) -> None:
     loops = load(kernel)
     if hasattr(loops, "compile_all"):
         loops.compile_all()
-
-
-def threads() -> int:
-    """Return how many threads a large exchange may use: NUMBA_NUM_THREADS, or the processors this process may use."""
-    given = os.environ.get("NUMBA_NUM_THREADS", "")
-    if given.isdigit() and int(given):
-        return int(given)
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

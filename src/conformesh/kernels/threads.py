@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.compiling import threads
-
 if TYPE_CHECKING:
     from concurrent.futures import ThreadPoolExecutor
 
-THREADS = threads()
+GIVEN = os.environ.get("NUMBA_NUM_THREADS", "")
+USABLE = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+THREADS = int(GIVEN) if GIVEN.isdigit() and int(GIVEN) else USABLE  # that a large exchange may use
 PARALLEL_ABOVE = 400_000  # additions; handing work to a thread costs about 0.1 ms, and so do so many additions
 
 

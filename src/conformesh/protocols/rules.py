@@ -35,7 +35,7 @@ class Rules:
     def __init__(self, network: Network, here: NDArray[np.int64]) -> None:
         self.devices = len(here)
         self.edges = int(network.degree[here].sum())
-        self.addends = max(network.largest_degree, 1)
+        self.addends = int(network.degree.max(initial=1))
 
     def check(self, message: Message, round_: int) -> Kind:
         """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""

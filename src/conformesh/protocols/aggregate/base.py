@@ -99,13 +99,8 @@ class Aggregator:
         return [Stretch(what, cost.rounds, numbers * each, 64, dimensions=dimensions, number_ns=self.number_ns)]
 
 
-def narrow(values: Ints, largest: int | None) -> NDArray[Any]:
-    """Return integers in the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
-    return values.astype(narrow_type(largest), copy=False)
-
-
 def narrow_type(largest: int | None) -> np.dtype[Any]:
-    """Return the smallest type that holds sums up to `largest`."""
+    """Return the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
     if largest is None or largest > WIDE:
         return np.dtype(np.int64)
     return np.dtype(np.int16 if largest <= NARROW else np.int32)

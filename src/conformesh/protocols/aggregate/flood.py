@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, dimensions_of, narrow
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, dimensions_of, narrow_type
 from conformesh.protocols.consensus import largest as largest_of
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
@@ -27,9 +27,9 @@ def flood_total(site: Site) -> Protocol[Total]:
     yield from ()
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        table = np.full((len(values), site.devices, *values.shape[1:]), -1, dtype=np.int64)
+        table = np.full((len(values), site.devices, *values.shape[1:]), -1, dtype=narrow_type(largest))
         table[np.arange(len(values)), site.here] = values
-        known = yield from largest_of(narrow(table, largest), site)
+        known = yield from largest_of(table, site)
         return np.asarray(known.astype(np.int64).sum(axis=1))
 
     return total

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from conformesh.kernels.segments import add_rows
-from conformesh.protocols.aggregate.base import Ints, Price, Total, bits_of, dimensions_of, narrow
+from conformesh.protocols.aggregate.base import Ints, Price, Total, bits_of, dimensions_of, narrow_type
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
@@ -59,7 +59,7 @@ def tree_total(site: Site) -> Protocol[Total]:
     levels = yield from _grow(site, site.network.root_depth)
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = np.ascontiguousarray(narrow(values, largest))  # no partial sum exceeds `largest`
+        x = np.ascontiguousarray(values, narrow_type(largest))  # no partial sum exceeds `largest`
         table = x.reshape(len(x), -1)
         for level in reversed(levels[1:]):  # up: children of one level speak at the same time
             heard = yield Each(x, level.members)
