@@ -17,7 +17,7 @@ from conformesh.protocols.aggregate.base import (
     Total,
     bits_of,
     dimensions_of,
-    narrow,
+    narrow_type,
 )
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
@@ -31,7 +31,7 @@ def hub_total(site: Site) -> Protocol[Total]:
     middle, others = np.flatnonzero(site.here == hub), np.flatnonzero(site.here != hub)  # one of them may be empty
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        x = np.ascontiguousarray(narrow(values, largest))  # few bits; no partial sum exceeds `largest`
+        x = np.ascontiguousarray(values, narrow_type(largest))  # few bits; no partial sum exceeds `largest`
         heard = yield Each(x, others)
         if len(middle):
             x[middle] += heard.values[heard.receiver == hub].sum(axis=0, dtype=x.dtype)
