@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.peer.combine import answer, question_of, said
+from conformesh.peer.combine import answer, question_of
 from conformesh.protocols.messages import TYPES, Each, Max, Min, Pool, Sum
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
@@ -28,7 +28,9 @@ def per_device(network, messages):
     """What every device makes of its neighbours' messages, told in a jumbled order."""
     for k in range(network.devices):
         near = network.neighbours(k).tolist()
-        yield answer(messages[k], k, {j: said(messages[j]) for j in reversed(near)})
+        heard = {j: messages[j].values[0] for j in reversed(near)}
+        silent = [j for j in near if isinstance(messages[j], Each) and not messages[j].mask[0]]
+        yield answer(messages[k], k, {**heard, **dict.fromkeys(silent)})
 
 
 def same(found, right):
@@ -81,12 +83,6 @@ def test_each_brings_the_same_messages(network, name, shape, share):
         assert found.receiver.tolist() == right.receiver[mine].tolist()
         assert found.sender.tolist() == right.sender[mine].tolist()
         assert same(found.values, right.values[mine])
-
-
-def test_only_each_lets_a_device_be_silent():
-    assert said(Each(np.ones((1, 2)), np.array([False]))) is None
-    assert said(Each(np.ones((1, 2)), np.array([True]))).tolist() == [1, 1]
-    assert said(Sum(np.ones((1, 2)))).tolist() == [1, 1]
 
 
 def test_nobody_answers_what_only_a_server_can():

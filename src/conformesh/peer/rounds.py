@@ -175,7 +175,7 @@ class Rounds(ABC):
         self._bodies[frame.sender] = (frame.flags & SILENT, frame.body)
         if len(self._heard) < len(self._talking):
             return
-        self.journal.append(pack_round(self._bodies))
+        self._remember()
         self._answer()
         self._speak()
 
@@ -206,6 +206,9 @@ class Rounds(ABC):
 
     def _heading(self) -> Heading:
         return Heading(self.number, self.lost, self.run, self.scores)
+
+    def _remember(self) -> None:
+        self.journal.append(pack_round(self._bodies))
 
     def _replay(self, records: list[bytes]) -> None:
         """Hear again what the journal holds, round by round."""
