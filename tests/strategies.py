@@ -51,3 +51,11 @@ def exact_rank(n: int, alpha: float, devices: int) -> int:
     a = Fraction(str(alpha))
     need = (a.denominator - a.numerator) * (n + devices)
     return -(-need // a.denominator)
+
+
+def promised_rank(scores, alpha: float) -> int:
+    """The rank of the default promise, written differently from the library: new examples as the scores are spread."""
+    sizes = [len(own) for own in scores if len(own)]
+    a, n = Fraction(str(alpha)), sum(sizes)
+    swap = n - (n * a.numerator) // a.denominator + 1  # floor(alpha n) may lie above, and one score is exchanged
+    return min(swap, exact_rank(n, alpha, len(sizes))) if len({*sizes}) == 1 else swap

@@ -8,12 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import METHODS, TOPOLOGIES, Network, calibrate, conformal_rank
+from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.comparing import Comparison, Group, Run, compare, networks_of, ways_of
 from conformesh.methods import Way
 from conformesh.protocols.aggregate import AGGREGATORS, Aggregator, CannotAggregate
 from conformesh.protocols.averages import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
+from tests.strategies import exact_rank, promised_rank
 
 NAMES = tuple("abcdefg")
 ALPHA = 0.2
@@ -47,7 +48,7 @@ def test_every_way_on_every_network(found):
 
 def test_slack_is_the_counted_rank_minus_the_required(found, held):
     everyone = np.concatenate(held)
-    rank = conformal_rank(len(everyone), ALPHA, len(NAMES))
+    rank = promised_rank(held, ALPHA)
     assert (found.required_rank, found.scores, found.devices, found.alpha) == (rank, len(everyone), 7, ALPHA)
     for group in found.groups:
         for run in group.runs:
@@ -55,10 +56,15 @@ def test_slack_is_the_counted_rank_minus_the_required(found, held):
 
 
 def test_exact_ways_share_the_pooled_threshold(found, held):
-    """Without ties the rank of an exact threshold is the required one: no slack."""
-    threshold = np.sort(np.concatenate(held))[found.required_rank - 1]
-    exact = [way for way in found.ways() if way.method in ("e-dcp", "fcp")]
-    assert len(exact) == len(AGGREGATORS) + 1
+    """Without ties the rank of an exact threshold is the required one: no slack, but in the paper's rank of fcp."""
+    pooled = np.sort(np.concatenate(held))
+    threshold = pooled[found.required_rank - 1]
+    published = exact_rank(len(pooled), ALPHA, len(NAMES))
+    for run in found.runs_of(Way("fcp")):
+        assert run.thresholds == (pooled[published - 1],) * 2
+        assert run.slack == published - found.required_rank > 0
+    exact = [way for way in found.ways() if way.method == "e-dcp"]
+    assert len(exact) == len(AGGREGATORS)
     for way in exact:
         for run in found.runs_of(way):
             assert run.thresholds == (threshold, threshold)
@@ -115,7 +121,7 @@ def test_scores_that_a_method_cannot_use(held):
 def test_too_few_scores_are_inf_and_nobody_wins():
     """No warning either: warnings are errors here."""
     found = compare([[1.0, 2.0], [3.0]], [Network.chain(2)], 0.1)
-    assert found.required_rank == 5
+    assert found.required_rank == 4
     assert all(run.slack == math.inf and run.thresholds[0] == math.inf for run in found.groups[0].runs)
     assert found.winner("bits") is None
 

@@ -8,13 +8,12 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Samples, calibrate_batch
-from conformesh.methods import make_options
+from conformesh.methods import make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import PeerError
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
-from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from tests.engines.mpi import job
@@ -31,11 +30,11 @@ def simulated(network, method, options):
 def over_loopback(network, method, options):
     """The same by devices on a fake network; what they find is put together by row."""
     (scores,) = scores_of(network)
-    entry, chosen, levels = METHODS[method], make_options(method, options), tuple(map(exact_alpha, ALPHAS))
+    chosen, levels = make_options(method, options), tuple(map(exact_alpha, ALPHAS))
 
     def start(k, journal):
         def make(net, row):
-            return joint(net, row, Samples.of([scores[k]]), lambda *block: entry.protocol(*block, levels, chosen))
+            return promised_alone(method, net, row, Samples.of([scores[k]]), levels, chosen)
 
         return Device(k, network, {}, make, journal)
 

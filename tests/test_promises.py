@@ -71,7 +71,7 @@ def test_the_threshold_of_a_thousand_scores_is_the_one_of_the_rank():
 
 
 def test_the_threshold_is_what_the_devices_agree_on(twenty_devices):
-    found = calibrate(twenty_devices, Network.torus(5, 4), 0.1).threshold
+    found = calibrate(twenty_devices, Network.torus(5, 4), 0.1, target="paper", rank="ghost").threshold
     assert conformal_threshold(np.concatenate(twenty_devices), 0.1, devices=20) == found
 
 

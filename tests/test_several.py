@@ -1,6 +1,8 @@
 """Several levels and groups in one run, and warm starts from an earlier result."""
 
 import json
+import math
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -29,10 +31,12 @@ def test_every_group_has_the_threshold_of_its_own_pooled_sort(grouped, method):
             alone = calibrate(own, net, alpha, method)
             found = several.get(alpha, group)
             np.testing.assert_array_equal(found.thresholds, alone.thresholds)
-            assert found.certificate == alone.certificate
+            assert found.certificate == alone.certificate  # no group is as large on every device
             assert found.scores == sum(map(len, own))
-            if method in ("e-dcp", "fcp"):
+            if method == "fcp":
                 assert found.certificate.required_rank == exact_rank(found.scores, alpha, 9)
+            if method == "e-dcp":
+                assert found.certificate.required_rank == math.ceil((1 - Fraction(str(alpha))) * found.scores) + 1
 
 
 def test_shared_stages_cost_less_than_separate_runs(grouped):

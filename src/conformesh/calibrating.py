@@ -6,7 +6,7 @@ import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -16,11 +16,11 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, in_rows_of, labels_by_device
+from conformesh.inputs import as_held, as_network, as_target, in_rows_of, labels_by_device
 from conformesh.io.arrays import as_array
-from conformesh.methods import get_method, make_options
+from conformesh.methods import get_method, make_options, promise_of, promised
 from conformesh.names import natural_order
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
@@ -43,6 +43,9 @@ def calibrate(
     alpha: Alpha = 0.1,
     method: str = "e-dcp",
     *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    confidence: Alpha | None = None,
     score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -63,6 +66,16 @@ def calibrate(
         Tolerated miscoverage, strictly between 0 and 1, taken as the decimal written.
     method
         A name of `METHODS`.
+    target
+        Whom the promise is about: a new example comes from a device in proportion to its scores (`sizes`), to its
+        scores plus one (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a
+        column of the frame that the scores come in.
+    rank
+        The rule that says how many scores must be covered: `swap`, `ghost` (one imagined score per device, for the
+        target `paper`), or `auto`, whichever proven one asks for less.
+    confidence
+        By default coverage holds on average over the draws of calibration scores; with a confidence, such as 0.95, it
+        holds with that probability over them.
     score
         The nonconformity score the numbers come from, or its name, so that the result can build prediction sets by
         itself.
@@ -84,22 +97,25 @@ def calibrate(
     >>> rng = np.random.default_rng(0)
     >>> result = calibrate([rng.random(50) for _ in range(20)], Network.torus(5, 4), alpha=0.1)
     >>> result.certificate.kind, result.certificate.required_rank
-    ('counted', 918)
+    ('counted', 901)
     """
     started = time.perf_counter()
     score, held = as_score(score), as_held(devices)
     network = as_network(network, held)
+    promise = make_promise(as_target(devices, target), rank, confidence)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
         rows = in_rows_of(held, network.ids, mine)
         samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
         if samples.trials > 1:
             raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
-        batch = calibrate_batch(samples, network, (alpha,), method, engine=host, **options)
-    n, required = int(batch.sizes.sum()), batch.outcome.certificates[0][0].required_rank
-    if isinstance(required, int) and required > n:
+        batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, engine=host, **options)
+    n, certificate = int(batch.sizes.sum()), batch.outcome.certificates[0][0]
+    if certificate.is_short(n):
+        required = certificate.required_rank
+        have = f"{n} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
         words = (
-            f"alpha={alpha} needs rank {required} but there are only {n} scores: the threshold is +inf and every "
+            f"alpha={alpha} needs rank {required} but there are only {have}: the threshold is +inf and every "
             "prediction set holds all labels; use more scores or a larger alpha"
         )
         if strict:
@@ -127,6 +143,9 @@ def calibrate_several(
     alphas: Sequence[Alpha] = (0.1,),
     method: str = "e-dcp",
     *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    confidence: Alpha | None = None,
     groups: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     score: Score | str | None = None,
     strict: bool = False,
@@ -144,8 +163,8 @@ def calibrate_several(
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
         prediction). A dict by device name where the scores are one, or the name of a column where they are a frame.
         Each group has its own rank, of its own scores; coverage then holds within each group.
-    alphas, network, method, score, strict, observer, engine, **options
-        As in `calibrate`.
+    alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
+        As in `calibrate`. A confidence holds for all levels and groups together.
 
     Examples
     --------
@@ -154,7 +173,7 @@ def calibrate_several(
     >>> rng = np.random.default_rng(0)
     >>> several = calibrate_several([rng.random(50) for _ in range(8)], Network.cycle(8), alphas=(0.1, 0.2))
     >>> [several.get(a).certificate.required_rank for a in several.alphas]
-    [368, 327]
+    [361, 321]
     """
     started = time.perf_counter()
     score, held = as_score(score), as_held(devices)
@@ -170,7 +189,13 @@ def calibrate_several(
         of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
         names, table = _by_group(host, own, of, mine)
         samples = Samples.of_trials(table, ids_here(host))
-        batch = calibrate_batch(samples, network, alphas, method, joint=True, engine=host, **options)
+        promise, examples = make_promise(as_target(devices, target), rank, confidence), None
+        if of is not None and promise_of(method, promise) == promise and rank != "ghost":
+            promise = replace(promise, part=True)  # a group is a part of what every device holds
+            examples = np.repeat(np.array([[len(mine)] for mine in own]), len(names), axis=1)
+        batch = calibrate_batch(
+            samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
+        )
     totals = batch.sizes.sum(axis=0).tolist()
     for note in batch.outcome.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
@@ -193,8 +218,7 @@ def calibrate_several(
                 seconds=time.perf_counter() - started,
             )
             items[name, item.alpha] = item
-            required = item.certificate.required_rank
-            if isinstance(required, int) and required > item.scores:
+            if item.certificate.is_short(item.scores):
                 short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
     if short:
         words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
@@ -260,6 +284,8 @@ def calibrate_batch(
     alphas: Sequence[Alpha],
     method: str,
     *,
+    promise: Promise = PLAIN,
+    items: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
     joint: bool = False,
     engine: str | Engine = "simulator",
@@ -270,17 +296,22 @@ def calibrate_batch(
     Returns thresholds of shape (devices, trials, alphas), ``certificates[trial][alpha]`` and the cost of a single run,
     as if each trial had been run alone; a search with stages counts those of the slowest. With `joint` the cost is that
     of the whole: the trials are groups of one network that are calibrated together. `samples` are those of all devices,
-    by row, or only those of the devices that the engine hosts here.
+    by row, or only those of the devices that the engine hosts here. `items` says how many calibration examples these
+    devices hold, (devices, trials), where trials hold a part of them or each example has several entries.
     """
     levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)
+    kept = promise_of(method, promise)
+    check_shares(kept, network.ids)
     with running(engine, network, observer) as host:
         mine = _samples_here(host, samples)
-        site = Site(network, host.here, in_rows(host.blocks, host.share(mine.sizes)))
+        sizes = in_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else in_rows(host.blocks, host.share(_rows_here(host, items)))
+        site = Site(network, host.here, sizes, kept, held, levels)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-        part, cost = host.run(entry.protocol(site, mine, levels, chosen), runs)
+        part, cost = host.run(promised(method, site, mine, chosen), runs)
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     named = {name: getattr(chosen, name) for name in entry.option_names()}
@@ -299,6 +330,11 @@ def _samples_here(host: Engine, samples: Samples) -> Samples:
             "per device (empty where a device has none)"
         )
     return samples
+
+
+def _rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
+    """Return the rows of the devices hosted here, of all or as they are."""
+    return table[host.here] if len(table) == host.network.devices else table
 
 
 def _plain(option: Any) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -22,8 +22,8 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.inputs import as_held, as_network, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
-from conformesh.promises import Alpha, conformal_rank, exact_alpha
-from conformesh.protocols.options import AUTO
+from conformesh.promises import AUTO, Alpha, exact_alpha
+from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
@@ -196,7 +196,8 @@ def compare(
     rows = in_rows_of(held, ids, ids)
     samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
     n = int(samples.sizes.sum())
-    measure = _Measure(samples, conformal_rank(n, alpha, len(ids)), score, outputs, _rows(ids, rows_at), seed)
+    site = replace(Site.everywhere(networks[0], samples.sizes), alphas=(exact_alpha(alpha),))
+    measure = _Measure(samples, int(site.ranks()[0, 0]), score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
     groups = tuple(_on(network, samples, alpha, chosen, measure, seed, begin) for network in networks)

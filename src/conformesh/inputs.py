@@ -17,6 +17,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order, unknown
+from conformesh.promises import CHOSEN
 from conformesh.samples import Samples
 
 DEVICE, SCORE = "device", "score"  # the columns of a long frame
@@ -46,6 +47,25 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
             f"{DEVICE!r} and {SCORE!r}, got {type(devices).__name__} {str(devices)[:40]!r}"
         )
     return devices if isinstance(devices, np.ndarray) else [*devices]
+
+
+def as_target(devices: Any, target: Any) -> Any:
+    """Return a target as `make_promise` takes it: the shares of a frame's column by device, or as it is."""
+    columns = _columns(devices)
+    if columns is None or not isinstance(target, str) or target in CHOSEN or target not in columns:
+        return target
+    return shares_in(_of_frame(devices, columns, target), f"column {target!r}")
+
+
+def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Return the one share of every device, from a column that repeats it in each of its rows."""
+    shares = {}
+    for name, own in held.items():
+        each = {*np.asarray(own).tolist()}
+        if len(each) != 1:
+            raise ValueError(f"{what}: device {name} must have the same share in all its rows, got {sorted(each)[:3]}")
+        shares[name] = each.pop()
+    return shares
 
 
 def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = "scores") -> Any:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import KW_ONLY, dataclass, fields
+from contextlib import suppress
+from dataclasses import KW_ONLY, dataclass, fields, replace
 from fractions import Fraction
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, get_type_hints
 
+from conformesh.graph.network import Network
 from conformesh.names import unknown
+from conformesh.promises import AUTO, PLAIN, Promise
+from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.options import AUTO, as_option, choices_of
+from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.samples import Samples
@@ -18,6 +22,7 @@ from conformesh.samples import Samples
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Protocol[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
+Weights = Literal["scores", "devices", "none"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 
 
@@ -26,6 +31,9 @@ class Place(str):
 
 
 at: Any = Place  # stands for what is there, of whatever type that is
+
+
+PUBLISHED = Promise("paper", "ghost")  # of the paper's methods, and of what it compares them with
 
 
 def _never(options: Any) -> bool:
@@ -67,8 +75,11 @@ class Method:
         they are.
     kernels
         Those of `kernels.compiling.LOSS` that a device with many scores runs compiled, loaded before its run.
-    mixture
-        Whether it promises for a mixture of the K devices, so that its rank is ceil((1 - alpha)(n + K)) or larger.
+    promise
+        The promise that it keeps whatever is asked for: that of the paper it comes from. None: the one asked for.
+    weights
+        Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
+        or `none`.
     """
 
     protocol: MethodProtocol
@@ -84,7 +95,8 @@ class Method:
     variants: str = ""
     apart: Callable[[Any], bool] = _never
     kernels: tuple[str, ...] = ()
-    mixture: bool = True
+    promise: Promise | None = None
+    weights: Callable[[Any], Weights] = lambda options: "none"
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -124,6 +136,7 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="exact pooled threshold by counting: no tuning, no approximation",
         variants="aggregate",
+        weights=lambda options: "scores",
     ),
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
@@ -137,6 +150,7 @@ METHODS: dict[str, Method] = {
         per_alpha=True,
         apart=lambda options: not (options.certify or options.continuation),
         kernels=("pinball",),
+        weights=lambda options: "devices" if options.certify or options.continuation else "none",
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
@@ -149,6 +163,7 @@ METHODS: dict[str, Method] = {
         summary="consensus on the histogram of quantised scores; no tuning",
         variants="consensus",
         apart=lambda options: options.rounds is not None,  # else as many as the largest draw needs
+        weights=lambda options: "devices",
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -159,7 +174,7 @@ METHODS: dict[str, Method] = {
         sends="all scores",
         paper="Vovk2005",
         summary="split CP on the pooled scores",
-        mixture=False,
+        promise=Promise("exchangeable"),
     ),
     "fcp": Method(
         at("baselines.fcp"),
@@ -170,6 +185,7 @@ METHODS: dict[str, Method] = {
         sends="all scores",
         paper="Lu2023",
         summary="pooled scores, for a mixture of devices",
+        promise=PUBLISHED,
     ),
     "fedcp-qq": Method(
         at("fedcp_qq.fedcp_qq"),
@@ -182,7 +198,7 @@ METHODS: dict[str, Method] = {
         summary="quantile of the devices' quantiles, ranks chosen in closed form",
         per_alpha=True,
         apart=_always,
-        mixture=False,
+        promise=Promise("exchangeable"),
     ),
     "wfcp": Method(
         at("wfcp.wfcp"),
@@ -194,6 +210,7 @@ METHODS: dict[str, Method] = {
         paper="Zhu2024",
         summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise,
+        promise=PUBLISHED,
     ),
     "local": Method(
         at("baselines.local"),
@@ -205,6 +222,7 @@ METHODS: dict[str, Method] = {
         paper="Vovk2005",
         summary="each device on its own",
         apart=_always,
+        promise=Promise("own"),
     ),
     "average": Method(
         at("baselines.average"),
@@ -217,6 +235,7 @@ METHODS: dict[str, Method] = {
         summary="mean of local quantiles",
         per_alpha=True,
         apart=_always,
+        promise=PUBLISHED,
     ),
 }
 
@@ -279,3 +298,57 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
             raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
     hints = get_type_hints(method.options)
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
+
+
+def promise_of(name: str, asked: Promise = PLAIN) -> Promise:
+    """Return the promise that a method keeps: the one asked for, or its own, from which nothing else can be asked."""
+    own = get_method(name).promise
+    if own is not None and asked not in (PLAIN, own):
+        raise ValueError(
+            f"method {name!r} keeps the promise it was published with (target {own.target!r}, rank {own.rule!r}), and "
+            f"no other; use e-dcp for target {asked.target!r}, rank {asked.rule!r}"
+        )
+    return own or asked
+
+
+def promised(name: str, site: Site, samples: Samples, options: Any) -> Protocol[Outcome]:
+    """Run a method with the weights that the site's promise gives the scores; its certificates say about whom."""
+    entry = get_method(name)
+    takes = entry.weights(options)
+    if takes == "none" and site.promise.rule == AUTO and any(d.weights is not None for d in site.demands):
+        with suppress(ValueError):  # where counting scores alike is proven too, by the ghost rule
+            counting = replace(site, promise=replace(site.promise, rule="ghost"))
+            counting.demands  # noqa: B018
+            site = counting
+    weighed = samples if entry.promise is not None else site.weighed(samples)
+    uneven = site.promise.losses or {*site.promise.bounds} != {1}
+    if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
+        raise ValueError(
+            f"method {name!r} with these options counts every score alike, and the promise (target "
+            f"{site.promise.target!r}) gives them weights; use e-dcp"
+        )
+    outcome = yield from entry.protocol(site, weighed, site.alphas, options)
+    return replace(
+        outcome,
+        certificates=[
+            [site.signed(certificate, t, a) for a, certificate in enumerate(row)]
+            for t, row in enumerate(outcome.certificates)
+        ],
+    )
+
+
+def promised_alone(
+    name: str,
+    network: Network,
+    row: int,
+    samples: Samples,
+    alphas: tuple[Fraction, ...],
+    options: Any,
+    promise: Promise = PLAIN,
+) -> Protocol[Outcome]:
+    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
+
+    def method(site: Site, mine: Samples) -> Protocol[Outcome]:
+        return promised(name, site, mine, options)
+
+    return joint(network, row, samples, method, promise_of(name, promise), alphas)

@@ -1,41 +1,83 @@
-r"""The conformal rank, in integers: the one place where coverage turns into a number of scores.
+r"""Promises: whom a threshold is about and by which rule, as integer weights and a required rank.
 
-A threshold keeps the promise ``P(covered) >= 1 - alpha`` as soon as at least
+Every promise of this library is one sentence: *the smallest threshold at which an integer weighted count reaches a
+required rank*. This is the one place where coverage, or a risk, turns into these integers.
 
-.. math:: r = \lceil (1 - \alpha)(n + K) \rceil
+Device k holds n_k scores that are exchangeable with a new one of its own; the new one comes from device k with
+probability :math:`\pi_k` (the *target*). With :math:`v_k \propto \pi_k / n_k` and :math:`T = \sum_k n_k v_k`, devices
+without scores included, these rules keep :math:`P(\text{covered}) \ge 1 - \alpha`:
 
-of the n pooled calibration scores are at or below it, for a test point from the mixture of the K devices'
-distributions with weights proportional to ``n_k + 1`` ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2, Eq. (1), Eq. (2),
-Eq. (3)). ``K = 1`` is
-ordinary split conformal prediction.
+swap    weight of the scores at or below the threshold :math:`\ge (1 - \alpha) T + \max_k v_k` (docs/guarantees.md)
+ghost   number of scores at or below it :math:`\ge (1 - \alpha)(n + K)`: one imagined score per device, for
+        :math:`\pi_k \propto n_k + 1` only ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2, Eq. (1), Eq. (2), Eq. (3)).
+        With K = 1 it is ordinary split conformal prediction
+
+The weights are fractions; they become integers by a common factor where that is small, else by a power of two, rounded
+to the safe side.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.names import device_name, natural_order, unknown
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
+Ints = NDArray[np.int64]
+
+AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
+GIVEN = "given"
+TARGETS: dict[str, str] = {
+    "sizes": "a new example comes from a device in proportion to its scores, n_k / n",
+    "paper": "a new example comes from device k with probability (n_k + 1) / (n + K)",
+    "equal": "a new example is as likely from any device, 1 / K",
+    GIVEN: "a new example comes from a device with the share that was given for it",
+    "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
+    "own": "a new example comes from the device itself",
+}
+RULES: dict[str, str] = {
+    "swap": "swap rank: as if one score were exchanged for the new one",
+    "ghost": "one imagined score per device",
+    "ordinary": "ordinary split conformal prediction",
+    "binomial": "binomial tail, for a stated confidence over the draw of the scores",
+}
+CHOSEN = ("sizes", "paper", "equal")  # of targets, for the user, who may also give shares
+CHOICES = (AUTO, "swap", "ghost")  # of rules, for the user
+LARGEST = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
+FINEST = 32  # bits of a fixed-point weight
 
 
-def exact_alpha(alpha: Alpha) -> Fraction:
+def exact_alpha(alpha: Alpha, what: str = "alpha") -> Fraction:
     """Return alpha as the decimal the user wrote: 0.1 means one tenth, not the nearest binary fraction.
 
     >>> exact_alpha(0.1)
     Fraction(1, 10)
     """
-    try:
-        value = alpha if isinstance(alpha, Fraction) else Fraction(str(float(alpha) if _is_number(alpha) else alpha))
-    except (ValueError, TypeError, ZeroDivisionError):
-        raise ValueError(f"alpha must be a number strictly between 0 and 1, got {alpha!r}") from None
+    value = exact_number(alpha, f"{what} must be a number strictly between 0 and 1, got {alpha!r}")
     if not 0 < value < 1:
-        raise ValueError(f"alpha must lie strictly between 0 and 1, got {alpha}")
+        raise ValueError(f"{what} must lie strictly between 0 and 1, got {alpha}")
     return value
+
+
+def exact_number(number: Any, complaint: str) -> Fraction:
+    """Return a number as the decimal the user wrote, or complain."""
+    try:
+        if isinstance(number, Fraction):
+            return number
+        return Fraction(str(float(number) if _is_number(number) else number))
+    except (ValueError, TypeError, ZeroDivisionError, OverflowError):
+        raise ValueError(complaint) from None
 
 
 def _is_number(alpha: object) -> bool:
@@ -43,7 +85,7 @@ def _is_number(alpha: object) -> bool:
 
 
 def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
-    """Return ``ceil((1 - alpha) (n + devices))``: how many of the n scores must lie at or below a valid threshold.
+    """Return ``ceil((1 - alpha) (n + devices))``: the ghost rank, and with one device that of ordinary prediction.
 
     A rank above n means that no score is large enough: the threshold is +inf and the prediction set holds every label.
     In floats the same formula is sometimes one too high; here it never is.
@@ -61,14 +103,12 @@ def conformal_rank(n: int, alpha: Alpha, devices: int = 1) -> int:
 def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> float:
     """Return the threshold of scores that are all in hand: the smallest one of conformal rank, +inf if there is none.
 
-    What `calibrate` finds without pooling; for checks, and for data that may be pooled. The scores are partitioned, not
-    sorted, and left as they are.
+    What `fcp` finds, and for one device everybody; for checks, and for data that may be pooled. The scores are
+    partitioned, not sorted, and left as they are.
 
     >>> conformal_threshold([0.1, 0.4, 0.2, 0.3], alpha=0.4)
     0.3
     """
-    import numpy as np
-
     values = np.array(scores, dtype=np.float64).ravel()
     rank = conformal_rank(len(values), alpha, devices)
     enough = rank <= len(values)
@@ -78,3 +118,334 @@ def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> fl
     if np.isnan(values).any():
         raise ValueError("scores must be numbers, got NaN; drop or repair these rows first")
     return float(values[0]) if enough else math.inf
+
+
+def weighted_threshold(values: ArrayLike, weights: ArrayLike | None, required: int) -> float:
+    """Return the smallest value at which the weights of the values at or below it add up to `required`.
+
+    The pooled form of everything that this library promises, for checks: -inf where nothing is required, +inf where
+    all together weigh less.
+
+    >>> weighted_threshold([0.3, 0.1, 0.2], [5, 1, 2], 3)
+    0.2
+    """
+    given = np.asarray(values, dtype=np.float64)
+    each = np.ones(len(given), dtype=np.int64) if weights is None else np.asarray(weights, dtype=np.int64)
+    order = np.argsort(given, kind="stable")
+    sums = np.cumsum(each[order])
+    if required <= 0:
+        return -math.inf
+    place = int(np.searchsorted(sums, required))
+    return float(given[order][place]) if place < len(given) else math.inf
+
+
+@dataclass(frozen=True)
+class Promise:
+    """Whom a threshold is about, and by which rule: what turns scores into integer weights and a required rank.
+
+    Attributes
+    ----------
+    target
+        A name of `TARGETS` that users may choose: `sizes`, `paper`, `equal`, or `given`, with `shares`.
+    rule
+        `swap`, `ghost`, or `auto`: whichever proven rule asks for less, from the numbers of scores and alpha alone.
+    shares
+        By device name, for `given`: how likely a new example comes from it, up to a common factor.
+    part
+        True where weights tell how much a score counts: of a group, near a centre, after a shift. Then what a device
+        without scores holds of it is not known.
+    bounds
+        The largest weight of a score of each trial, in the units of the weights of `Samples`; one for all, or each.
+    tests
+        The weight of the new example, for each level; by default as large as the bound.
+    losses
+        What a loss of 1 weighs, where weights are losses and alpha is a risk; 0 where thresholds cover.
+    confidence
+        With which probability over the draw of the scores the coverage holds; None: on average over these draws.
+    """
+
+    target: str = "sizes"
+    rule: str = AUTO
+    shares: Mapping[str, Fraction] | None = None
+    part: bool = False
+    bounds: tuple[int, ...] = (1,)
+    tests: tuple[int, ...] | None = None
+    losses: int = 0
+    confidence: Fraction | None = None
+
+    def __post_init__(self) -> None:
+        if self.target not in TARGETS:
+            raise ValueError(unknown("target", self.target, TARGETS))
+        if self.rule not in CHOICES:
+            raise ValueError(unknown("rank rule", self.rule, CHOICES))
+        if self.rule == "ghost" and (self.part or self.confidence is not None):
+            raise ValueError(
+                "rank='ghost' counts scores that weigh alike, one imagined score per device; with weights, or with a "
+                "confidence, use rank='auto'"
+            )
+
+    def __str__(self) -> str:
+        """Say the promise in a few words, from which two differing ones can be told."""
+        shares = "" if self.shares is None else " " + ", ".join(f"{k}={v}" for k, v in sorted(self.shares.items()))
+        sure = "" if self.confidence is None else f", confidence {self.confidence}"
+        return f"target {self.target}{shares}, rank {self.rule}{sure}"
+
+    def demand(
+        self,
+        held: Ints,
+        alphas: Sequence[Fraction],
+        *,
+        shares: Sequence[Fraction] | None = None,
+        copies: Ints | None = None,
+    ) -> Demand:
+        """Return what the promise asks of devices that hold so many scores each, `copies` of every such device."""
+        kinds, places, counts = _kinds(held, shares, copies, self.target)
+        if self.confidence is not None:
+            return _Binomial.of(kinds, counts, (1 - self.confidence) / max(len(alphas), 1))
+        swap = _swap(kinds, places, counts, LARGEST // max(*self.bounds, self.losses, 1), self.losses > 0)
+        ghost = None if self.part else _ghost(kinds, counts)
+        if self.rule == "ghost":
+            if ghost is None:
+                raise ValueError(
+                    f"rank='ghost' is proven for target='paper' (or devices with equally many scores), not for "
+                    f"target={self.target!r} with these; use rank='swap'"
+                )
+            return ghost
+        if self.rule == AUTO and ghost is not None:
+            if swap.weights is None:  # both count scores: the smaller rank, level by level
+                return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
+            if all(ghost.fraction(alpha) <= swap.fraction(alpha) for alpha in alphas):
+                return ghost
+        return swap
+
+
+PLAIN = Promise()
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a promise asks of devices with known numbers of scores, in the units of its integer weights.
+
+    Attributes
+    ----------
+    rule
+        A name of `RULES`.
+    weights
+        How much a score of each device weighs; None: 1, everywhere.
+    base
+        What all scores weigh, with those that devices without scores would have had.
+    missing
+        The part of `base` that belongs to devices without scores.
+    largest
+        The largest weight of a score, before rounding.
+    rounded
+        Whether weights were rounded down (up for losses).
+    total
+        What the scores that are there weigh, as integers.
+    devices
+        How many devices a new example may come from.
+    """
+
+    rule: str
+    weights: Ints | None
+    base: Fraction
+    missing: Fraction
+    largest: Fraction
+    rounded: bool
+    total: int
+    devices: int
+
+    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+        """Return the required rank.
+
+        `total` is what the scores of this trial weigh, `spare` how much more they might have weighed before rounding.
+        """
+        bound = promise.bounds[trial % len(promise.bounds)]
+        if promise.losses:
+            room = alpha * self.base - self.missing - self.largest
+            return total - math.floor(promise.losses * room)
+        if not promise.part:
+            return math.ceil((1 - alpha) * self.base + self.largest)
+        test = bound if promise.tests is None else promise.tests[level]
+        slack = self.largest * ((1 - alpha) * test + alpha * bound) + self.missing * bound
+        return math.ceil((1 - alpha) * (total + spare) + slack)
+
+    def grain(self, promise: Promise) -> int:
+        """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
+        if self.weights is None or promise.part or promise.losses:
+            return 1
+        return int(min(self.weights[self.weights > 0], default=1))
+
+    def fraction(self, alpha: Fraction) -> Fraction:
+        """Return which part of all scores must lie at or below the threshold."""
+        return Fraction(math.ceil((1 - alpha) * self.base + self.largest), max(self.total, 1))
+
+    def name(self, alpha: Fraction) -> str:
+        """Return which rule is used at this level."""
+        return self.rule
+
+
+@dataclass(frozen=True)
+class _Smaller(Demand):
+    """Two rules that count scores: at each level the one that asks for less."""
+
+    other: Demand
+
+    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+        """Return the smaller of both."""
+        return min(
+            super().required(promise, alpha, trial, level, total, spare),
+            self.other.required(promise, alpha, trial, level, total, spare),
+        )
+
+    def name(self, alpha: Fraction) -> str:
+        """Return which rule asks for less."""
+        return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
+
+
+_SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
+Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
+
+
+def make_promise(
+    target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, confidence: Alpha | None = None
+) -> Promise:
+    """Return the promise that a user asked for: a target by name or as shares by device, a rule, a confidence."""
+    level = None if confidence is None else exact_alpha(confidence, "confidence")
+    if isinstance(target, str):
+        if target not in CHOSEN:
+            raise ValueError(unknown("target", target, CHOSEN))
+        return Promise(target, rank, confidence=level)
+    if not isinstance(target, Mapping):
+        raise TypeError(
+            f"target must be {', '.join(CHOSEN)}, or a dict with a share for every device, got {type(target).__name__}"
+        )
+    shares = {
+        device_name(name): exact_number(share, f"target: the share of device {name} must be a number, got {share!r}")
+        for name, share in target.items()
+    }
+    for name, share in shares.items():
+        if share < 0:
+            raise ValueError(f"target: the share of device {name} must be at least 0, got {float(share):g}")
+    if not any(shares.values()):
+        raise ValueError("target: some device must have a share above 0, got none")
+    return Promise(GIVEN, rank, shares, confidence=level)
+
+
+def check_shares(promise: Promise, ids: Sequence[str]) -> None:
+    """Refuse shares that leave out a device, or name another."""
+    if promise.shares is None:
+        return
+    if strange := natural_order({*promise.shares} - {*ids}):
+        raise ValueError(f"target: a share is given for device {strange[0]!r}, which the network does not have")
+    if missing := natural_order({*ids} - {*promise.shares}):
+        raise ValueError(f"target: no share is given for device {missing[0]!r} of the network; give 0 if it has none")
+
+
+def _kinds(
+    held: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, target: str
+) -> tuple[list[Kind], Ints, list[int]]:
+    """Return the kinds of devices, which of them each device is, and how many there are of each."""
+    many = np.ones(len(held), dtype=np.int64) if copies is None else copies
+    if target in ("exchangeable", "own"):  # as if one device held everything
+        return [(n := int(held @ many), Fraction(n + 1))], np.zeros(len(held), dtype=np.int64), [1]
+    if target == GIVEN:
+        assert shares is not None
+        pairs = [*zip(held.tolist(), shares, strict=True)]
+        kinds = sorted({*pairs})
+        place = {kind: i for i, kind in enumerate(kinds)}
+        places = np.array([place[pair] for pair in pairs], dtype=np.int64)
+    else:
+        sizes, places = np.unique(held, return_inverse=True)
+        kinds = [(n, Fraction(_SHARES[target](n))) for n in sizes.tolist()]
+    counts = np.zeros(len(kinds), dtype=np.int64)
+    np.add.at(counts, places, many)
+    return kinds, places, counts.tolist()
+
+
+def _swap(kinds: list[Kind], places: Ints, counts: list[int], most: int, up: bool) -> Demand:
+    """Return the swap rule, in the smallest integers that say it exactly, or in fixed point."""
+    base = sum((share * count for (_, share), count in zip(kinds, counts, strict=True)), Fraction(0))
+    missing = sum((share * count for (n, share), count in zip(kinds, counts, strict=True) if not n), Fraction(0))
+    exact = [share / n if n else Fraction(0) for n, share in kinds]
+    some = [v for v, (n, _) in zip(exact, kinds, strict=True) if n]
+    largest = max(some, default=Fraction(0))
+    devices = sum(count for (_, share), count in zip(kinds, counts, strict=True) if share)
+    if not largest:  # nobody who is asked about holds a score
+        return Demand("swap", None, base, missing, Fraction(1), False, 0, devices)
+    held = [n * count for (n, _), count in zip(kinds, counts, strict=True)]
+    factor, rounded = _factor(some, exact, held, most)
+    scaled = [v * factor for v in exact]
+    whole = [math.ceil(v) if up else math.floor(v) for v in scaled]
+    total = sum(w * n for w, n in zip(whole, held, strict=True))
+    weights = None if {*(w for w, n in zip(whole, held, strict=True) if n)} == {1} else np.array(whole)[places]
+    return Demand("swap", weights, base * factor, missing * factor, largest * factor, rounded, total, devices)
+
+
+def _factor(some: list[Fraction], exact: list[Fraction], held: list[int], most: int) -> tuple[Fraction, bool]:
+    """Return by what to multiply weights, which may add up to `most`, and whether they must then be rounded."""
+    common = math.lcm(*(v.denominator for v in some))
+    factor = Fraction(common, math.gcd(*(int(v * common) for v in some)))
+    weight = sum((v * n for v, n in zip(exact, held, strict=True)), Fraction(0))
+    if weight * factor <= most:
+        return factor, False
+    bits = FINEST
+    while bits and weight / max(some) * 2**bits > most:
+        bits -= 1
+    return Fraction(2**bits) / max(some), True  # the largest weight is exact, the others lose less than one part
+
+
+def _ghost(kinds: list[Kind], counts: list[int]) -> Demand | None:
+    """Return the ghost rule where it is proven: shares proportional to n_k + 1, no score of a device without share."""
+    asked = [(n, share, count) for (n, share), count in zip(kinds, counts, strict=True) if share]
+    if any(n and not share for n, share in kinds) or len({share / (n + 1) for n, share, _ in asked}) != 1:
+        return None
+    n, devices = sum(n * count for n, _, count in asked), sum(count for _, _, count in asked)
+    rule = "ordinary" if devices == 1 else "ghost"
+    return Demand(rule, None, Fraction(n + devices), Fraction(devices), Fraction(0), False, n, devices)
+
+
+@dataclass(frozen=True)
+class _Binomial(Demand):
+    """The smallest rank that independent scores reach below the true quantile with probability at most `failure`."""
+
+    kinds: list[tuple[int, Fraction, int]]
+    failure: Fraction
+
+    @classmethod
+    def of(cls, kinds: list[Kind], counts: list[int], failure: Fraction) -> _Binomial:
+        """Return the rule for devices of these kinds."""
+        asked = [(n, share, count) for (n, share), count in zip(kinds, counts, strict=True)]
+        base = sum((share * count for _, share, count in asked), Fraction(0))
+        n, devices = sum(n * count for n, _, count in asked), sum(count for _, share, count in asked if share)
+        return cls("binomial", None, base, Fraction(0), Fraction(0), False, n, devices, asked, failure)
+
+    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+        """Return the rank; n + 1 where no rank of n scores will do.
+
+        If the threshold fell short, at least as many scores as the rank would lie below the true quantile; the number
+        of those is a sum of independent coins with mean at most `mean`, and among all such sums a binomial one has the
+        heaviest tail beyond its mean + 1 (Hoeffding 1956).
+        """
+        n, mean = self.total, self._mean(1 - alpha)
+        first = math.ceil(mean + 1)
+        if first > n:
+            return n + 1
+        from scipy.special import bdtrc
+
+        chance = math.nextafter(float(mean / n), 2.0)
+        ranks = np.arange(first, n + 1)
+        tails = bdtrc(ranks - 1.0, n, min(chance, 1.0)) * (1 + 1e-9)  # more than the library's own error
+        enough = np.flatnonzero(tails <= float(self.failure) * (1 - 1e-12))
+        return int(ranks[enough[0]]) if len(enough) else n + 1
+
+    def _mean(self, level: Fraction) -> Fraction:
+        """Return how many scores can lie on average below a threshold that covers less than `level` of the target."""
+        left, mean = level * self.base, Fraction(0)
+        for n, share, count in sorted(self.kinds, key=lambda kind: Fraction(kind[1], max(kind[0], 1))):
+            if not n:
+                continue
+            part = Fraction(1) if not share else min(Fraction(1), left / (share * count))
+            mean += part * n * count
+            left -= part * share * count
+        return mean

@@ -7,7 +7,8 @@ independent draws of the same experiment that ride along in one run. A trial of 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -39,11 +40,17 @@ class Samples:
         Shape (devices * trials + 1,).
     trials
         How many independent draws ride along.
+    weights
+        How much each score counts, whole and positive, in the order of `values`; None: 1, everywhere, at no cost.
+    spares
+        By how much the weights of each segment may have been rounded down, in all; None: not at all.
     """
 
     values: Floats
     offsets: Ints
     trials: int = 1
+    weights: Ints | None = None
+    spares: Ints | None = None
 
     @classmethod
     def of(cls, devices: Iterable[Any], names: Sequence[str] | None = None) -> Samples:
@@ -70,6 +77,21 @@ class Samples:
             raise ValueError(f"every trial must list the same devices, got trials with {counts} devices")
         pieces = [trial[device] for device in range(counts[0]) for trial in table]
         return cls._sorted(np.concatenate(pieces), np.array([len(piece) for piece in pieces]), len(table))
+
+    @classmethod
+    def weighted(
+        cls, trials: Iterable[Iterable[Any]], weights: Iterable[Iterable[Any]], names: Sequence[str] | None = None
+    ) -> Samples:
+        """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores."""
+        plain = [[np.asarray(own, dtype=np.float64) for own in trial] for trial in trials]
+        given = [[np.asarray(own, dtype=np.int64) for own in trial] for trial in weights]
+        samples = cls.of_trials(plain, names)
+        pieces = [
+            given[trial][device][np.argsort(plain[trial][device], kind="stable")]
+            for device in range(samples.devices)
+            for trial in range(samples.trials)
+        ]
+        return samples.weighing(np.concatenate(pieces))
 
     @classmethod
     def from_flat(
@@ -112,9 +134,42 @@ class Samples:
         """How many scores each device holds, shape (devices, trials)."""
         return np.diff(self.offsets).reshape(self.devices, self.trials)
 
+    @property
+    def masses(self) -> Ints:
+        """How much the scores of each device weigh, shape (devices, trials)."""
+        if self.weights is None:
+            return self.sizes
+        return np.diff(self._prefix[self.offsets]).reshape(self.devices, self.trials)
+
+    @cached_property
+    def _prefix(self) -> Ints:
+        """The weights added up, from 0 on."""
+        prefix = np.zeros(len(self.values) + 1, dtype=np.int64)
+        np.cumsum(np.ones(len(self.values), np.int64) if self.weights is None else self.weights, out=prefix[1:])
+        return prefix
+
+    def weighing(self, weights: Ints, spares: Ints | None = None) -> Samples:
+        """Return the same scores with these weights, flat and in the order of `values`; who weighs nothing is left out.
+
+        >>> Samples.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
+        [5, 2]
+        """
+        each = np.asarray(weights, dtype=np.int64)
+        if each.shape != self.values.shape or (each < 0).any():
+            raise ValueError(f"weights must be {len(self.values)} whole numbers, none negative, got shape {each.shape}")
+        kept = each > 0
+        if kept.all():
+            return replace(self, weights=each, spares=spares)
+        owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))[kept]
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(self.offsets) - 1))])
+        return Samples(self.values[kept], offsets, self.trials, each[kept], spares)
+
     def taken(self, devices: Ints) -> Samples:
         """Return the samples of these devices, in this order."""
-        return Samples(*take_segments(self.values, self.offsets, devices, self.trials), self.trials)
+        values, offsets = take_segments(self.values, self.offsets, devices, self.trials)
+        weights = None if self.weights is None else take_segments(self.weights, self.offsets, devices, self.trials)[0]
+        spares = None if self.spares is None else self.spares.reshape(-1, self.trials)[devices].ravel()
+        return Samples(values, offsets, self.trials, weights, spares)
 
     def segment(self, device: int, trial: int = 0) -> Floats:
         """Return the sorted scores of one device in one trial."""
@@ -142,12 +197,12 @@ class Samples:
         return np.where(inside, found, np.where(ranks < 1, -np.inf, np.inf)).reshape(shape)
 
     def counts(self, thresholds: Floats) -> Ints:
-        """Count each device's scores at or below each threshold.
+        """Count each device's scores at or below each threshold, each as often as it weighs.
 
         `thresholds` has shape (trials, M), ascending in M; the answer (devices, M, trials).
         """
         counts: Ints = count_at_most(self.values, self.offsets, np.ascontiguousarray(thresholds), self.trials)
-        return counts
+        return counts if self.weights is None else self._weight_of(counts, np.arange(self.trials))
 
     def counts_of(self, trials: Ints, thresholds: Floats) -> Ints:
         """Count each device's scores for many problems: problem p asks trial ``trials[p]`` for ``thresholds[p]``.
@@ -155,7 +210,12 @@ class Samples:
         `thresholds` has shape (problems, M), in any order; the answer (devices, M, problems).
         """
         counts: Ints = count_problems(self.values, self.offsets, self.trials, trials, np.ascontiguousarray(thresholds))
-        return counts
+        return counts if self.weights is None else self._weight_of(counts, trials)
+
+    def _weight_of(self, counts: Ints, trials: Ints) -> Ints:
+        """Return what the first so many scores of each segment weigh; `counts` (devices, M, problems)."""
+        starts = self.offsets[:-1].reshape(self.devices, self.trials)[:, None, trials]
+        return np.asarray(self._prefix[starts + counts] - self._prefix[starts])
 
     def inside(self, trials: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return each device's smallest score above `low` and largest at or below `high`, (devices, problems).

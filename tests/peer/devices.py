@@ -6,13 +6,12 @@ import numpy as np
 
 from conformesh import Network
 from conformesh.calibrating import calibrate_batch
-from conformesh.methods import get_method, make_options
+from conformesh.methods import make_options, promised_alone
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
 from conformesh.promises import exact_alpha
-from conformesh.protocols.joint import joint
 from conformesh.samples import Samples
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
@@ -20,12 +19,11 @@ LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
 
 def starter(network, scores, method="e-dcp", alpha=0.1, settings=None, device=Device, **options):
     """Return what starts a device of a row on a journal."""
-    chosen, entry, levels = make_options(method, options), get_method(method), (exact_alpha(alpha),)
+    chosen, levels = make_options(method, options), (exact_alpha(alpha),)
 
     def start(k, journal):
         def make(net, row):
-            samples = Samples.of([scores[k]])
-            return joint(net, row, samples, lambda site, mine: entry.protocol(site, mine, levels, chosen))
+            return promised_alone(method, net, row, Samples.of([scores[k]]), levels, chosen)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         agreement = {"method": method, "alpha": str(alpha)}

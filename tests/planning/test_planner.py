@@ -88,7 +88,7 @@ def test_options_go_to_the_methods_that_have_them():
 
 
 def test_too_few_scores_is_said_and_nothing_recommended():
-    found = plan(Network.torus(5, 4), 5, 0.01, LINK, speed=SAME)
+    found = plan(Network.torus(5, 4), 4, 0.01, LINK, speed=SAME)
     assert found.required_rank > found.terrain.n
     assert found.reason().startswith("None yet")
 

@@ -23,7 +23,7 @@ from conformesh.protocols.consensus import rate_at
 from conformesh.protocols.h_dcp import AUTO_ROUNDS, HDCP, _certain, _loose, consensus_rounds
 from conformesh.protocols.wire import Wire
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
-from tests.strategies import alphas, device_scores, exact_rank, networks
+from tests.strategies import alphas, device_scores, networks, promised_rank
 
 
 def run(scores, network, alpha, **options):
@@ -66,7 +66,7 @@ def test_theorem_every_threshold_on_every_device_has_the_rank(case):
         assert (options["wire"], "does not fit" in str(error)) == (16, True)  # noqa: PT017
         return
     n = sum(map(len, scores))
-    rank = exact_rank(n, alpha, network.devices)
+    rank = promised_rank(scores, alpha)
     assert result.certificate.required_rank == rank
     assert result.certificate.kind in ("counted", "bounded")
     if rank > n:
@@ -87,7 +87,7 @@ def test_counted_threshold_is_the_smallest_edge_with_the_rank(case):
     hypothesis.assume(options["weights"] != "max-degree" or network.devices <= 8)  # slow mixing meets the round limit
     result = run(scores, network, alpha, **options)
     n = sum(map(len, scores))
-    rank = exact_rank(n, alpha, network.devices)
+    rank = promised_rank(scores, alpha)
     if rank > n:
         return
     assert result.certificate.kind == "counted"
@@ -322,7 +322,7 @@ def test_a_count_that_exceeds_the_rank_less_one_reaches_it(bound):
         (0.1, 0.1, [False, False, True, False, True]),
         (0.4, 0.0, [False, False, False, False, True]),
     ):
-        found = _certain(y, 10, 5, Fraction(1, 2), 0, consensus, precision, bound)
+        found = _certain(y, 10, 5, Fraction(5), consensus, precision, bound)
         assert found.tolist() == [certain]
 
 
@@ -330,7 +330,7 @@ def test_the_papers_level_gives_way_by_noise_where_that_costs_no_rank():
     """Level 5 of 9 scores: a view of 5 that noise has moved counts; with noise of half a score nothing is given."""
 
     def holds(count, precision, consensus=0.0):
-        return bool(_certain(np.array([[count / 9]]), 9, 5, Fraction(1, 2), 1, consensus, precision, "paper")[0, 0])
+        return bool(_certain(np.array([[count / 9]]), 9, 5, Fraction(5), consensus, precision, "paper")[0, 0])
 
     tiny = 1e-12
     assert holds(5 - 8 * tiny, tiny)

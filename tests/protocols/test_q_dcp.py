@@ -1,5 +1,6 @@
 import math
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch
 from conformesh.engines import Simulator
 from conformesh.graph.spectrum import Spectrum
+from conformesh.methods import PUBLISHED
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
 from conformesh.protocols.q_dcp import QDCP, Knobs, admm, q_dcp, rounds_of_a_run
@@ -23,7 +25,7 @@ from tests.strategies import alphas, device_scores, exact_rank, networks
 def run(scores, network, alpha=0.1, **options):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", TooFewScores)
-        return calibrate(scores, network, alpha, "q-dcp", **options)
+        return calibrate(scores, network, alpha, "q-dcp", **{"target": "paper", "rank": "ghost", **options})
 
 
 def level(scores, devices, alpha):
@@ -225,7 +227,8 @@ def continued(monkeypatch, scores, network, alpha, **options):
 
     monkeypatch.setattr("conformesh.protocols.q_dcp.admm", still)
     samples = Samples.of(scores)
-    protocol = q_dcp(Site.everywhere(network, samples.sizes), samples, (Fraction(str(alpha)),), QDCP(**options))
+    site = replace(Site.everywhere(network, samples.sizes), promise=PUBLISHED, alphas=(Fraction(str(alpha)),))
+    protocol = q_dcp(site, samples, site.alphas, QDCP(**options))
     Simulator(network).run(protocol)
     return runs
 
@@ -353,7 +356,7 @@ def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_
 
 def test_too_few_scores_give_infinity_not_a_root():
     with pytest.warns(TooFewScores, match="needs rank 6 but there are only 4"):
-        result = calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp")
+        result = calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp", rank="ghost")
     assert result.threshold == np.inf
     with pytest.raises(TooFewScores):
         calibrate([[0.1, 0.2], [0.3, 0.4]], Network.chain(2), 0.1, "q-dcp", strict=True)

@@ -61,7 +61,8 @@ def test_nonsense_is_refused(bins, range_):
         check_quantiser(bins, range_)
 
 
-UNIFORM = [*np.random.default_rng(0).random((20, 50))]  # 1000 scores; alpha 0.1 requires rank 918
+UNIFORM = [*np.random.default_rng(0).random((20, 50))]  # 1000 scores; the paper's rank is 918
+PUBLISHED = {"target": "paper", "rank": "ghost"}
 OUTLIER = [np.append(UNIFORM[0], 1e6), *UNIFORM[1:]]
 
 
@@ -82,7 +83,7 @@ OUTLIER = [np.append(UNIFORM[0], 1e6), *UNIFORM[1:]]
 )
 def test_a_histogram_that_cannot_tell_scores_apart_says_so(method, held, options, words):
     with pytest.warns(CalibrationNote, match=f"{method}: .*{words}"):
-        result = calibrate(held, Network.torus(5, 4), 0.1, method, **options)
+        result = calibrate(held, Network.torus(5, 4), 0.1, method, **PUBLISHED, **options)
     assert result.certificate.kind == "counted"
     assert len(result.notes) == 1
 
@@ -99,7 +100,9 @@ def test_a_histogram_that_can_is_silent(method, recwarn):
 @pytest.mark.parametrize("rounds", [40, 60])
 def test_a_bounded_histogram_says_so_too(rounds):
     with pytest.warns(CalibrationNote, match="are covered where 918 are required"):
-        result = calibrate(UNIFORM, Network.torus(5, 4), 0.1, "h-dcp", rounds=rounds, rounding=False, range=(-1e6, 1e6))
+        result = calibrate(
+            UNIFORM, Network.torus(5, 4), 0.1, "h-dcp", rounds=rounds, rounding=False, range=(-1e6, 1e6), **PUBLISHED
+        )
     assert result.certificate.kind == "bounded"
     with pytest.warns(CalibrationNote, match="widen the range"):
         calibrate(UNIFORM, Network.torus(5, 4), 0.1, "h-dcp", rounds=rounds, rounding=False, range=(0.0, 0.5))

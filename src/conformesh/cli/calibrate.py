@@ -14,12 +14,13 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
-from conformesh.promises import exact_alpha
+from conformesh.promises import AUTO, RULES, TARGETS, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS
@@ -43,6 +44,9 @@ def calibrate(
         str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
     ] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
@@ -96,6 +100,7 @@ def calibrate(
         if warm is not None:
             chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
         layout = Layout(device_column, score_column, group=group, separator=separator, decimal=decimal)
+        whom = chosen_target(target, scores, layout)
         held, host = hosts.load(
             scores,
             layout,
@@ -105,7 +110,8 @@ def calibrate(
         mine = tuple(ids_here(host))
         with console.rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
-            common = {"score": kind, "strict": strict, "engine": host, **chosen}
+            asked = {"target": whom, "rank": rank, "confidence": confidence}
+            common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
             own = held.for_devices(mine)
             result: Calibration | Calibrations
             if len(levels) > 1 or group is not None:
@@ -180,7 +186,9 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
     ]
     if isinstance(certificate.required_rank, int):
         counted = "" if certificate.counted_rank is None else f", counted {certificate.counted_rank:,}"
-        lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {result.scores:,} scores"))
+        of = f"{result.scores:,} scores" if certificate.weight is None else f"weight {certificate.weight:,}"
+        lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {of}"))
+        lines.append(("about", f"{TARGETS[certificate.target]}; {RULES[certificate.rule]}"))
     elif certificate.required_rank is not None:
         lines.append(("rank", "required and counted by each device for itself, see --json"))
     if certificate.epsilon is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -19,8 +19,9 @@ from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, spli
 from conformesh.graph.network import Network
 from conformesh.methods import METHODS, REACH
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
-from conformesh.promises import conformal_rank, exact_alpha
+from conformesh.promises import exact_alpha
 from conformesh.protocols.messages import Message, Sum
+from conformesh.protocols.site import Site
 from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
@@ -263,7 +264,8 @@ def _agreement(scores: Sequence[NDArray[np.float64]], network: Network, alpha: f
     """Watch H-DCP on one split: after every round, the quantile of the histogram that each device holds by then."""
     samples = Samples.of(scores)
     n = int(samples.sizes.sum())
-    level = (min(conformal_rank(n, alpha, network.devices), n) - 0.5) / n  # between two ranks: no rounding matters
+    site = replace(Site.everywhere(network, samples.sizes), alphas=(exact_alpha(alpha),))
+    level = (min(int(site.ranks()[0, 0]), n) - 0.5) / n  # between two ranks: no rounding matters
     views: list[NDArray[np.float64]] = []
 
     def watch(_: int, message: Message, answer: object) -> None:

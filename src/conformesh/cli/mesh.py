@@ -15,6 +15,7 @@ from conformesh.cli import GROUPS, console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
+from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.mesh.config import ON_LOST
@@ -38,6 +39,7 @@ from conformesh.mesh.config.folders import (
 from conformesh.mesh.config.own_scores import EMPTY
 from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.methods import METHODS, get_method
+from conformesh.promises import AUTO
 from conformesh.scores import SCORES
 
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
@@ -84,6 +86,9 @@ def init(
     base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.")] = "7600",
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     score: Annotated[
         str | None, typer.Option(help=f"What the scores are: {', '.join(SCORES)}.", show_default=False)
     ] = None,
@@ -118,6 +123,7 @@ def init(
         base_port=whole(base_port, "base-port", 1),
         method=method,
         alpha=alpha,
+        promise=chosen_promise(target, rank, confidence, scores),
         options=checked_options(method, options),
         score=score,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -14,6 +15,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
+from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.score_files import read_scores
@@ -24,7 +26,7 @@ from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
-from conformesh.protocols.options import AUTO
+from conformesh.promises import AUTO
 from conformesh.quantities import in_bytes, in_time
 from conformesh.samples import Samples
 
@@ -54,6 +56,9 @@ def plan(
         ),
     ] = None,
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     link: Annotated[
         str,
         typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
@@ -104,6 +109,7 @@ def plan(
         else:
             terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         progress.step()
+        terrain = replace(terrain, promise=chosen_promise(target, rank, confidence, scores))
         found = predict(
             terrain,
             alpha=alpha,

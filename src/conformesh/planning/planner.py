@@ -17,8 +17,7 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import Alpha, conformal_rank, exact_alpha
-from conformesh.protocols.options import AUTO
+from conformesh.promises import AUTO, PLAIN, Alpha, exact_alpha, make_promise
 from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
@@ -150,7 +149,7 @@ class Plan:
     @property
     def required_rank(self) -> int:
         """How many of the scores must lie at or below a threshold."""
-        return conformal_rank(self.terrain.n, self.alpha, self.terrain.devices)
+        return self.terrain.rank(exact_alpha(self.alpha))
 
     @property
     def recommended(self) -> Row | None:
@@ -228,6 +227,9 @@ def plan(
     alpha: Alpha = 0.1,
     link: Link | str = "100ms,1Mbit",
     *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    confidence: Alpha | None = None,
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort: Sort = "time",
@@ -248,6 +250,8 @@ def plan(
         Tolerated miscoverage.
     link
         Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
+    target, rank, confidence
+        The promise, as in `calibrate`; a `Terrain` may have another.
     methods, options
         Names of `METHODS`, by default all; options go to the methods that have them.
     sort
@@ -274,6 +278,8 @@ def plan(
         raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
     level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
+    if (asked := make_promise(target, rank, confidence)) != PLAIN:
+        terrain = replace(terrain, promise=asked)
     given = dict(options or {})
     rows, refused = [], {}
     for way in ways_of(methods, given):

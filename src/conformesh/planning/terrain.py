@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property, lru_cache
 from typing import Any, cast
 
@@ -18,6 +20,7 @@ from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.topologies import TOPOLOGIES, sketch
 from conformesh.planning.search import ANY, stages_in, stages_of_any
+from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
 from conformesh.protocols.predicting import Searches, Stretch
 from conformesh.protocols.site import Site
@@ -37,7 +40,7 @@ class SketchedSite:
     """What the prices of aggregators read of a `Site`, for a network that is not there."""
 
     network: Sketch
-    totals: NDArray[np.int64]
+    most: int
 
     @property
     def devices(self) -> int:
@@ -63,6 +66,8 @@ class Terrain:
         All scores, where they are at hand: then the stages of a search are no estimate.
     shape
         What scores look like where they are not: a name of `SHAPES`, or `any`.
+    promise
+        Whom the thresholds are to be about, and by which rule.
     """
 
     map: Network | Sketch
@@ -71,6 +76,7 @@ class Terrain:
     seconds: float = 0.0
     pooled: NDArray[np.float64] | None = None
     shape: str = ANY
+    promise: Promise = PLAIN
 
     @classmethod
     def with_scores(cls, network: Network, scores: Samples) -> Terrain:
@@ -131,13 +137,25 @@ class Terrain:
     def site(self) -> Site:
         """What prices and round numbers are computed from; a sketch has all that they read."""
         if isinstance(self.map, Network) and self.sizes is not None:
-            return Site.everywhere(self.map, self.sizes[:, None])
-        return cast(Site, SketchedSite(cast(Sketch, self.map), np.array([self.n])))
+            return replace(Site.everywhere(self.map, self.sizes[:, None]), promise=self.promise)
+        return cast(Site, SketchedSite(cast(Sketch, self.map), self.n))
 
     @cached_property
     def tree(self) -> Tree:
         """The spanning tree."""
         return self.map.tree if isinstance(self.map, Sketch) else Tree.of(self.map)
+
+    def rank(self, alpha: Fraction) -> int:
+        """Return how many scores must be covered; of scores with weights, as large a part of them."""
+        held, copies = np.unique(self.scores, return_counts=True)
+        if isinstance(self.scores, int):
+            copies = np.array([self.devices])
+        if self.promise.shares is None:
+            demand = self.promise.demand(held, (alpha,), copies=copies)
+        else:
+            demand = self.site.demands[0]
+        required = demand.required(self.promise, alpha, 0, 0, demand.total, 0)
+        return required if demand.weights is None else math.ceil(Fraction(required * self.n, max(demand.total, 1)))
 
     def searches(self, rank: int, width: int) -> Searches:
         """Return the stages for the scores themselves where they are known, else for draws of their shape."""

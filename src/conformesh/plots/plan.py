@@ -16,7 +16,7 @@ from conformesh.planning.sending import seconds_on
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import terrain_of
 from conformesh.plots.pictures import INK, MUTED, STYLE, hues_of_methods
-from conformesh.protocols.options import AUTO
+from conformesh.promises import AUTO
 
 
 class Vertex(NamedTuple):

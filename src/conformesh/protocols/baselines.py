@@ -38,20 +38,18 @@ class Pooled:
 
 def cp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
     """Ordinary split conformal prediction on the pooled scores ([Wen2025] Eq. (4))."""
-    return (yield from _pooled(site, samples, alphas, 1, EXCHANGEABLE))
+    return (yield from _pooled(site, samples, alphas, EXCHANGEABLE))
 
 
 def fcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
     """Federated conformal prediction: the exact quantile of all scores for a mixture of K distributions."""
-    return (yield from _pooled(site, samples, alphas, site.devices, ""))
+    return (yield from _pooled(site, samples, alphas, ""))
 
 
-def _pooled(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], groups: int, assumption: str
-) -> Protocol[Outcome]:
+def _pooled(site: Site, samples: Samples, alphas: tuple[Fraction, ...], assumption: str) -> Protocol[Outcome]:
     everyone = yield Pool(samples.values, samples.offsets)
     pooled = Samples(everyone.values, everyone.offsets, site.trials)
-    ranks = site.ranks(alphas, groups)
+    ranks = site.ranks()
     thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
     certificates = []
     for trial in range(site.trials):
@@ -116,7 +114,7 @@ class Averaged:
 def average(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Averaged) -> Protocol[Outcome]:
     """Average the devices' own quantiles at the pooled level r / n, by consensus."""
     spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
-    ranks = site.ranks(alphas)
+    ranks = site.ranks()
     n = site.totals
     gamma = np.minimum(ranks / np.maximum(n, 1)[:, None], 1.0)
     mean = yield from anchor(site, samples, gamma, spectrum, "average", options.averaging, Wire(options.wire))

@@ -3,7 +3,7 @@
 Every device counts its own scores at or below a few common thresholds; the counts are added up exactly; the bracket
 around the required rank shrinks; at the end one maximum (or minimum) names the score itself.
 
-1. n is added up; r = ceil((1 - alpha)(n + K)). If r > n the threshold is +inf.
+1. n, or what all scores weigh, is added up; the promise says the rank r. If r > n the threshold is +inf.
 2. The devices agree on the smallest and the largest score.
 3. Bracket (lo, hi] with count(lo) < r <= count(hi). Each stage adds up the counts at `width` thresholds inside.
 4. Once count(hi) = r the answer is the largest score <= hi; once count(lo) = r - 1, the smallest score > lo. Ties have
@@ -13,7 +13,7 @@ Thresholds interpolate between the counts at the ends, kept within the middle ha
 they halve the *keys* of the floats instead, of which no interval has more than 2^64, so the search always ends.
 
 Assumes     graph connected; an aggregator that is exact on it
-Guarantees  the r-th smallest of all scores, bit for bit, on every device: *counted*
+Guarantees  the smallest score at which the count, or the weight, reaches r, bit for bit, on every device: *counted*
 Message     `width` integers a stage through the aggregator; two numbers a round for the ends, one for the answer
 """
 
@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.promises import conformal_rank
+from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import (
     PREFERENCES,
     InexactCount,
@@ -42,7 +42,7 @@ from conformesh.protocols.aggregate import (
 )
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.options import AUTO, check_choice, option
+from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Stretch, Terrain, hops
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
@@ -81,8 +81,13 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Outcome]:
-        n = (yield from total(samples.sizes))[0]
-        ranks = np.array([[conformal_rank(int(m), a, site.devices) for a in alphas] for m in n], dtype=np.int64)
+        mine, spares = samples.masses, None
+        if site.rounds_weights:
+            lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
+            n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
+        else:
+            n = (yield from total(mine))[0]
+        ranks = site.ranks(n, spares)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
         return replace(counted_outcome(site, ranks, n, brackets), facts={"stage_width": str(width)})
@@ -154,7 +159,8 @@ def search(
     """
     most = int(n.max(initial=0))
     levels = ranks.shape[1]
-    brackets = Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels))
+    grains = np.repeat([demand.grain(site.promise) for demand in site.demands], levels)
+    brackets = Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
@@ -181,10 +187,14 @@ def search(
 def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:
     """Say what was found, the same on every device."""
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
+    found = np.where(ranks <= 0, -np.inf, found)  # losses that are small enough with nothing in the sets
     counted = brackets.at_high.reshape(ranks.shape)
     certificates = [
         [
-            too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a]))
+            replace(
+                too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
+                weight=None if site.alike(t) else int(n[t]),
+            )
             for a, r in enumerate(ranks[t])
         ]
         for t in range(len(n))
@@ -211,7 +221,7 @@ def _counted(
 
 def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total: Total, most: int) -> Protocol[None]:
     """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
-    above = brackets.at_high[which] != brackets.rank[which]
+    above = brackets.from_below()[which]
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     found = (yield from largest(np.where(above, -low, high), site))[0]
     answer = to_keys(np.where(above, -found, found))
@@ -238,7 +248,7 @@ def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP) -> Predictio
     width = options.width or best_width(terrain.site, options.aggregate, options.prefer)
     name = ways_to_add(terrain.site, options.aggregate, options.prefer, width)[0]
     way, n = get_aggregator(name), terrain.n
-    rank = conformal_rank(n, alpha, terrain.devices)
+    rank = terrain.rank(alpha)
     always = [*way.sent_before(terrain), *way.sent_for(terrain, "add up n", 1, None)]
     plain = Prediction(
         tuple(always),
@@ -278,9 +288,9 @@ def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP) -> Predictio
 class Brackets:
     """The state of the search, one entry per problem: count(low) < rank <= count(high), as keys of floats."""
 
-    def __init__(self, rank: Ints, n: Ints, trial: Ints) -> None:
-        self.rank, self.trial = rank, trial
-        self.open = rank <= n
+    def __init__(self, rank: Ints, n: Ints, trial: Ints, grain: Ints | int = 1) -> None:
+        self.rank, self.trial, self.grain = rank, trial, grain  # no score weighs less than the grain
+        self.open = (rank <= n) & (rank > 0)
         self.low, self.high = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
         self.at_low, self.at_high = np.zeros(len(rank), dtype=np.int64), n.copy()
         self.stage, self.quiet = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
@@ -300,7 +310,12 @@ class Brackets:
 
     def ready(self) -> NDArray[np.bool_]:
         """Mark where the next score up or down is the answer."""
-        return np.asarray(self.open & ((self.at_high == self.rank) | (self.at_low == self.rank - 1)))
+        near = (self.at_high - self.rank < self.grain) | (self.rank - self.at_low <= self.grain)
+        return np.asarray(self.open & near)
+
+    def from_below(self) -> NDArray[np.bool_]:
+        """Mark where the answer is the next score above the lower end, and not the last one up to the upper end."""
+        return np.asarray(self.at_high - self.rank >= self.grain)
 
     def stuck(self) -> NDArray[np.bool_]:
         """Mark where stages no longer exclude scores, or no float is left in between: ties."""

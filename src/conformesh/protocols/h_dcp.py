@@ -25,7 +25,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.weights import WEIGHTS, Weights
-from conformesh.promises import conformal_rank
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
@@ -88,15 +87,16 @@ def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: H
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)
     quantiser = yield from agree_on_edges(site, samples, options.bins, options.range, wire)
-    starts = [(way.start(sizes), int(sizes.sum())) for sizes in site.sizes.T if sizes.any()]
+    masses = site.masses  # of weights that are whole numbers; how many scores, where each weighs 1
+    starts = [(way.start(mine), int(site.totals[t])) for t, mine in enumerate(masses.T) if mine.any()]
     rounds, chosen = consensus_rounds(way, options, starts)
 
-    scale = site.devices / np.maximum(site.totals, 1)
+    scale = site.devices / np.maximum(masses.sum(axis=0), 1)
     y = samples.counts(quantiser.edges) * scale  # y_mk = K n_k / n * cumulative histogram
     y = yield from way.run(y, rounds, wire)
 
     nothing = (0.0, 0.0)
-    epsilons = [way.epsilon(sizes, rounds, wire) if sizes.any() else nothing for sizes in site.sizes.T]
+    epsilons = [way.epsilon(mine, rounds, wire) if mine.any() else nothing for mine in masses.T]
     return _decide(site, y, quantiser, alphas, epsilons, options, weights, chosen)
 
 
@@ -124,13 +124,13 @@ def _decide(
     chosen: bool,
 ) -> Outcome:
     """Turn every device's view into a threshold with its reason ([Wen2025] Eq. (22), Eq. (24), Eq. (25))."""
-    ranks = site.ranks(alphas)
+    ranks, totals = site.ranks(), site.masses.sum(axis=0)
     thresholds = np.full((len(y), site.trials, len(alphas)), np.inf)
     certificates: list[list[Certificate]] = []
     notes: set[str] = set()
     crowds: list[tuple[float, str]] = []
     for trial in range(site.trials):
-        n = int(site.totals[trial])
+        n, demand = int(totals[trial]), site.demands[trial]
         consensus, precision = epsilons[trial]
         counted = options.rounding and n * (consensus + precision) < 0.5
         counts = _whole_counts(n * y[:, :, trial], n * (consensus + precision)) if counted else None
@@ -144,7 +144,8 @@ def _decide(
             if counts is not None:
                 holds = np.greater_equal(counts, rank)
             else:
-                holds = _certain(y[:, :, trial], n, rank, alpha, site.devices, consensus, precision, options.bound)
+                level = (1 - alpha) * demand.base if demand.name(alpha) == "ghost" else Fraction(rank)
+                holds = _certain(y[:, :, trial], n, rank, level, consensus, precision, options.bound)
                 if quantiser.complete[trial]:
                     holds[:, -1] = True  # the range was agreed on: all n scores lie at or below its upper end
             found: NDArray[np.bool_] = np.asarray(holds.any(axis=1))
@@ -155,7 +156,7 @@ def _decide(
             error = 0.0 if counts is not None else n * (consensus + precision)
             sure = n * y[0, :, trial] - error if counts is None else counts[0]
             short = options.range is not None and float(sure[-1]) + 2 * error < rank  # whatever the error is
-            crowd = crowding("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * (n + site.devices)), short)
+            crowd = crowding("h-dcp", quantiser.edges[trial], sure, rank, float(alpha * demand.base), short)
             if crowd is not None:
                 crowds.append(crowd)
             elif counts is None and (not found.all() or bin_[found].max(initial=0) == options.bins - 1):
@@ -180,17 +181,16 @@ def _whole_counts(values: Floats, error: float) -> Ints:
 
 
 def _certain(
-    y: Floats, n: int, rank: int, alpha: Fraction, devices: int, consensus: float, precision: float, bound: str
+    y: Floats, n: int, rank: int, level: Fraction, consensus: float, precision: float, bound: str
 ) -> NDArray[np.bool_]:
     """Mark where the pooled count is certainly at least `rank`.
 
     The count is an integer, so it is enough that its lower bound exceeds rank - 1. As printed the paper asks for
-    y >= (1 - alpha)(1 + K/n) + epsilon; at exact ties float64 noise would decide, so the comparison gives way by that
-    noise where this cannot cost a rank.
+    y >= (1 - alpha)(1 + K/n) + epsilon, here n y >= level + n epsilon; at exact ties float64 noise would decide, so the
+    comparison gives way by that noise where this cannot cost a rank.
     """
     if bound != "paper":
         return np.greater(n * (y - (consensus + precision)), rank - 1)
-    level = (1 - alpha) * (n + devices)
     slack = n * precision if 2 * n * precision < level - (rank - 1) else -n * precision
     return np.greater_equal(n * (y - consensus), float(level) - slack)
 
@@ -255,7 +255,7 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Predictio
 def _claim(terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int) -> tuple[Kind, tuple[str, ...]]:
     """Say whether the counts would be exact, and whether the bound says anything."""
     n = terrain.n
-    rank = conformal_rank(n, alpha, terrain.devices)
+    rank = terrain.rank(alpha)
     if rank > n:
         return "counted", ()
     wire = Wire(options.wire)

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Pool, Protocol
@@ -28,12 +30,19 @@ from conformesh.samples import Samples
 Method = Callable[[Site, Samples], Protocol[Outcome]]
 
 
-def joint(network: Network, row: int, samples: Samples, method: Method) -> Protocol[Outcome]:
+def joint(
+    network: Network,
+    row: int,
+    samples: Samples,
+    method: Method,
+    promise: Promise = PLAIN,
+    alphas: tuple[Fraction, ...] = (),
+) -> Protocol[Outcome]:
     """Run a method on one device, which knows nothing of the others but the map."""
     here = np.array([row])
     blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
     sizes = yield from _gathered(samples.sizes, blank)
-    site = Site(network, here, sizes)
+    site = replace(blank, sizes=sizes, promise=promise, alphas=alphas)
     ledger = Ledger(len(here))
     outcome = yield from without_server(method(site, samples), site, ledger)
     return replace(outcome, sizes=sizes, cost=ledger.cost())

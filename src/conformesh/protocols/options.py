@@ -10,7 +10,6 @@ from typing import Any, Literal, Union, get_args, get_origin
 import msgspec
 import numpy as np
 
-AUTO = "auto"  # the word for "as the method chooses": what it then does has a name of its own
 _WORDS = {bool: "true or false", int: "a whole number", float: "a number", str: "text", types.NoneType: "None"}
 
 

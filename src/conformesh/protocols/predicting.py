@@ -8,6 +8,7 @@ its protocol and calls the functions with which the protocol chooses its rounds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from fractions import Fraction
 from typing import TYPE_CHECKING
 from typing import Protocol as TypingProtocol
 
@@ -188,6 +189,9 @@ class Terrain(TypingProtocol):
     @property
     def tree(self) -> Tree:
         """The spanning tree."""
+
+    def rank(self, alpha: Fraction) -> int:
+        """The required rank, of the scores."""
 
     def searches(self, rank: int, width: int) -> Searches:
         """What the search of E-DCP for that rank takes, with `width` thresholds a stage."""

@@ -28,7 +28,7 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
-from conformesh.promises import conformal_rank
+from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
 from conformesh.protocols.anchor import (
     ANCHORS,
@@ -42,7 +42,7 @@ from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, ways_to_add, with_exact_sums
 from conformesh.protocols.messages import Pool, Protocol, Sum
-from conformesh.protocols.options import AUTO, check_choice, option
+from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import AVERAGING, Prediction, Stretch, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
@@ -102,8 +102,8 @@ class QDCP:
 def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
     """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
     spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
-    ranks = site.ranks(alphas)
-    gamma = np.minimum(ranks / np.maximum(site.totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
+    ranks, totals = site.ranks(), site.masses.sum(axis=0)
+    gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
     wire = Wire(options.wire)
     s0 = yield from anchor(site, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
@@ -115,8 +115,8 @@ def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Q
 
     def attempt(total: Total) -> Protocol[Outcome]:
         flat = estimates[0].reshape(-1, 1)
-        brackets = yield from search(site, samples, ranks, site.totals, total, 1, flat, settle=True)
-        return replace(counted_outcome(site, ranks, site.totals, brackets), estimates=estimates)
+        brackets = yield from search(site, samples, ranks, totals, total, 1, flat, settle=True)
+        return replace(counted_outcome(site, ranks, totals, brackets), estimates=estimates)
 
     return (yield from with_exact_sums(site, options.aggregate, "balanced", 1, attempt))
 
@@ -385,7 +385,7 @@ def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[
     """Add the count of the estimate's rank; it falls short in about half of all runs, and a search goes on upward."""
     name = ways_to_add(terrain.site, options.aggregate, "balanced", 1)[0]
     way, n = get_aggregator(name), terrain.n
-    rank = conformal_rank(n, alpha, terrain.devices)
+    rank = terrain.rank(alpha)
     sent = [*sent, *way.sent_before(terrain)]
     counted = Prediction(tuple(sent), "counted", uses=AVERAGING | way.uses, facts={"sums_by": name}, arrays=way.arrays)
     if rank > n:

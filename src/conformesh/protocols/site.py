@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.promises import conformal_rank
+from conformesh.promises import PLAIN, Demand, Promise
 from conformesh.result.certificate import Certificate, Cost
+from conformesh.samples import Samples
 
 
 def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -38,11 +39,21 @@ class Site:
         What is "here" below stands in this order.
     sizes
         How many scores every device of the network holds, shape (devices, trials).
+    promise
+        Whom the thresholds are to be about, and by which rule.
+    items
+        How many calibration examples every device holds, shape of `sizes`, where these are not its scores: trials that
+        are groups have a part of them, losses have several steps each. By default the sizes.
+    alphas
+        The levels of the run.
     """
 
     network: Network
     here: NDArray[np.int64]
     sizes: NDArray[np.int64]
+    promise: Promise = PLAIN
+    items: NDArray[np.int64] | None = None
+    alphas: tuple[Fraction, ...] = ()
 
     @classmethod
     def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Site:
@@ -96,10 +107,90 @@ class Site:
         """Where the directed edges of the devices here stand in the network's CSR order."""
         return edges_of(self.network, self.here)
 
-    def ranks(self, alphas: tuple[Fraction, ...], devices: int | None = None) -> NDArray[np.int64]:
-        """Return the required rank of every (trial, alpha)."""
-        k = self.devices if devices is None else devices
-        return np.array([[conformal_rank(int(n), a, k) for a in alphas] for n in self.totals], dtype=np.int64)
+    @cached_property
+    def demands(self) -> list[Demand]:
+        """Return what the promise asks for in every trial."""
+        held = self.sizes if self.items is None else self.items
+        given, ids = self.promise.shares, self.network.ids
+        shares = None if given is None else tuple(given[name] for name in ids)
+        known: dict[bytes, Demand] = {}  # draws of one experiment often have the same sizes
+        for sizes in held.T:
+            if (key := sizes.tobytes()) not in known:
+                known[key] = self.promise.demand(sizes, self.alphas, shares=shares)
+        return [known[sizes.tobytes()] for sizes in held.T]
+
+    def weighed(self, samples: Samples) -> Samples:
+        """Return the scores of the devices here with the weights that the promise gives them, whole numbers."""
+        demands = self.demands
+        if all(demand.weights is None for demand in demands):
+            return samples
+        ones = np.ones(self.devices, dtype=np.int64)
+        each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.here]
+        own = np.ones(len(samples.values), np.int64) if samples.weights is None else samples.weights
+        lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
+        if not self.promise.losses:  # rounded down by less than one part each, on top of what was lost before
+            rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
+            lost = each.ravel() * lost + np.tile(rounded, len(self.here)) * (samples.masses.ravel() + lost)
+        spares = lost if lost.any() else None
+        return samples.weighing(own * np.repeat(each.ravel(), samples.sizes.ravel()), spares)
+
+    @property
+    def most(self) -> int:
+        """No sum of weights of a trial is larger."""
+        return max((demand.total for demand in self.demands), default=0) * max(
+            *self.promise.bounds, self.promise.losses
+        )
+
+    @property
+    def masses(self) -> NDArray[np.int64]:
+        """How much the scores of every device weigh together, (devices, trials), where each of them weighs alike."""
+        each = [demand.weights for demand in self.demands]
+        if all(weights is None for weights in each):
+            return self.sizes
+        return np.stack([n if w is None else w * n for w, n in zip(each, self.sizes.T, strict=True)], axis=1)
+
+    def ranks(
+        self, totals: NDArray[np.int64] | None = None, spares: NDArray[np.int64] | None = None
+    ) -> NDArray[np.int64]:
+        """Return the required rank of every (trial, alpha).
+
+        `totals` says what all scores of each trial weigh, where that does not follow from how many there are, and
+        `spares` how much more they might have weighed before rounding.
+        """
+        if totals is None:
+            totals = self.masses.sum(axis=0)
+            spares = self.totals * [demand.rounded for demand in self.demands]  # each by less than one part
+        weigh = totals.tolist()
+        more = [0] * len(weigh) if spares is None else spares.tolist()
+        return np.array(
+            [
+                [demand.required(self.promise, a, t, level, weigh[t], more[t]) for level, a in enumerate(self.alphas)]
+                for t, demand in enumerate(self.demands)
+            ],
+            dtype=np.int64,
+        )
+
+    @property
+    def rounds_weights(self) -> bool:
+        """Whether weights that were rounded decide on a rank, so that devices must add up what was lost."""
+        return self.promise.part and ({*self.promise.bounds} != {1} or any(d.rounded for d in self.demands))
+
+    def alike(self, trial: int) -> bool:
+        """Return whether every score weighs 1, so that ranks count scores."""
+        return self.demands[trial].weights is None and {*self.promise.bounds} == {1} and not self.promise.losses
+
+    def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
+        """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
+        if certificate.required_rank is None:
+            return certificate
+        demand, promise = self.demands[trial], self.promise
+        return replace(
+            certificate,
+            target=promise.target,
+            rule=demand.name(self.alphas[level]),
+            weight=certificate.weight if certificate.weight is not None or self.alike(trial) else demand.total,
+            confidence=None if promise.confidence is None else float(promise.confidence),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -20,7 +20,7 @@ from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
 from conformesh.names import unknown
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
@@ -239,7 +239,19 @@ class Calibration:
         mine = {name: self.options[name] for name in METHODS[self.method].option_names() if name in self.options}
         if METHODS[self.method].starts_warm and self.bracket is not None:
             mine["warm"] = self.bracket
-        return calibrate(devices, network, self.alpha, self.method, score=self.score, **{**mine, **options})
+        return calibrate(
+            devices, network, self.alpha, self.method, score=self.score, **{**self._asked, **mine, **options}
+        )
+
+    @property
+    def _asked(self) -> dict[str, Any]:
+        """The promise that was asked for, as far as the certificate tells; shares by device must be given again."""
+        from conformesh.methods import METHODS
+
+        if METHODS[self.method].promise is not None or not self.certificate.target:
+            return {}
+        told = self.certificate
+        return {"target": told.target, "rank": "ghost" if told.rule == "ghost" else AUTO, "confidence": told.confidence}
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.promises import RULES, TARGETS
 from conformesh.quantities import in_count, several
 
 Kind = Literal["counted", "bounded", "assumed", "none"]
@@ -39,6 +40,13 @@ class Certificate:
         Q-DCP's two parts of it: unfinished convergence, and smoothing with regularisation.
     assumption
         What must hold for the promise, in words; empty where nothing but exchangeability is needed.
+    target, rule
+        Whom the promise is about and by which rule the rank was required: names of `promises.TARGETS` and
+        `promises.RULES`; empty where there is no promise.
+    weight
+        What all scores weigh together, where ranks add up weights and not scores.
+    confidence
+        With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     """
 
     kind: Kind
@@ -48,12 +56,26 @@ class Certificate:
     epsilon_T: float | None = None  # noqa: N815 - the paper's symbol, and the JSON key
     epsilon_bias: float | None = None
     assumption: str = ""
+    target: str = ""
+    rule: str = ""
+    weight: int | None = None
+    confidence: float | None = None
+
+    def is_short(self, n: int) -> bool:
+        """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
+        have = n if self.weight is None else self.weight
+        return isinstance(self.required_rank, int) and self.required_rank > have
 
     def __str__(self) -> str:
         parts = [f"{self.kind}: {KINDS[self.kind]}"]
         if isinstance(self.required_rank, int):
             counted = f", counted rank {self.counted_rank}" if self.counted_rank is not None else ""
-            parts.append(f"required rank {self.required_rank}{counted}")
+            of = "" if self.weight is None else f" of weight {self.weight}"
+            parts.append(f"required rank {self.required_rank}{counted}{of}")
+        if self.rule:
+            parts.append(f"{RULES[self.rule]}, where {TARGETS[self.target]}")
+        if self.confidence is not None:
+            parts.append(f"with probability {self.confidence:g} over the draw of the scores")
         if self.epsilon is not None:
             parts.append(f"epsilon {self.epsilon:.3g}")
         if self.assumption:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator
+from fractions import Fraction
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -16,7 +17,7 @@ from msgspec import Meta, Struct
 from conformesh.io.json_numbers import number
 from conformesh.io.schemas import Number, checked
 from conformesh.names import unknown
-from conformesh.promises import conformal_rank
+from conformesh.promises import RULES, TARGETS, conformal_rank, exact_alpha
 from conformesh.result.certificate import Kind
 
 FORMAT = "conformesh-calibration/1"
@@ -24,7 +25,7 @@ SEVERAL = "conformesh-calibrations/1"
 
 Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
-Rank = Count | list[Count] | None
+Rank = int | list[Count] | None
 
 
 class CertificateFields(Struct, forbid_unknown_fields=True):
@@ -37,6 +38,10 @@ class CertificateFields(Struct, forbid_unknown_fields=True):
     epsilon_T: Number | None  # noqa: N815 - the paper's symbol
     epsilon_bias: Number | None
     assumption: str
+    target: str = ""
+    rule: str = ""
+    weight: Count | None = None
+    confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
@@ -150,11 +155,10 @@ def _contradictions(file: CalibrationFields) -> Iterator[str]:
 
 
 def _for_all(file: CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
-    """Check ranks among the scores of all devices."""
-    from conformesh.methods import METHODS
-
-    n = file.scores
-    least = conformal_rank(n, str(file.alpha), file.devices if METHODS[file.method].mixture else 1)
+    """Check ranks among the scores of all devices, or among their weights."""
+    certificate = file.certificate
+    n = file.scores if certificate.weight is None else certificate.weight
+    least = _least_rank(n, exact_alpha(str(file.alpha)), certificate.rule)
     if required < least:
         yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
     if counted is not None and counted > n:
@@ -163,6 +167,16 @@ def _for_all(file: CalibrationFields, required: int, counted: int | None, smalle
         yield f"the threshold must be inf where rank {required} of {n} scores is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
+    for name, known in (("target", TARGETS), ("rule", RULES)):
+        if (word := getattr(certificate, name)) and word not in known:
+            yield unknown(name, word, known)
+
+
+def _least_rank(n: int, alpha: Fraction, rule: str) -> int:
+    """Return the least rank that a rule can require of n scores, or of scores that weigh n together."""
+    if rule in ("", "ordinary", "ghost"):  # a device without scores may or may not have an imagined one
+        return conformal_rank(n, alpha, 2 if rule == "ghost" else 1)
+    return math.ceil((1 - alpha) * n + 1)
 
 
 def _each_for_itself(

@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from conformesh.graph.weights import constant_weights
+from conformesh.promises import conformal_rank
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
@@ -68,7 +69,12 @@ class Conditions:
 
     def released_levels(self, site: Site) -> Floats:
         """Return ceil((1 - alpha)(n + K)) / n, the level of a whole number of scores, (draws, alphas)."""
-        return site.ranks(self.alphas) / site.totals.astype(np.float64)[:, None]
+        return _ranks(site, self.alphas, site.devices) / site.totals.astype(np.float64)[:, None]
+
+
+def _ranks(site: Site, alphas: tuple[Fraction, ...], devices: int) -> NDArray[np.int64]:
+    """Return ceil((1 - alpha)(n + devices)), (draws, alphas)."""
+    return np.array([[conformal_rank(int(n), alpha, devices) for alpha in alphas] for n in site.totals])
 
 
 def q_dcp_released(
@@ -206,7 +212,7 @@ def _outputs_rounded_up(thresholds: Floats, low: float, width: float) -> Floats:
 
 def cp_released(site: Site, samples: Samples, given: Conditions) -> Printed:
     """Take the order statistic after the one of split conformal prediction."""
-    ranks = site.ranks(given.alphas, devices=1) + 1
+    ranks = _ranks(site, given.alphas, 1) + 1
     thresholds = np.full(ranks.shape, np.inf)
     for trial, a in np.ndindex(ranks.shape):
         if ranks[trial, a] <= site.totals[trial]:

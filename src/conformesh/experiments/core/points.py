@@ -17,6 +17,7 @@ from conformesh.experiments.core.conventions import CONVENTIONS, Conditions
 from conformesh.experiments.core.settings import Draws, Setting, Source, draws_of
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
+from conformesh.methods import METHODS, PUBLISHED
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Site
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
@@ -140,7 +141,8 @@ def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     samples = draws.samples(point.draws)
     convention = CONVENTIONS.get(point.method)
     if convention is None:
-        batch = calibrate_batch(samples, network, point.alphas, point.method, **point.options)
+        promise = METHODS[point.method].promise or PUBLISHED
+        batch = calibrate_batch(samples, network, point.alphas, point.method, promise=promise, **point.options)
         certificates = batch.outcome.certificates
         missing = any(c.epsilon is None for row in certificates for c in row)
         epsilon = None if missing else np.array([[c.epsilon for c in row] for row in certificates])

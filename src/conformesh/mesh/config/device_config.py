@@ -14,10 +14,10 @@ from typing import Any, Literal
 from conformesh.graph.network import Network
 from conformesh.mesh.config import ON_LOST
 from conformesh.mesh.config.endpoints import parse_endpoint
-from conformesh.methods import make_options
+from conformesh.methods import make_options, promise_of
 from conformesh.names import device_names, listed
 from conformesh.peer.settings import Settings
-from conformesh.promises import exact_alpha
+from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
 from conformesh.scores import Score, get_score
 
 RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
@@ -47,6 +47,8 @@ class DeviceConfig:
         The ``host:port`` at which each device is reached.
     method, alpha, options
         What is run, alpha as the user wrote it, and the options that differ from the defaults.
+    target, rank, confidence, shares
+        Whom the promise is about and by which rule, as in `calibrate`; shares by device where the target is `given`.
     score, score_options, model
         Which score the numbers are, and the digest of the model they come from, where these were said.
     scores
@@ -75,6 +77,10 @@ class DeviceConfig:
     endpoints: dict[str, str]
     method: str = "e-dcp"
     alpha: str = "0.1"
+    target: str = "sizes"
+    rank: str = AUTO
+    confidence: str | None = None
+    shares: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     score: str | None = None
     score_options: dict[str, Any] = field(default_factory=dict)
@@ -102,7 +108,11 @@ class DeviceConfig:
         object.__setattr__(self, "options", {name: getattr(chosen, name) for name in self.options})
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
-        _ = self.network, self.chosen_score  # a graph in parts and an unknown score are errors now, not later
+        _ = (
+            self.network,
+            self.chosen_score,
+            self.promise,
+        )  # what is wrong with them is an error now, not later
 
     @cached_property
     def network(self) -> Network:
@@ -129,6 +139,15 @@ class DeviceConfig:
             raise ValueError(str(problem)) from None
 
     @property
+    def promise(self) -> Promise:
+        """Whom the threshold is to be about, and by which rule."""
+        if bool(self.shares) != (self.target == GIVEN):
+            raise ValueError(f"shares by device go with target = {GIVEN!r}, and with no other, got {self.target!r}")
+        asked = make_promise(self.shares or self.target, self.rank, self.confidence)
+        check_shares(asked, self.devices)
+        return promise_of(self.method, asked)
+
+    @property
     def settings(self) -> Settings:
         """How the device behaves towards its neighbours."""
         return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=self.quorum)
@@ -148,6 +167,7 @@ class DeviceConfig:
             "graph": f"{len(edges)} edges, {_digest(edges)}",
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
+            "promise": str(self.promise),
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
             "score": score_in_words(self.chosen_score),
             "model": "not said" if self.model is None else self.model[:16],

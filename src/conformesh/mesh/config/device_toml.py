@@ -23,7 +23,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     (
         "What the devices agree on: from here to on_lost and quorum, and [options], the same on every device.",
-        ("method", "alpha", "score", "model", "on_lost", "quorum"),
+        ("method", "alpha", "target", "rank", "confidence", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
@@ -33,6 +33,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     ("Names and serials of certificates that are no longer trusted.", ("revoked",)),
     ("The map: every device in row order, and every edge.", ("devices", "edges")),
+    ('Shares of new examples by device, for target = "given".', ("shares",)),
     ("Options of the method; what is not said has its default.", ("options",)),
     ("Options of the score.", ("score_options",)),
     ("Where each device is reached.", ("endpoints",)),

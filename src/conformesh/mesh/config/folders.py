@@ -33,6 +33,7 @@ from conformesh.mesh.config.endpoints import (
 from conformesh.mesh.config.own_scores import EMPTY, scatter_scores
 from conformesh.mesh.config.readme import readme
 from conformesh.names import unknown
+from conformesh.promises import PLAIN, Promise
 
 __all__ = [
     "Problem",
@@ -55,6 +56,7 @@ def init_mesh(
     base_port: int = BASE_PORT,
     method: str = "e-dcp",
     alpha: str = "0.1",
+    promise: Promise = PLAIN,
     options: dict[str, Any] | None = None,
     score: str | None = None,
     score_options: dict[str, Any] | None = None,
@@ -79,6 +81,8 @@ def init_mesh(
         True for links without certificates; then nothing is signed.
     days
         How long the devices' certificates are valid.
+    promise
+        Whom the threshold is to be about, by the ids of the network.
     method, alpha, options, score, score_options, model, patience, on_lost, quorum
         As in `DeviceConfig`.
     """
@@ -101,6 +105,12 @@ def init_mesh(
         endpoints={name: str(endpoint) for name, endpoint in reached.items()},
         method=method,
         alpha=alpha,
+        target=promise.target,
+        rank=promise.rule,
+        confidence=None if promise.confidence is None else str(promise.confidence),
+        shares={to: str(promise.shares[name]) for name, to in zip(network.ids, names, strict=True)}
+        if promise.shares is not None
+        else {},
         options=options or {},
         score=score,
         score_options=score_options or {},

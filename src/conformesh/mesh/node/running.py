@@ -9,12 +9,11 @@ from typing import Any
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.methods import get_method, make_options
+from conformesh.methods import get_method, make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.rounds import Make
 from conformesh.promises import exact_alpha
-from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Message
 from conformesh.result.calibration import Calibration
 from conformesh.samples import Samples
@@ -40,12 +39,13 @@ def make_device(
 
 def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
-    entry, chosen = get_method(config.method), make_options(config.method, config.options)
-    protocol, levels = entry.protocol, (exact_alpha(config.alpha),)
+    chosen = make_options(config.method, config.options)
+    levels = (exact_alpha(config.alpha),)
+    _ = get_method(config.method).protocol  # loaded now, and not in a run
     samples = Samples.of([scores.values], (config.name,))
 
     def make(network: Network, row: int) -> Generator[Message, Any, Any]:
-        return joint(network, row, samples, lambda site, mine: protocol(site, mine, levels, chosen))
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise)
 
     return make
 

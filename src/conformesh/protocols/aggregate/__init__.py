@@ -5,6 +5,7 @@ from __future__ import annotations
 from contextlib import suppress
 
 from conformesh.names import unknown
+from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import chebyshev
 from conformesh.protocols.aggregate.base import (
     Aggregator,
@@ -18,7 +19,6 @@ from conformesh.protocols.aggregate.finite_time import finite_time_price, finite
 from conformesh.protocols.aggregate.flood import flood_price, flood_stretches, flood_total
 from conformesh.protocols.aggregate.gossip import gossip_price, gossip_total
 from conformesh.protocols.aggregate.tree import tree_price, tree_setup, tree_stretches, tree_total
-from conformesh.protocols.options import AUTO
 from conformesh.protocols.site import Site
 
 __all__ = ["AGGREGATORS", "PREFERENCES", "Aggregator", "CannotAggregate", "InexactCount", "Price", "Total", "ranked"]

@@ -21,7 +21,7 @@ SAFE = 0.2  # of a count: what the error bound must stay below
 
 def shrink_needed(site: Site) -> float:
     """Return by how much ||x - mean|| <= n must shrink for K times it to be below a fraction of a count."""
-    return SAFE / (2 * site.devices * max(int(site.totals.max(initial=0)), 1))
+    return SAFE / (2 * site.devices * max(site.most, 1))
 
 
 def roundoff(network: Network) -> float:
@@ -31,7 +31,7 @@ def roundoff(network: Network) -> float:
 
 def room_for_roundoff(site: Site, relative: float) -> None:
     """Refuse where float64 itself cannot keep K n x `relative` below a fraction of a count."""
-    if site.devices * max(int(site.totals.max(initial=0)), 1) * relative >= SAFE / 2:
+    if site.devices * max(site.most, 1) * relative >= SAFE / 2:
         raise CannotAggregate("float64 round-off could reach a fifth of a count on a network and a sum this large")
 
 

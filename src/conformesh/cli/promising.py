@@ -1,0 +1,67 @@
+"""Which promise the command line means: a target, a rank rule and a confidence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.inputs import shares_in
+from conformesh.io.score_files import column_named
+from conformesh.io.tables import Layout, read_table
+from conformesh.promises import CHOICES, CHOSEN, Promise, make_promise
+
+PANEL = "The promise"
+
+Target = Annotated[
+    str,
+    typer.Option(
+        metavar=f"{'|'.join(CHOSEN)}|COLUMN|FILE",
+        help="Where a new example comes from: a device in proportion to its scores, to its scores plus one, any device "
+        "alike, or with the shares in a column of SCORES or in a file with the columns device and share.",
+        rich_help_panel=PANEL,
+    ),
+]
+Rank = Annotated[
+    str,
+    typer.Option(
+        metavar="|".join(CHOICES),
+        help="The rule for the required rank; auto is the proven one that asks for less.",
+        rich_help_panel=PANEL,
+    ),
+]
+Confidence = Annotated[
+    str | None,
+    typer.Option(
+        metavar="<float>",
+        help="Coverage with this probability over the draw of the scores, not on average over it.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+
+
+def chosen_target(target: str, scores: str | None, layout: Layout | None = None) -> str | dict[str, Any]:
+    """Return a target by name, or the shares that a file or a column of the scores holds."""
+    if target in CHOSEN:
+        return target
+    if Path(target).is_file():
+        return _shares(target, "share", layout)
+    if scores is not None and Path(scores).is_file():
+        return _shares(scores, target, layout)
+    raise ValueError(f"--target must be {', '.join(CHOSEN)}, a column of the file of scores or a file, got {target!r}")
+
+
+def chosen_promise(
+    target: str, rank: str, confidence: str | None, scores: str | None = None, layout: Layout | None = None
+) -> Promise:
+    """Return the promise that was asked for."""
+    return make_promise(chosen_target(target, scores, layout), rank, confidence)
+
+
+def _shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
+    table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
+    names, index = table.names(column_named(table, "device", None if layout is None else layout.device))
+    values = table.numbers(column)
+    return shares_in({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
