@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import Batch, calibrate_batch, counted_ranks
+from conformesh.calibrating import Batch, calibrate_batch
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.inputs import as_held, as_network, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
-from conformesh.promises import AUTO, Alpha, exact_alpha
+from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
@@ -149,6 +149,9 @@ def compare(
     alpha: Alpha = 0.1,
     ways: Sequence[Way] | None = None,
     *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    confidence: Alpha | None = None,
     score: Score | None = None,
     outputs: ArrayLike | None = None,
     rows_at: Sequence[str] | None = None,
@@ -167,6 +170,8 @@ def compare(
         Tolerated miscoverage, strictly between 0 and 1.
     ways
         What to run; by default `ways_of()`, which is everything.
+    target, rank, confidence
+        The promise, as in `calibrate`; methods that keep the promise they were published with do so here too.
     score, outputs
         A score and model outputs to form prediction sets from, so that their mean size is measured.
     rows_at
@@ -181,7 +186,7 @@ def compare(
     >>> rng = np.random.default_rng(0)
     >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, ways_of(["e-dcp", "fcp"]))
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
-    [('e-dcp gossip', 0.0), ('fcp', 0.0)]
+    [('e-dcp gossip', 0.0), ('fcp', 3.0)]
     """
     score, held = as_score(score), as_held(devices)
     networks = [as_network(network, held) for network in networks]
@@ -196,11 +201,13 @@ def compare(
     rows = in_rows_of(held, ids, ids)
     samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
     n = int(samples.sizes.sum())
-    site = replace(Site.everywhere(networks[0], samples.sizes), alphas=(exact_alpha(alpha),))
-    measure = _Measure(samples, int(site.ranks()[0, 0]), score, outputs, _rows(ids, rows_at), seed)
+    promise = make_promise(as_target(devices, target), rank, confidence)
+    check_shares(promise, ids)
+    site = replace(Site.everywhere(networks[0], samples.sizes), promise=promise, alphas=(exact_alpha(alpha),))
+    measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
-    groups = tuple(_on(network, samples, alpha, chosen, measure, seed, begin) for network in networks)
+    groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, begin) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 
@@ -236,14 +243,15 @@ class _Measure:
 
     def __init__(
         self,
+        site: Site,
         samples: Samples,
-        rank: int,
         score: Score | None,
         outputs: ArrayLike | None,
         rows: NDArray[np.int64] | None,
         seed: int,
     ) -> None:
-        self.samples, self.rank, self.score, self.rows = samples, rank, score, rows
+        self.samples, self.rank = site.weighed(samples), int(site.ranks()[0, 0])
+        self.score, self.rows = score, rows
         self.outputs = None if outputs is None else np.asarray(outputs)
         self.draws = {} if score is None or outputs is None else score.draws(outputs, rng=seed)  # for every threshold
         self._known: dict[bytes, tuple[float, float | None]] = {}
@@ -256,7 +264,9 @@ class _Measure:
         return self._known[key]
 
     def _slack(self, smallest: float) -> float:
-        return math.inf if smallest == math.inf else float(counted_ranks(self.samples, smallest) - self.rank)
+        if smallest == math.inf:
+            return math.inf
+        return float(self.samples.counts(np.array([[smallest]])).sum() - self.rank)
 
     def _size(self, thresholds: Floats) -> float | None:
         if self.score is None or self.outputs is None:
@@ -284,6 +294,7 @@ def _on(
     alpha: Alpha,
     ways: Sequence[Way],
     measure: _Measure,
+    promise: Promise,
     seed: int,
     begin: Callable[[Way, Network], None],
 ) -> Group:
@@ -291,7 +302,7 @@ def _on(
     for way in ways:
         begin(way, network)
         try:
-            batch = _calibrated(way, network, samples, alpha, seed)
+            batch = _calibrated(way, network, samples, alpha, promise, seed)
         except (ValueError, ArithmeticError) as reason:  # CannotAggregate, InexactCount, or scores it cannot use
             refused[way] = str(reason)
         else:
@@ -299,11 +310,12 @@ def _on(
     return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
-def _calibrated(way: Way, network: Network, samples: Samples, alpha: Alpha, seed: int) -> Batch:
+def _calibrated(way: Way, network: Network, samples: Samples, alpha: Alpha, promise: Promise, seed: int) -> Batch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
         options["seed"] = seed
-    return calibrate_batch(samples, network, (alpha,), way.method, **options)
+    kept = METHODS[way.method].promise or promise
+    return calibrate_batch(samples, network, (alpha,), way.method, promise=kept, **options)
 
 
 def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:

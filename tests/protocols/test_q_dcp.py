@@ -343,7 +343,8 @@ def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_
     samples, net = Samples.of_trials(trials), Network.torus(4, 2)
 
     def coverage(method, **options):
-        thresholds = calibrate_batch(samples, net, [0.1], method, **options).outcome.thresholds[0, :, 0]
+        batch = calibrate_batch(samples, net, [0.1], method, promise=PUBLISHED, **options)
+        thresholds = batch.outcome.thresholds[0, :, 0]
         return np.mean([(test <= t).mean() for test, t in zip(tests, thresholds, strict=True)])
 
     fcp = coverage("fcp")
@@ -377,10 +378,11 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
     rng = np.random.default_rng(3)
     other = [rng.normal(size=len(s) + 3) for s in twenty_devices]
     net, levels = Network.star(20), (0.1, 0.5)
-    batch = calibrate_batch(Samples.of_trials([twenty_devices, other]), net, levels, "q-dcp", rounds=50, bound="paper")
+    samples, options = Samples.of_trials([twenty_devices, other]), {"rounds": 50, "bound": "paper"}
+    batch = calibrate_batch(samples, net, levels, "q-dcp", promise=PUBLISHED, **options)
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):
-            single = run(scores, net, alpha, rounds=50, bound="paper")
+            single = run(scores, net, alpha, **options)
             np.testing.assert_array_equal(single.thresholds, batch.outcome.thresholds[:, t, a])
             assert single.certificate == batch.outcome.certificates[t][a]
             assert single.cost.to_dict() == batch.cost.to_dict()

@@ -15,6 +15,7 @@ from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
+from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
 from conformesh.comparing import By, Comparison, Group, Run, networks_of, ways_of
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network
@@ -24,7 +25,7 @@ from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.pictures import draw_comparison
-from conformesh.promises import exact_alpha
+from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.scores import LAC, SCORES
 
@@ -37,6 +38,9 @@ def compare(
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
     ],
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     topologies: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
@@ -87,7 +91,7 @@ def compare(
     exact_alpha(alpha)
     key = whole(seed, "seed", 0)
     ways = ways_of(None if methods is None else _names(methods, "methods"))
-    target = _picture(out) if picture else None
+    drawn = _picture(out) if picture else None
     sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
     networks, skipped = _networks(held, topologies, graph, key)
@@ -97,18 +101,21 @@ def compare(
             networks,
             alpha,
             ways,
+            target=chosen_target(target, scores),
+            rank=rank,
+            confidence=confidence,
             seed=key,
             begin=lambda way, network: progress.step(f"{way} on {network.name}"),
             **sizing,
         )
         found = replace(found, skipped=skipped)
-        if target is not None:
+        if drawn is not None:
             progress.step("drawing")
-            draw_comparison(target, found)
+            draw_comparison(drawn, found)
     if as_json:
-        print(json.dumps(_object(found, key, target), allow_nan=False))
+        print(json.dumps(_object(found, key, drawn), allow_nan=False))
     else:
-        _report(found, target)
+        _report(found, drawn)
 
 
 def _names(text: str, what: str) -> list[str]:
