@@ -39,18 +39,18 @@ Ints = NDArray[np.int64]
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
 GIVEN = "given"
 TARGETS: dict[str, str] = {
-    "sizes": "a new example comes from a device in proportion to its scores, n_k / n",
+    "sizes": "a new example comes from a device in proportion to its scores",
     "paper": "a new example comes from device k with probability (n_k + 1) / (n + K)",
-    "equal": "a new example is as likely from any device, 1 / K",
+    "equal": "a new example is as likely from any device",
     GIVEN: "a new example comes from a device with the share that was given for it",
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
     "own": "a new example comes from the device itself",
 }
 RULES: dict[str, str] = {
-    "swap": "swap rank: as if one score were exchanged for the new one",
+    "swap": "the swap rank",
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
-    "binomial": "binomial tail, for a stated confidence over the draw of the scores",
+    "binomial": "a binomial tail",
 }
 CHOSEN = ("sizes", "paper", "equal")  # of targets, for the user, who may also give shares
 CHOICES = (AUTO, "swap", "ghost")  # of rules, for the user

@@ -27,6 +27,10 @@ CERTIFICATE = {
     "epsilon_T",
     "epsilon_bias",
     "assumption",
+    "target",
+    "rule",
+    "weight",
+    "confidence",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 
@@ -84,7 +88,7 @@ def test_infinity_is_a_word_and_a_warning(run, csv):
     found = json.loads(result.stdout)
     assert found["threshold"] == "inf"
     assert found["thresholds"] == ["inf"] * 4
-    assert result.stderr.startswith("warning: alpha=0.1 needs rank 8 but there are only 4 scores")
+    assert result.stderr.startswith("warning: alpha=0.1 needs rank 5 but there are only 4 scores")
     assert result.stderr.count("\n") == 1
 
 
@@ -92,7 +96,7 @@ def test_strict_turns_the_warning_into_an_error(run, csv):
     result = run("calibrate", csv("device,score\n1,0.5\n2,0.4\n3,0.1\n4,0.3\n"), "--strict")
     assert result.exit_code == 2
     assert result.stdout == ""
-    assert result.stderr.startswith("error: alpha=0.1 needs rank 8")
+    assert result.stderr.startswith("error: alpha=0.1 needs rank 5")
     assert result.stderr.count("\n") == 1
 
 

@@ -15,6 +15,7 @@ import polars as pl
 import pytest
 
 from conformesh import conformal_threshold
+from tests.strategies import promised_rank
 
 GOOD = "device,score\n" + "".join(f"{k},{(7 * k + 3 * i) % 10}\n" for k in range(4) for i in range(10))
 OUTPUTS = "cat,dog\n0.25,0.75\n0.5,0.5\n"
@@ -29,8 +30,8 @@ def pooled(text: str) -> float:
     """The threshold that the scores of all devices together give, from the definition."""
     rows = [line.split(",") for line in text.splitlines()[1:]]
     values = np.array([float(value) for _, value in rows])
-    devices = len({device for device, _ in rows})
-    rank = -((-(len(values) + devices) * 9) // 10)
+    held = [[value for name, value in rows if name == device] for device in {device for device, _ in rows}]
+    rank = promised_rank(held, 0.1)
     return float(np.sort(values)[rank - 1]) if rank <= len(values) else np.inf
 
 

@@ -188,7 +188,7 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
         counted = "" if certificate.counted_rank is None else f", counted {certificate.counted_rank:,}"
         of = f"{result.scores:,} scores" if certificate.weight is None else f"weight {certificate.weight:,}"
         lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {of}"))
-        lines.append(("about", f"{TARGETS[certificate.target]}; {RULES[certificate.rule]}"))
+        lines.append(("about", f"{TARGETS[certificate.target]}; by {RULES[certificate.rule]}"))
     elif certificate.required_rank is not None:
         lines.append(("rank", "required and counted by each device for itself, see --json"))
     if certificate.epsilon is not None:

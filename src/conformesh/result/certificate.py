@@ -73,7 +73,7 @@ class Certificate:
             of = "" if self.weight is None else f" of weight {self.weight}"
             parts.append(f"required rank {self.required_rank}{counted}{of}")
         if self.rule:
-            parts.append(f"{RULES[self.rule]}, where {TARGETS[self.target]}")
+            parts.append(f"by {RULES[self.rule]}, where {TARGETS[self.target]}")
         if self.confidence is not None:
             parts.append(f"with probability {self.confidence:g} over the draw of the scores")
         if self.epsilon is not None:

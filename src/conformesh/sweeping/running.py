@@ -63,7 +63,7 @@ def sweep(
     ...     "methods": [{"name": "e-dcp"}],
     ... }, jobs=1)
     >>> rows["required_rank"].to_list(), rows["counted_rank"].to_list()
-    ([918], [918])
+    ([901], [901])
     """
     asked = config if isinstance(config, Config) else read_config(config)
     workers = (os.cpu_count() or 1) if jobs is None else jobs
