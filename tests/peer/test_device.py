@@ -96,6 +96,11 @@ def test_hellos_are_repeated_and_ask_for_an_answer_until_there_is_one():
     assert hand.state == ("greeting", 1, 0, ALL)
 
 
+def test_a_device_that_has_not_begun_owes_nothing():
+    ledger = Hand().start().device.ledger
+    assert (ledger.rounds, ledger.devices, ledger.everyone) == (0, 1, [0, 0])
+
+
 def test_data_begins_when_everybody_is_known_to_be_ready():
     hand = Hand().start()
     hand.ready(0, 0.1, {0})  # before its hello: passed on all the same

@@ -291,6 +291,26 @@ def test_rounds_are_as_many_as_the_worst_trial_needs_up_to_a_limit(options, star
     assert consensus_rounds(OneOverTheError(), HDCP(**options, rounds=7), starts) == (7, False)
 
 
+def test_rounds_that_the_library_cuts_short_are_told_apart_from_given_ones(monkeypatch, twenty_devices):
+    monkeypatch.setattr("conformesh.protocols.h_dcp.AUTO_ROUNDS", 2)
+    for options, words in (
+        ({}, "more rounds than the automatic limit"),
+        ({"rounds": 2}, "or none to have them chosen"),
+    ):
+        with pytest.warns(CalibrationNote, match=words):
+            calibrate(twenty_devices, Network.chain(20), 0.1, "h-dcp", **options)
+
+
+def test_an_estimated_spectrum_keeps_the_rank_and_the_bound(twenty_devices):
+    net, options = Network.torus(5, 4), {"rounds": 60, "rounding": False}
+    by_map = run(twenty_devices, net, 0.1, **options).certificate
+    by_talk = run(twenty_devices, net, 0.1, spectrum="estimated", **options).certificate
+    assert (by_map.kind, by_talk.kind) == ("bounded", "assumed")
+    assert by_talk.required_rank == by_map.required_rank == exact_rank(sum(map(len, twenty_devices)), 0.1, 20)
+    assert (by_talk.counted_rank, by_map.counted_rank) == (None, None)
+    assert by_talk.epsilon == pytest.approx(by_map.epsilon, rel=0.5)
+
+
 def test_without_scores_nothing_is_averaged():
     assert run([[], [], []], Network.chain(3), 0.5, range=(0.0, 1.0)).cost.rounds == 0
 
