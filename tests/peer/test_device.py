@@ -99,6 +99,8 @@ def test_hellos_are_repeated_and_ask_for_an_answer_until_there_is_one():
 def test_a_device_that_has_not_begun_owes_nothing():
     ledger = Hand().start().device.ledger
     assert (ledger.rounds, ledger.devices, ledger.everyone) == (0, 1, [0, 0])
+    ledger = Hand().running().device.ledger
+    assert (ledger.rounds, ledger.devices, ledger.everyone) == (1, 1, [2, 128])  # its first message
 
 
 def test_data_begins_when_everybody_is_known_to_be_ready():
@@ -403,6 +405,25 @@ def test_a_failure_is_told_at_once_and_again_while_the_device_lingers():
     assert hand.device.over
     hand.device.tick(9.0)
     assert hand.said() == []
+
+
+def test_a_failure_before_a_run_began_takes_its_number():
+    """The journal may know of an earlier run only, and the next attempt must not be mixed up with this one."""
+    hand = Hand(patience=2.0).start()
+    hand.device.tick(2.5)
+    heading, end = hand.journal.records()
+    assert (Heading.of(heading).run, end) == (1, ENDED)
+    assert Hand(journal=hand.journal).start(5.0).state == ("greeting", 2, 0, ALL)
+
+
+def test_a_hello_that_leaves_too_few_ends_a_device_which_says_so_once():
+    hand = Hand(Network.chain(5), row=2, on_lost="continue", quorum=4).start()
+    hand.hello(1, 0.1, lost={0})
+    assert hand.state == ("greeting", 1, 0, {1, 2, 3, 4})
+    hand.said()
+    hand.hello(3, 0.2, lost={4}, flags=WANT)
+    assert str(hand.device.error).startswith("the devices fall into parts; without {0, 4} 3 of 5 devices are left")
+    assert hand.said() == [(1, HELLO, 0, 0), (1, FAILED, 0, 0), (3, HELLO, 0, 0), (3, FAILED, 0, 0)]
 
 
 def test_news_of_a_failure_end_who_waits_and_not_who_is_done():

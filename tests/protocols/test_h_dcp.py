@@ -311,6 +311,13 @@ def test_an_estimated_spectrum_keeps_the_rank_and_the_bound(twenty_devices):
     assert by_talk.epsilon == pytest.approx(by_map.epsilon, rel=0.5)
 
 
+def test_a_counted_threshold_in_the_last_bin_deserves_no_note():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = calibrate([[0.1, 0.95], [0.2, 0.3]], Network.chain(2), 0.35, "h-dcp", range=(0.0, 1.0), bins=10)
+    assert (result.certificate.kind, result.certificate.required_rank, result.threshold) == ("counted", 4, 1.0)
+
+
 def test_without_scores_nothing_is_averaged():
     assert run([[], [], []], Network.chain(3), 0.5, range=(0.0, 1.0)).cost.rounds == 0
 
