@@ -448,6 +448,10 @@ def test_a_device_that_refuses_says_why_without_a_hello():
     hand.device.refuse("no scores", 1.0)
     assert hand.said() == [(0, FAILED, 0, 0), (2, FAILED, 0, 0)]
     assert News.of(hand.bodies[0], 3) == News(1, "1 cannot take part: no scores")
+    early = Hand(linger=2.0)
+    early.device.refuse("no scores", 0.0)
+    early.device.tick(2.0)
+    assert early.device.over
     hand.device.refuse("another reason", 2.0)
     assert str(hand.device.error) == "1 cannot take part: no scores"
     hand.start(2.0)
@@ -486,6 +490,14 @@ def test_who_may_go_on_greets_who_is_left_and_tries_the_lost_now_and_then():
     assert hand.said() == [(0, HELLO, 0, WANT)]
     hand.device.tick(3.5)  # a second after the last try
     assert hand.said() == [(0, HELLO, 0, WANT), (2, HELLO, 0, WANT)]
+
+
+def test_a_loss_in_the_first_second_is_tried_again_like_any_other():
+    hand = Hand(on_lost="continue", patience=0.5, retry=0.25).start()
+    hand.hello(0, 0.4).said()
+    hand.device.tick(0.75)
+    assert hand.state == ("greeting", 1, 0, {0, 1})
+    assert hand.said()[:2] == [(0, HELLO, 0, WANT), (2, HELLO, 0, WANT)]
 
 
 def test_too_few_are_named_with_how_many_are_needed():
