@@ -91,7 +91,7 @@ def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
 def _in_hex(rows: Iterable[int]) -> str:
     """Return rows as text.
 
-    >>> in_hex({0, 1, 4})
+    >>> _in_hex({0, 1, 4})
     '13'
     """
     return f"{sum(1 << k for k in rows):x}"
