@@ -573,3 +573,106 @@ def test_a_hello_that_leaves_out_too_many_is_refused():
     strict = Hand().start()
     strict.hello(0, 0.1, lost={2})  # nobody may be left out
     assert strict.device.counts.refused.total() == 1
+
+
+@pytest.mark.parametrize(("origin", "left"), [(2, {0, 1}), (1, {0, 1}), (0, set())])
+def test_news_of_a_failure_leave_out_who_says_so_and_whose_it_is(origin, left):
+    """Never oneself; and where too few are left the reason stays the one that was told."""
+    hand = Hand(on_lost="continue").running()
+    hand.hear(FAILED, 2, 0.1, News(origin, "the disk is full").pack())
+    if left:
+        assert hand.state == ("greeting", 1, 0, left)
+    else:
+        assert str(hand.device.error) == "the disk is full (0 says so; no threshold was agreed on)"
+    ends = Hand(on_lost="continue").running()
+    ends.hear(FAILED, 2, 0.1, News(2, "it differs", ends=True).pack())
+    assert str(ends.device.error) == "it differs (2 says so; no threshold was agreed on)"
+
+
+def test_an_error_of_ones_own_is_told_without_a_hello_and_in_few_words():
+    def make(net, row):
+        raise KeyError
+
+    hand = Hand()
+    hand.device.make = make
+    hand.start()
+    for j in (0, 2):
+        hand.hello(j, 0.0).ready(j, 0.0, {0, 2})
+    assert str(hand.device.error) == "1 could not go on: KeyError"
+    assert isinstance(hand.device.error.__cause__, KeyError)
+    assert hand.said()[-2:] == [(0, FAILED, 0, 0), (2, FAILED, 0, 0)]
+
+
+def test_who_is_done_takes_a_new_number_when_somebody_is_lost():
+    """It has said that it is done, which counts for one set of devices only."""
+    hand = finishing(on_lost="continue", patience=2.0)
+    hand.done(0, 1.5, {0}, round=1)
+    hand.device.tick(2.5)
+    assert hand.state == ("greeting", 2, 0, {0, 1})
+
+
+def alone_with_left(hand, now, number):
+    """Finish a run with the left neighbour."""
+    hand.hello(0, now, run=number, lost={2}).ready(0, now, {0}).data(0, now, 1).data(0, now, 2).done(0, now, {0})
+    assert hand.state == ("finished", number, 2, {0, 1})
+
+
+def test_a_device_that_is_lost_twice_in_a_row_waits_twice_as_long():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.5).hello(2, 4.5)
+    assert hand.state == ("greeting", 2, 0, ALL)
+    hand.hello(0, 5.5, run=2)
+    hand.device.tick(7.0)
+    assert hand.state == ("greeting", 2, 0, {0, 1})  # lost again
+    alone_with_left(hand, 7.0, 2)
+    hand.hello(2, 8.0).hello(2, 9.75)
+    assert hand.state == ("finished", 2, 2, {0, 1})
+    hand.hello(2, 10.0)
+    assert hand.state == ("greeting", 3, 0, ALL)
+
+
+def test_who_was_back_and_fails_or_falls_silent_is_not_back():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hear(FAILED, 2, 3.1, News(2, "no luck").pack())
+    assert hand.state[0] == "finished"
+    hand.hello(2, 3.5)
+    hand.hear(FAILED, 2, 4.0, News(2, "no luck").pack())
+    hand.hello(2, 4.75)
+    assert hand.state[0] == "finished"  # back since just now
+    hand.hello(2, 7.0)  # and again, after a silence longer than the patience
+    assert hand.state[0] == "finished"
+    hand.hello(2, 8.0)
+    assert hand.state == ("greeting", 2, 0, ALL)
+
+
+def test_two_that_have_lost_each_other_are_back_for_each_other():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.5, lost={1}).hello(2, 4.5, lost={1})
+    assert hand.state == ("greeting", 2, 0, ALL)
+
+
+def test_a_run_that_was_asked_for_has_only_who_was_heard_lately():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.25)
+    hand.device.recalibrate(5.25)  # heard two seconds ago, which is its patience
+    assert hand.state == ("greeting", 2, 0, ALL)
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.25)
+    hand.device.recalibrate(5.5)
+    assert hand.state == ("greeting", 2, 0, {0, 1})
+
+
+def test_time_never_goes_back():
+    hand = Hand(patience=2.0).start(5.0)
+    hand.device.tick(6.0)
+    hand.hello(0, 3.0)
+    hand.device.tick(4.0)
+    assert hand.device.now == 6.0
+    hand.device.recalibrate(1.0)
+    hand.device.refuse("no scores", 1.0)
+    assert (hand.device.now, hand.device._stopped_at) == (6.0, 6.0)
