@@ -124,7 +124,7 @@ def test_the_width_is_the_best_for_what_is_preferred(name, devices, balanced):
 def test_the_width_is_the_best_at_any_price(monkeypatch):
     """Not only on networks that we have: prices and diameters from 1 to 1000, of any proportion."""
     rng = np.random.default_rng(0)
-    for rounds, each, setup, diameter in (10 ** rng.uniform(0, 3, (1000, 4))).astype(int).tolist():
+    for rounds, each, setup, diameter in (10 ** rng.uniform(0, 3, (400, 4))).astype(int).tolist():
         price = Price(rounds, float(each), setup)
         monkeypatch.setitem(AGGREGATORS, "given", SimpleNamespace(price=lambda site, price=price: price))
         site = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
