@@ -66,10 +66,15 @@ def function_of(name: str) -> str:
     return re.sub(r"\.x_?ǁ?", ".", plain).replace("ǁ", ".")
 
 
-def reasons() -> dict[tuple[str, str], str]:
-    """Return the survivors that may live: (function, the changed line) and why."""
-    known = tomllib.loads(KNOWN.read_text(encoding="utf-8")) if KNOWN.exists() else {}
-    return {(entry["function"], entry["after"]): entry["why"] for entry in known.get("survivor", [])}
+def reason(known: dict[str, list[dict[str, str]]], function: str, after: str) -> str | None:
+    """Return why a survivor may live: one that is listed by its line, or of a kind that is listed by a pattern."""
+    for entry in known["survivor"]:
+        if (entry["function"], entry["after"]) == (function, after):
+            return entry["why"]
+    for kind in known["kind"]:
+        if re.search(kind["pattern"], after) and re.search(kind.get("function", ""), function):
+            return kind["why"]
+    return None
 
 
 def report(judged: dict[str, str]) -> bool:
@@ -81,10 +86,10 @@ def report(judged: dict[str, str]) -> bool:
     for module, found in [*sorted(modules.items()), ("all", [*judged.values()])]:
         killed = sum(status in KILLED for status in found)
         print(f"{module:44} {len(found):7} {killed:6} {killed / len(found):6.1%}")
-    known, unexplained = reasons(), 0
+    known, unexplained = tomllib.loads(KNOWN.read_text(encoding="utf-8")), 0
     for name in sorted(name for name, status in judged.items() if status not in KILLED):
         before, after = change(name)
-        why = known.get((function_of(name), after))
+        why = reason(known, function_of(name), after)
         unexplained += why is None
         print(f"\n{function_of(name)} ({judged[name]}, number {name.rsplit('_', 1)[-1]})\n  - {before}\n  + {after}")
         print(f"  {why or 'NO REASON YET'}")

@@ -96,6 +96,13 @@ def test_hellos_are_repeated_and_ask_for_an_answer_until_there_is_one():
     assert hand.state == ("greeting", 1, 0, ALL)
 
 
+def test_a_device_that_has_not_begun_owes_nothing():
+    ledger = Hand().start().device.ledger
+    assert (ledger.rounds, ledger.devices, ledger.everyone) == (0, 1, [0, 0])
+    ledger = Hand().running().device.ledger
+    assert (ledger.rounds, ledger.devices, ledger.everyone) == (1, 1, [2, 128])  # its first message
+
+
 def test_data_begins_when_everybody_is_known_to_be_ready():
     hand = Hand().start()
     hand.ready(0, 0.1, {0})  # before its hello: passed on all the same
@@ -400,6 +407,25 @@ def test_a_failure_is_told_at_once_and_again_while_the_device_lingers():
     assert hand.said() == []
 
 
+def test_a_failure_before_a_run_began_takes_its_number():
+    """The journal may know of an earlier run only, and the next attempt must not be mixed up with this one."""
+    hand = Hand(patience=2.0).start()
+    hand.device.tick(2.5)
+    heading, end = hand.journal.records()
+    assert (Heading.of(heading).run, end) == (1, ENDED)
+    assert Hand(journal=hand.journal).start(5.0).state == ("greeting", 2, 0, ALL)
+
+
+def test_a_hello_that_leaves_too_few_ends_a_device_which_says_so_once():
+    hand = Hand(Network.chain(5), row=2, on_lost="continue", quorum=4).start()
+    hand.hello(1, 0.1, lost={0})
+    assert hand.state == ("greeting", 1, 0, {1, 2, 3, 4})
+    hand.said()
+    hand.hello(3, 0.2, lost={4}, flags=WANT)
+    assert str(hand.device.error).startswith("the devices fall into parts; without {0, 4} 3 of 5 devices are left")
+    assert hand.said() == [(1, HELLO, 0, 0), (1, FAILED, 0, 0), (3, HELLO, 0, 0), (3, FAILED, 0, 0)]
+
+
 def test_news_of_a_failure_end_who_waits_and_not_who_is_done():
     news = News(0, "the disk is full")
     hand = Hand().running()
@@ -422,6 +448,10 @@ def test_a_device_that_refuses_says_why_without_a_hello():
     hand.device.refuse("no scores", 1.0)
     assert hand.said() == [(0, FAILED, 0, 0), (2, FAILED, 0, 0)]
     assert News.of(hand.bodies[0], 3) == News(1, "1 cannot take part: no scores")
+    early = Hand(linger=2.0)
+    early.device.refuse("no scores", 0.0)
+    early.device.tick(2.0)
+    assert early.device.over
     hand.device.refuse("another reason", 2.0)
     assert str(hand.device.error) == "1 cannot take part: no scores"
     hand.start(2.0)
@@ -460,6 +490,14 @@ def test_who_may_go_on_greets_who_is_left_and_tries_the_lost_now_and_then():
     assert hand.said() == [(0, HELLO, 0, WANT)]
     hand.device.tick(3.5)  # a second after the last try
     assert hand.said() == [(0, HELLO, 0, WANT), (2, HELLO, 0, WANT)]
+
+
+def test_a_loss_in_the_first_second_is_tried_again_like_any_other():
+    hand = Hand(on_lost="continue", patience=0.5, retry=0.25).start()
+    hand.hello(0, 0.4).said()
+    hand.device.tick(0.75)
+    assert hand.state == ("greeting", 1, 0, {0, 1})
+    assert hand.said()[:2] == [(0, HELLO, 0, WANT), (2, HELLO, 0, WANT)]
 
 
 def test_too_few_are_named_with_how_many_are_needed():
@@ -535,3 +573,106 @@ def test_a_hello_that_leaves_out_too_many_is_refused():
     strict = Hand().start()
     strict.hello(0, 0.1, lost={2})  # nobody may be left out
     assert strict.device.counts.refused.total() == 1
+
+
+@pytest.mark.parametrize(("origin", "left"), [(2, {0, 1}), (1, {0, 1}), (0, set())])
+def test_news_of_a_failure_leave_out_who_says_so_and_whose_it_is(origin, left):
+    """Never oneself; and where too few are left the reason stays the one that was told."""
+    hand = Hand(on_lost="continue").running()
+    hand.hear(FAILED, 2, 0.1, News(origin, "the disk is full").pack())
+    if left:
+        assert hand.state == ("greeting", 1, 0, left)
+    else:
+        assert str(hand.device.error) == "the disk is full (0 says so; no threshold was agreed on)"
+    ends = Hand(on_lost="continue").running()
+    ends.hear(FAILED, 2, 0.1, News(2, "it differs", ends=True).pack())
+    assert str(ends.device.error) == "it differs (2 says so; no threshold was agreed on)"
+
+
+def test_an_error_of_ones_own_is_told_without_a_hello_and_in_few_words():
+    def make(net, row):
+        raise KeyError
+
+    hand = Hand()
+    hand.device.make = make
+    hand.start()
+    for j in (0, 2):
+        hand.hello(j, 0.0).ready(j, 0.0, {0, 2})
+    assert str(hand.device.error) == "1 could not go on: KeyError"
+    assert isinstance(hand.device.error.__cause__, KeyError)
+    assert hand.said()[-2:] == [(0, FAILED, 0, 0), (2, FAILED, 0, 0)]
+
+
+def test_who_is_done_takes_a_new_number_when_somebody_is_lost():
+    """It has said that it is done, which counts for one set of devices only."""
+    hand = finishing(on_lost="continue", patience=2.0)
+    hand.done(0, 1.5, {0}, round=1)
+    hand.device.tick(2.5)
+    assert hand.state == ("greeting", 2, 0, {0, 1})
+
+
+def alone_with_left(hand, now, number):
+    """Finish a run with the left neighbour."""
+    hand.hello(0, now, run=number, lost={2}).ready(0, now, {0}).data(0, now, 1).data(0, now, 2).done(0, now, {0})
+    assert hand.state == ("finished", number, 2, {0, 1})
+
+
+def test_a_device_that_is_lost_twice_in_a_row_waits_twice_as_long():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.5).hello(2, 4.5)
+    assert hand.state == ("greeting", 2, 0, ALL)
+    hand.hello(0, 5.5, run=2)
+    hand.device.tick(7.0)
+    assert hand.state == ("greeting", 2, 0, {0, 1})  # lost again
+    alone_with_left(hand, 7.0, 2)
+    hand.hello(2, 8.0).hello(2, 9.75)
+    assert hand.state == ("finished", 2, 2, {0, 1})
+    hand.hello(2, 10.0)
+    assert hand.state == ("greeting", 3, 0, ALL)
+
+
+def test_who_was_back_and_fails_or_falls_silent_is_not_back():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hear(FAILED, 2, 3.1, News(2, "no luck").pack())
+    assert hand.state[0] == "finished"
+    hand.hello(2, 3.5)
+    hand.hear(FAILED, 2, 4.0, News(2, "no luck").pack())
+    hand.hello(2, 4.75)
+    assert hand.state[0] == "finished"  # back since just now
+    hand.hello(2, 7.0)  # and again, after a silence longer than the patience
+    assert hand.state[0] == "finished"
+    hand.hello(2, 8.0)
+    assert hand.state == ("greeting", 2, 0, ALL)
+
+
+def test_two_that_have_lost_each_other_are_back_for_each_other():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.5, lost={1}).hello(2, 4.5, lost={1})
+    assert hand.state == ("greeting", 2, 0, ALL)
+
+
+def test_a_run_that_was_asked_for_has_only_who_was_heard_lately():
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.25)
+    hand.device.recalibrate(5.25)  # heard two seconds ago, which is its patience
+    assert hand.state == ("greeting", 2, 0, ALL)
+    hand = without_two()
+    alone_with_left(hand, 3.0, 1)
+    hand.hello(2, 3.25)
+    hand.device.recalibrate(5.5)
+    assert hand.state == ("greeting", 2, 0, {0, 1})
+
+
+def test_time_never_goes_back():
+    hand = Hand(patience=2.0).start(5.0)
+    hand.device.tick(6.0)
+    hand.hello(0, 3.0)
+    hand.device.tick(4.0)
+    assert hand.device.now == 6.0
+    hand.device.recalibrate(1.0)
+    hand.device.refuse("no scores", 1.0)
+    assert (hand.device.now, hand.device._stopped_at) == (6.0, 6.0)

@@ -241,6 +241,7 @@ def test_e_dcp_is_certain_where_the_scores_are_known_or_too_few():
         ("add up n", 2, 1, 64, 1),
     ]
     assert (few.guarantee, few.exact, few.facts) == ("counted", True, {"sums_by": "tree", "stage_width": "2"})
+    assert (few.uses, few.arrays) == (AGGREGATORS["tree"].uses, AGGREGATORS["tree"].arrays)
 
 
 def test_h_dcp_stretch_by_stretch():

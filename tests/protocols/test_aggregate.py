@@ -15,6 +15,7 @@ from conformesh.protocols.aggregate import (
     Price,
     averaging,
     base,
+    by_price,
     get_aggregator,
     ranked,
 )
@@ -191,6 +192,26 @@ def test_round_off_of_a_round_grows_with_the_largest_degree():
     """(degree + 6) sums and products, weights below 5 in all, twice: of 2^-53 each."""
     assert averaging.roundoff(Network.star(5)) == (4 + 6) * 5 * 2 * 2.0**-53
     assert averaging.roundoff(Network.cycle(5)) == (2 + 6) * 5 * 2 * 2.0**-53
+
+
+@pytest.mark.parametrize(
+    ("prefer", "prices", "order"),
+    [
+        ("balanced", {"b": (4, 1), "a": (0, 8)}, "ab"),  # 5 * 2 and 1 * 9
+        ("balanced", {"b": (1, 4), "a": (8, 0)}, "ab"),
+        ("balanced", {"b": (1, 3), "a": (2, 1)}, "ab"),  # 2 * 4 and 3 * 2
+        ("balanced", {"b": (3, 1), "a": (1, 2)}, "ab"),
+        ("balanced", {"b": (1, 5), "a": (2, 3)}, "ab"),  # 12 both, and then what is less in all
+        ("rounds", {"b": (2, 0), "a": (1, 9)}, "ab"),
+        ("rounds", {"b": (1, 9), "a": (1, 8)}, "ab"),
+        ("numbers", {"b": (0, 2), "a": (9, 1)}, "ab"),
+    ],
+)
+def test_ways_are_ordered_by_the_product_of_what_is_preferred(prefer, prices, order):
+    """(rounds + 1)^a (numbers + 1)^b, with numbers for as many as are added up at once."""
+    for width in (1, 2):
+        given = {name: Price(rounds, numbers / width) for name, (rounds, numbers) in prices.items()}
+        assert "".join(name for name, _ in by_price(given, prefer, width)) == order
 
 
 def test_there_is_room_for_half_of_what_is_safe():

@@ -20,8 +20,19 @@ from conformesh.protocols.bounds.histogram import (
     row_epsilon,
 )
 from conformesh.protocols.consensus import rate_at
-from conformesh.protocols.h_dcp import AUTO_ROUNDS, HDCP, _certain, _loose, consensus_rounds
+from conformesh.protocols.h_dcp import (
+    AUTO_ROUNDS,
+    HDCP,
+    _certain,
+    _decide,
+    _loose,
+    _whole_counts,
+    consensus_rounds,
+)
+from conformesh.protocols.quantiser import Quantiser
+from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, networks, promised_rank
 
@@ -291,6 +302,33 @@ def test_rounds_are_as_many_as_the_worst_trial_needs_up_to_a_limit(options, star
     assert consensus_rounds(OneOverTheError(), HDCP(**options, rounds=7), starts) == (7, False)
 
 
+def test_rounds_that_the_library_cuts_short_are_told_apart_from_given_ones(monkeypatch, twenty_devices):
+    monkeypatch.setattr("conformesh.protocols.h_dcp.AUTO_ROUNDS", 2)
+    for options, words in (
+        ({}, "more rounds than the automatic limit"),
+        ({"rounds": 2}, "or none to have them chosen"),
+    ):
+        with pytest.warns(CalibrationNote, match=words):
+            calibrate(twenty_devices, Network.chain(20), 0.1, "h-dcp", **options)
+
+
+def test_an_estimated_spectrum_keeps_the_rank_and_the_bound(twenty_devices):
+    net, options = Network.torus(5, 4), {"rounds": 60, "rounding": False}
+    by_map = run(twenty_devices, net, 0.1, **options).certificate
+    by_talk = run(twenty_devices, net, 0.1, spectrum="estimated", **options).certificate
+    assert (by_map.kind, by_talk.kind) == ("bounded", "assumed")
+    assert by_talk.required_rank == by_map.required_rank == exact_rank(sum(map(len, twenty_devices)), 0.1, 20)
+    assert (by_talk.counted_rank, by_map.counted_rank) == (None, None)
+    assert by_talk.epsilon == pytest.approx(by_map.epsilon, rel=0.5)
+
+
+def test_a_counted_threshold_in_the_last_bin_deserves_no_note():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        result = calibrate([[0.1, 0.95], [0.2, 0.3]], Network.chain(2), 0.35, "h-dcp", range=(0.0, 1.0), bins=10)
+    assert (result.certificate.kind, result.certificate.required_rank, result.threshold) == ("counted", 4, 1.0)
+
+
 def test_without_scores_nothing_is_averaged():
     assert run([[], [], []], Network.chain(3), 0.5, range=(0.0, 1.0)).cost.rounds == 0
 
@@ -341,6 +379,96 @@ def test_the_papers_level_gives_way_by_noise_where_that_costs_no_rank():
         assert holds(5 - 8.9 * precision, precision) == less
         assert holds(5 + 8.9 * precision, precision) == less
         assert holds(5 + 9.1 * precision, precision)
+
+
+def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=None, **options):
+    """Decide for two devices with five scores each, from their views; return the outcome and what crowding saw."""
+    network, asked = Network.chain(2), []
+
+    def crowding(*given):
+        asked.append(given)
+        return None if crowds is None else crowds[len(asked) - 1]
+
+    monkeypatch.setattr("conformesh.protocols.h_dcp.crowding", crowding)
+    y = np.array(y)[:, :, None]
+    bins = y.shape[1]
+    quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))
+    site = Site.everywhere(network, np.array([[5], [5]]))
+    levels = tuple(map(Fraction, alphas))
+    weights = WEIGHTS["best-constant"](network)
+    outcome = _decide(site, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
+    return outcome, asked
+
+
+GIVEN = {"range": (0.0, 4.0)}
+
+
+def test_a_view_counts_as_far_as_its_error_allows(monkeypatch):
+    """Rank 9 of 10: half a score of error is too much to round; the views less that error are what is certain."""
+    y = [[0.2, 0.5, 0.9, 1.0], [0.1, 0.4, 0.8, 0.91]]
+    outcome, ((method, edges, sure, rank, may_miss, short),) = decided(monkeypatch, y, (0.03, 0.02), **GIVEN)
+    assert (method, edges.tolist(), rank, may_miss, short) == ("h-dcp", [1.0, 2.0, 3.0, 4.0], 9, 3.6, False)
+    np.testing.assert_allclose(sure, [1.5, 4.5, 8.5, 9.5], rtol=1e-12)
+    assert outcome.thresholds[:, 0, 0].tolist() == [3.0, 4.0]
+    assert outcome.certificates == [[Certificate("bounded", 9, None, 0.05)]]
+    assert len(outcome.notes) == 1  # somebody ends in the last bin
+    y = [[0.2, 0.5, 0.9, 1.0], [0.201, 0.499, 0.9, 1.0]]
+    outcome, ((_, _, sure, *_),) = decided(monkeypatch, y, (0.03, 0.0199), **GIVEN)
+    assert (sure.tolist(), sure.dtype) == ([2, 5, 9, 10], np.int64)
+    assert outcome.thresholds[:, 0, 0].tolist() == [3.0, 3.0]
+    assert outcome.certificates == [[Certificate("counted", 9, 9, 0.0499)]]
+    assert outcome.notes == ()
+    outcome, ((_, _, sure, *_),) = decided(monkeypatch, y, (0.03, 0.0199), rounding=False, **GIVEN)
+    assert outcome.certificates[0][0].kind == "bounded"
+
+
+@pytest.mark.parametrize(
+    ("last", "options", "short"),
+    [(0.82, GIVEN, True), (0.85, GIVEN, False), (0.86, GIVEN, False), (0.7, {}, False), (0.7, GIVEN, True)],
+)
+def test_a_range_is_short_where_no_error_could_make_up_for_it(monkeypatch, last, options, short):
+    """The last view may be off by half a score either way: 8.5 could be the required 9, and 8.2 could not."""
+    _, ((*_, found),) = decided(monkeypatch, [[0.1, 0.3, 0.5, last]] * 2, (0.05, 0.0), **options)
+    assert found == short
+
+
+def test_a_counted_range_is_short_where_it_holds_fewer_than_the_rank(monkeypatch):
+    for last, short in ((0.8, True), (0.9, False)):
+        _, ((*_, found),) = decided(monkeypatch, [[0.1, 0.3, 0.5, last]] * 2, (0.0, 0.0), **GIVEN)
+        assert found == short
+
+
+def test_a_loose_bound_is_noted_where_a_device_has_the_last_bin_or_none(monkeypatch):
+    for y, noted in (
+        ([[0.97, 1.0], [0.97, 1.0]], 0),
+        ([[0.97, 1.0], [0.5, 0.97]], 1),
+        ([[0.97, 1.0], [0.5, 0.6]], 1),
+        ([[0.5, 0.6], [0.5, 0.6]], 1),
+    ):
+        assert len(decided(monkeypatch, y, (0.1, 0.0), **GIVEN)[0].notes) == noted
+        crowded, _ = decided(monkeypatch, y, (0.1, 0.0), crowds=[(0.5, "crowded")], **GIVEN)
+        assert crowded.notes == ("crowded",)  # the better reason
+    assert (
+        decided(monkeypatch, [[0.5, 0.6]] * 2, (0.1, 0.0), complete=True)[0].thresholds[:, 0, 0].tolist() == [2.0] * 2
+    )
+
+
+def test_of_several_crowded_levels_the_worst_is_noted(monkeypatch):
+    crowds = [(0.5, "some"), (2.0, "most"), None]
+    outcome, asked = decided(monkeypatch, [[0.97, 1.0]] * 2, (0.1, 0.0), ("0.3", "0.4", "0.5"), crowds=crowds, **GIVEN)
+    assert outcome.notes == ("most",)
+    assert [given[3] for given in asked] == [9, 8, 6]
+    outcome, asked = decided(monkeypatch, [[0.97, 1.0]] * 2, (0.1, 0.0), ("0.01", "0.5"), **GIVEN)
+    assert outcome.certificates[0] == [Certificate("counted", 12, 10), Certificate("bounded", 6, None, 0.1)]
+    assert outcome.thresholds[:, 0].tolist() == [[np.inf, 1.0]] * 2
+    assert len(asked) == 1  # with too few scores nobody looks
+
+
+def test_counts_must_be_as_near_to_integers_as_the_bound_says():
+    assert _whole_counts(np.array([[1.0, 2.25, 2.75]]), 0.25).tolist() == [[1, 2, 3]]
+    assert _whole_counts(np.zeros((2, 0)), 0.1).shape == (2, 0)
+    with pytest.raises(ArithmeticError, match=r"is 0\.25 away from an integer where the bound allows 0\.2"):
+        _whole_counts(np.array([[1.0, 2.25]]), 0.2)
 
 
 def test_a_wrong_consensus_matrix_is_caught_not_believed(twenty_devices):

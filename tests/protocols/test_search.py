@@ -2,13 +2,14 @@
 
 import math
 import warnings
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES
+from conformesh.protocols.aggregate import AGGREGATORS, PREFERENCES, Price
 from conformesh.protocols.e_dcp import EDCP, PATIENCE, WIDTHS, Brackets, _ladder, best_width, ways_to_add
 from conformesh.protocols.site import Site
 
@@ -122,6 +123,18 @@ def test_the_width_is_the_best_for_what_is_preferred(name, devices, balanced):
     for prefer in PREFERENCES:
         costs = {width: predicted(site, [tree], prefer, width) for width in WIDTHS}
         assert costs[best_width(site, "tree", prefer)] == pytest.approx(min(costs.values()), rel=1e-12)
+
+
+def test_the_width_is_the_best_at_any_price(monkeypatch):
+    """Not only on networks that we have: prices and diameters from 1 to 1000, of any proportion."""
+    rng = np.random.default_rng(0)
+    for rounds, each, setup, diameter in (10 ** rng.uniform(0, 3, (400, 4))).astype(int).tolist():
+        price = Price(rounds, float(each), setup)
+        monkeypatch.setitem(AGGREGATORS, "given", SimpleNamespace(price=lambda site, price=price: price))
+        site = SimpleNamespace(network=SimpleNamespace(diameter=diameter))
+        for prefer in PREFERENCES:
+            costs = {width: predicted(site, [price], prefer, width) for width in WIDTHS}
+            assert costs[best_width(site, "given", prefer)] <= min(costs.values()) * (1 + 1e-12)
 
 
 def test_ways_to_add_are_what_was_asked_for_or_the_exact_ones_best_first():

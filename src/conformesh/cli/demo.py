@@ -33,7 +33,7 @@ SCORE = LAC()
 
 
 @dataclass(frozen=True)
-class Line(Measured):
+class _Line(Measured):
     """One method on one network, over all splits.
 
     Attributes
@@ -130,7 +130,7 @@ def _scores(digits: Digits, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     return SCORE(digits.probabilities[rows], digits.labels[rows])
 
 
-def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[Split]) -> Line:
+def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Digits, drawn: Sequence[Split]) -> _Line:
     """Form the sets of all test rows of all splits, each with the threshold of its own device, and count."""
     coverage, sizes = [], []
     for trial, one in enumerate(drawn):
@@ -141,7 +141,7 @@ def _measure(method: str, network: Network, batch: Batch, cost: Cost, digits: Di
     low, high = _interval(np.array(coverage), len(drawn[0].test))
     certificates = [row[0] for row in batch.outcome.certificates]
     own = batch.outcome.thresholds[:, :, 0].mean(axis=1)
-    return Line(
+    return _Line(
         method=method,
         network=network.name,
         coverage=float(np.mean(coverage)),
@@ -173,7 +173,7 @@ def _interval(coverage: NDArray[np.float64], rows: int) -> tuple[float, float]:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _report(facts: dict[str, Any], lines: Sequence[Line]) -> None:
+def _report(facts: dict[str, Any], lines: Sequence[_Line]) -> None:
     sizes, target = facts["sizes"], 1 - facts["alpha"]
     print(
         f"{len(sizes)} devices hold {sum(sizes):,} scores in all ({min(sizes)} to {max(sizes)} each), of "
@@ -208,7 +208,7 @@ def _report(facts: dict[str, Any], lines: Sequence[Line]) -> None:
         print("\npictures: " + ", ".join(facts["pictures"]))
 
 
-def _reading(lines: Sequence[Line], target: float) -> list[str]:
+def _reading(lines: Sequence[_Line], target: float) -> list[str]:
     """How to read the table, in facts that were measured."""
     at = {(line.method, line.network): line for line in lines}
     first, second = dict.fromkeys(line.network for line in lines)
@@ -233,7 +233,7 @@ def _span(low: float, high: float) -> str:
     return f"{low:.4f}" if f"{low:.4f}" == f"{high:.4f}" else f"{low:.4f}..{high:.4f}"
 
 
-def _object(line: Line) -> dict[str, Any]:
+def _object(line: _Line) -> dict[str, Any]:
     thresholds = [value if np.isfinite(value) else str(value) for value in line.thresholds]
     return {**asdict(line), "thresholds": thresholds}
 
@@ -246,7 +246,7 @@ def _draw(
     digits: Digits,
     one: Split,
     networks: Sequence[Network],
-    lines: Sequence[Line],
+    lines: Sequence[_Line],
     alpha: float,
     done: Callable[[], None],
 ) -> list[Path]:

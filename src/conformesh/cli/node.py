@@ -16,7 +16,7 @@ from conformesh.mesh.config import ON_LOST
 from conformesh.mesh.node.process import Start, in_json, run
 
 
-class LogForm(StrEnum):
+class _LogForm(StrEnum):
     """How the log is written."""
 
     words = "words"
@@ -53,8 +53,8 @@ def node(
         typer.Option(metavar="HOST:PORT", help="Answer local programs here; by default at FOLDER/node.sock."),
     ] = None,
     log: Annotated[
-        LogForm, typer.Option(help="The log on stderr: plain words, JSON lines, or these with how far it is.")
-    ] = LogForm.words,
+        _LogForm, typer.Option(help="The log on stderr: plain words, JSON lines, or these with how far it is.")
+    ] = _LogForm.words,
     patience: Patience = None,
     on_lost: OnLost = None,
     quorum: Quorum = None,

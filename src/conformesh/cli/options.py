@@ -68,7 +68,7 @@ def flags_of_methods() -> dict[str, Flag]:
         for field in fields(entry.options):
             if "help" in field.metadata:
                 flag = flags.setdefault(field.name, Flag(field.name, {}, {}))
-                flag.hints[method] = without_none(hints[field.name])
+                flag.hints[method] = _without_none(hints[field.name])
                 flag.fields[method] = field
     return flags
 
@@ -104,7 +104,7 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
         key = key.strip().replace("-", "_")
         if not (equals and key and text.strip()):
             raise ValueError(f"{what} must be key=value, got {pair!r}")
-        found[key] = as_type(text.strip(), without_none(hints.get(key, str)), f"{what} {key}")
+        found[key] = as_type(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
     return found
 
 
@@ -127,7 +127,7 @@ def as_type(text: Any, kind: Any, what: str) -> Any:
         raise ValueError(f"{what} must be {needed}, got {text!r}") from None
 
 
-def without_none(hint: Any) -> Any:
+def _without_none(hint: Any) -> Any:
     """Return the type that an optional value has when it is there."""
     if get_origin(hint) in (Union, types.UnionType):
         left = [kind for kind in get_args(hint) if kind is not type(None)]

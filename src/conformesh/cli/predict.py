@@ -32,7 +32,7 @@ from conformesh.scores import LAC, SCORES, Score
 STDIN = "-"
 
 
-class Format(StrEnum):
+class _Format(StrEnum):
     """What can be written to standard output."""
 
     csv = "csv"
@@ -47,7 +47,7 @@ class Ending(StrEnum):
     parquet = "parquet"
 
     @classmethod
-    def of(cls, out: Path | None, form: Format) -> Ending:
+    def of(cls, out: Path | None, form: _Format) -> Ending:
         """Return what the name of the file says, or the format of standard output."""
         if out is None:
             return cls(form.value)
@@ -90,7 +90,7 @@ def predict(
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of a randomised score (APS, RAPS) that has none of its own.")
     ] = "0",
-    form: Annotated[Format, typer.Option("--format", help="What goes to standard output.")] = Format.csv,
+    form: Annotated[_Format, typer.Option("--format", help="What goes to standard output.")] = _Format.csv,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="Write to this file instead: .csv, .jsonl or .parquet.", show_default=False),

@@ -21,7 +21,7 @@ from conformesh.experiments.core.settings import sources_from
 ALL = "all"
 
 
-class WhichScores(StrEnum):
+class _WhichScores(StrEnum):
     """Which scores to run."""
 
     logits = "logits"
@@ -58,7 +58,7 @@ def reproduce(
             show_default=False,
         ),
     ] = None,
-    scores: Annotated[WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = WhichScores.both,
+    scores: Annotated[_WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = _WhichScores.both,
     seed: Annotated[int, typer.Option(help="Seed of the draws.")] = SEED,
     jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.")] = os.cpu_count() or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
@@ -79,7 +79,7 @@ def reproduce(
     invented = sorted({e.data for e in experiments if sources[e.data].path is None})
     if invented:
         console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
-    which: Any = ("logits", "confidences") if scores is WhichScores.both else (scores.value,)
+    which: Any = ("logits", "confidences") if scores is _WhichScores.both else (scores.value,)
     request = Request(quick, draws, seed, which)
     with console.Progress("preparing", unit="points") as bar:
 

@@ -16,7 +16,7 @@ HELD = ("test", "val", "val+test")  # parts that may be held out; CIFAR has only
 
 
 @dataclass(frozen=True)
-class Dataset:
+class _Dataset:
     """A data set that has a name here.
 
     Attributes
@@ -51,18 +51,18 @@ def _cifar(kind: str) -> Callable[[Path, str], ImageData]:
 
 
 CIFAR = "https://www.cs.toronto.edu/~kriz"
-DATASETS: dict[str, Dataset] = {
-    "cifar100": Dataset(
+DATASETS: dict[str, _Dataset] = {
+    "cifar100": _Dataset(
         Source("cifar-100-python.tar.gz", f"{CIFAR}/cifar-100-python.tar.gz", "eb9058c3a382ffc7106e4002c42a8d85"),
         _cifar("cifar100"),
         "cifar-100-python",
     ),
-    "cifar10": Dataset(
+    "cifar10": _Dataset(
         Source("cifar-10-python.tar.gz", f"{CIFAR}/cifar-10-python.tar.gz", "c58f30108f718f92721af3b95e74349a"),
         _cifar("cifar10"),
         "cifar-10-batches-py",
     ),
-    "pathmnist": Dataset(
+    "pathmnist": _Dataset(
         Source(
             "pathmnist.npz",
             "https://zenodo.org/records/10519652/files/pathmnist.npz?download=1",

@@ -28,7 +28,7 @@ class Spread(NamedTuple):
     rng: np.random.Generator
 
 
-class Partition(NamedTuple):
+class _Partition(NamedTuple):
     """A way to spread rows: the function, and one line for help pages."""
 
     spread: Callable[[Spread], Ints]
@@ -158,8 +158,8 @@ def _iid(given: Spread) -> Ints:
     return home
 
 
-PARTITIONS: dict[str, Partition] = {
-    "class": Partition(_by_class, "every device holds a block of consecutive classes"),
-    "dirichlet": Partition(_dirichlet, "every class is dealt out by random shares; a small concentration is uneven"),
-    "iid": Partition(_iid, "every device holds as many rows, drawn at random"),
+PARTITIONS: dict[str, _Partition] = {
+    "class": _Partition(_by_class, "every device holds a block of consecutive classes"),
+    "dirichlet": _Partition(_dirichlet, "every class is dealt out by random shares; a small concentration is uneven"),
+    "iid": _Partition(_iid, "every device holds as many rows, drawn at random"),
 }

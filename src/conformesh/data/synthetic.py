@@ -31,7 +31,7 @@ GROUP = 5  # classes that are alike
 GRID = 2.0**20  # logits are multiples of its inverse, about float32: rounding hides by how little machines differ
 
 
-class Difficulty(NamedTuple):
+class _Difficulty(NamedTuple):
     """The constants of a model; the symbols are those of the module's docstring."""
 
     scale: float  # c
@@ -44,8 +44,8 @@ class Difficulty(NamedTuple):
 
 
 DIFFICULTIES = {  # by number of classes; in between, interpolated in its logarithm
-    9: Difficulty(22.2, 0.01, 0.042, 0.15, 0.288, 0.06, 4.5),
-    100: Difficulty(16.5, 0.21, 0.067, 0.16, 0.306, 0.40, 1.32),
+    9: _Difficulty(22.2, 0.01, 0.042, 0.15, 0.288, 0.06, 4.5),
+    100: _Difficulty(16.5, 0.21, 0.067, 0.16, 0.306, 0.40, 1.32),
 }
 
 
@@ -64,13 +64,13 @@ def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0) -> 
     return _drawn(rows, classes, seed, difficulty_of(classes))
 
 
-def difficulty_of(classes: int) -> Difficulty:
+def difficulty_of(classes: int) -> _Difficulty:
     """Return the constants for a number of classes; beyond the ends of the table those of its nearest entry."""
     known, constants = np.log([*DIFFICULTIES]), zip(*DIFFICULTIES.values(), strict=True)
-    return Difficulty(*(float(np.interp(np.log(classes), known, values)) for values in constants))
+    return _Difficulty(*(float(np.interp(np.log(classes), known, values)) for values in constants))
 
 
-def _drawn(rows: int, classes: int, seed: int, hard: Difficulty) -> ModelOutputs:
+def _drawn(rows: int, classes: int, seed: int, hard: _Difficulty) -> ModelOutputs:
     model = stream(MODEL, "synthetic model", classes)
     vectors = _class_vectors(model, classes, hard.similarity)
     pull = 1.0 + hard.class_spread * model.standard_normal(classes)

@@ -56,7 +56,7 @@ class Spectrum:
     source: str
 
 
-class Extremes(NamedTuple):
+class _Extremes(NamedTuple):
     """Smallest non-zero and largest eigenvalue of a matrix whose rows sum to zero, and how they were found."""
 
     smallest: float
@@ -69,13 +69,13 @@ def spectrum_of(network: Network) -> Spectrum:
     if network.devices == 1:
         return Spectrum(0.0, 0.0, 0.0, "closed-form")
     if network.known.eigenvalues is not None:
-        ends = Extremes(*network.known.eigenvalues, "closed-form")
+        ends = _Extremes(*network.known.eigenvalues, "closed-form")
     else:
         ends = extremes_of(network)
     return Spectrum(ends.largest, ends.smallest, _signless(network, ends), ends.source)
 
 
-def extremes_of(network: Network, edge: Vector | None = None) -> Extremes:
+def extremes_of(network: Network, edge: Vector | None = None) -> _Extremes:
     """Return the ends of the spectrum of the Laplacian, leaving out the constant vector.
 
     `edge` has a weight for each directed edge, the same in both directions; without, each counts as one.
@@ -85,7 +85,7 @@ def extremes_of(network: Network, edge: Vector | None = None) -> Extremes:
     return lanczos_extremes(network.laplacian(edge))
 
 
-def dense_extremes(matrix: NDArray[np.float64]) -> Extremes:
+def dense_extremes(matrix: NDArray[np.float64]) -> _Extremes:
     """Find the ends of the spectrum of a symmetric matrix whose rows sum to zero, among all its eigenvalues.
 
     The constant vector is moved above the rest, so zero need not be recognised.
@@ -94,15 +94,15 @@ def dense_extremes(matrix: NDArray[np.float64]) -> Extremes:
     bound = _bound_by_entries(matrix.diagonal(), rows, columns, matrix[rows, columns])
     values = np.linalg.eigvalsh(matrix + 2 * bound / len(matrix))[:-1]
     slack = 8 * EPS * float(np.abs(values).max())
-    return Extremes(float(values[0]) - slack, float(values[-1]) + slack, "dense")
+    return _Extremes(float(values[0]) - slack, float(values[-1]) + slack, "dense")
 
 
-def lanczos_extremes(matrix: csr_array[np.float64]) -> Extremes:
+def lanczos_extremes(matrix: csr_array[np.float64]) -> _Extremes:
     """Find them by Lanczos iteration, on the matrix or on its inverse, whichever suits the graph."""
-    return Extremes(_bottom(matrix), _top(matrix), "lanczos")
+    return _Extremes(_bottom(matrix), _top(matrix), "lanczos")
 
 
-def _signless(network: Network, ends: Extremes) -> float:
+def _signless(network: Network, ends: _Extremes) -> float:
     from conformesh.kernels.graph import is_bipartite
 
     if network.degree.min() == network.degree.max():

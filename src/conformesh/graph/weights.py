@@ -107,7 +107,7 @@ def _best_step(spectrum: Spectrum) -> float:
     return 2 / (spectrum.largest + spectrum.smallest)
 
 
-def max_degree(network: Network) -> Weights:
+def _max_degree(network: Network) -> Weights:
     """Return the constant weight ``1 / (largest degree + 1)``, for which the devices need to know one integer only."""
     return _constant(network, 1 / (network.largest_degree + 1), network.spectrum, "max-degree")
 
@@ -152,7 +152,7 @@ def weights_from_matrix(network: Network, matrix: Any) -> Weights:
 WEIGHTS: dict[str, Callable[[Network], Weights]] = {
     "best-constant": best_constant,
     "metropolis": metropolis,
-    "max-degree": max_degree,
+    "max-degree": _max_degree,
 }
 
 

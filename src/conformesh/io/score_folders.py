@@ -62,16 +62,16 @@ class ScoreFolder:
         """Whether folder names say whose scores are in a file."""
         return all(_device_of(file) is not None for file in self.files)
 
-    def roster(self, layout: Layout | None = None) -> Roster:
+    def roster(self, layout: Layout | None = None) -> _Roster:
         """Return whose scores there are, without reading a score."""
         if self.per_rank:
             raise ValueError(f"{self.path}: NPZ files must be read to know whose scores they hold")
         if self.hive:
-            return Roster(natural_order({str(_device_of(file)) for file in self.files}), None)
+            return _Roster(natural_order({str(_device_of(file)) for file in self.files}), None)
         device = _column("device", layout)
         distinct = self._scan(layout).select(device).unique(maintain_order=True).collect()[device]
         names, index = Table({device: distinct}, str(self.path)).names(device)
-        return Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
+        return _Roster(natural_order(names), (distinct, np.array(names)[index].tolist()))
 
     def read(self, devices: Collection[str] | None = None, layout: Layout | None = None) -> ScoreFile:
         """Read the scores of some devices, by default of all."""
@@ -80,7 +80,7 @@ class ScoreFolder:
         return self.read_for(self.roster(layout), devices, layout)
 
     def read_for(
-        self, roster: Roster, devices: Collection[str] | None = None, layout: Layout | None = None
+        self, roster: _Roster, devices: Collection[str] | None = None, layout: Layout | None = None
     ) -> ScoreFile:
         """Read the scores of some devices of a roster: only their files, or only their rows."""
         import polars as pl
@@ -137,7 +137,7 @@ class ScoreFolder:
 
 
 @dataclass(frozen=True, eq=False)
-class Roster:
+class _Roster:
     """Whose scores a folder holds: names in natural order, and how the files spell them, where they do."""
 
     devices: tuple[str, ...]

@@ -59,12 +59,12 @@ def read_columns(
     data: bytes, name: str, separator: str | None = None
 ) -> tuple[list[str], list[Any], Sequence[int], str]:
     """Return names, columns (lists of text, or Polars series where the file is large), lines of rows, and separator."""
-    data, first = as_utf8(data, name), 1
+    data, first = _as_utf8(data, name), 1
     declared = DECLARATION.match(data)
     if declared:  # some spreadsheets say ``sep=;`` in a line before the table
         data, first = data[declared.end() :], 2
         separator = declared.group(1).decode() if separator is None else separator
-    separator = _sniffed(data, name) if separator is None else as_separator(separator)
+    separator = _sniffed(data, name) if separator is None else _as_separator(separator)
     large = len(data) > SMALL and data.count(separator.encode(), 0, data.find(b"\n")) < WIDE
     read = _by_polars if large else _by_csv
     header, columns, lines = read(data, name, separator, first)
@@ -78,7 +78,7 @@ def read_columns(
     return header, columns, lines, separator
 
 
-def as_separator(word: str) -> str:
+def _as_separator(word: str) -> str:
     """Return the character that separates cells: itself, or its name."""
     character = SEPARATORS.get(word.strip().lower(), "\t" if word == r"\t" else word)
     if len(character) != 1 or character.isalnum() or character in "\"\n\r.+-'":
@@ -86,7 +86,7 @@ def as_separator(word: str) -> str:
     return character
 
 
-def as_utf8(data: bytes, name: str) -> bytes:
+def _as_utf8(data: bytes, name: str) -> bytes:
     """Return text as UTF-8 with lines that end in a newline, or say why it is no text."""
     encoding = next((known for mark, known in BYTE_ORDER_MARKS.items() if data.startswith(mark)), None)
     if encoding is None and b"\0" in data[:4]:  # the first characters are ASCII: UTF-16 shows in its zeros

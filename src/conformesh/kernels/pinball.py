@@ -109,22 +109,8 @@ def solve(
 # --- interpreted ------------------------------------------------------------------------------------------------------
 
 
-def _interpreted(
-    values: Any,
-    offsets: Any,
-    repeats: int,
-    kappa: Any,
-    slope: Any,
-    half_c: Any,
-    degree: Any,
-    fixed: Any,
-    own: Any,
-    neighbours: Any,
-    duals: Any,
-    s: Any,
-    centres: Any,
-    coefficients: Any,
-) -> None:
+def _interpreted(values: Any, offsets: Any, repeats: int, *per_problem: Any) -> None:
+    kappa, slope, half_c, degree, fixed, own, neighbours, duals, s, centres, coefficients = per_problem
     duals += half_c * (degree * own - neighbours)
     rhs = (fixed - duals + half_c * (degree * own + neighbours)).tolist()
     scores, ends = memoryview(values), offsets.tolist()

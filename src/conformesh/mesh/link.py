@@ -82,7 +82,7 @@ class Transport:
 def opened(config: DeviceConfig) -> Iterator[Transport]:
     """Open the links of a device, and close them at the end; `OSError` in words where it cannot listen."""
     os.environ.setdefault("ZENOH_RUNTIME", THREADS)  # read once, by the first session of a process
-    zenoh = needs_zenoh()
+    zenoh = _needs_zenoh()
     try:
         links = zenoh.open(_settings(zenoh, config))
     except zenoh.ZError as problem:
@@ -127,7 +127,7 @@ def _publisher(session: Any, key: str) -> Any:
     return session.declare_publisher(key, express=True, congestion_control=zenoh.CongestionControl.DROP)
 
 
-def needs_zenoh() -> Any:
+def _needs_zenoh() -> Any:
     """Return the zenoh module, or say how to get it."""
     try:
         import zenoh

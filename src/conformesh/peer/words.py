@@ -29,7 +29,7 @@ class Hello(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the body of a frame."""
-        return pack_words({"agreement": dict(self.agreement), "run": self.run, "lost": in_hex(self.lost)})
+        return pack_words({"agreement": dict(self.agreement), "run": self.run, "lost": _in_hex(self.lost)})
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> Hello:
@@ -80,7 +80,7 @@ def in_a_line(text: str) -> str:
 
 def pack_rows(rows: Iterable[int]) -> bytes:
     """Return the body of a ready or finished frame."""
-    return pack_words({"rows": in_hex(rows)})
+    return pack_words({"rows": _in_hex(rows)})
 
 
 def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
@@ -88,10 +88,10 @@ def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
     return rows_in(unpack_words(body).get("rows"), devices)
 
 
-def in_hex(rows: Iterable[int]) -> str:
+def _in_hex(rows: Iterable[int]) -> str:
     """Return rows as text.
 
-    >>> in_hex({0, 1, 4})
+    >>> _in_hex({0, 1, 4})
     '13'
     """
     return f"{sum(1 << k for k in rows):x}"

@@ -19,7 +19,7 @@ from conformesh.plots.pictures import INK, MUTED, STYLE, hues_of_methods
 from conformesh.promises import AUTO
 
 
-class Vertex(NamedTuple):
+class _Vertex(NamedTuple):
     """Of a line: latency or devices, the time there, and whether the guarantee is of the best kind there."""
 
     x: float
@@ -27,7 +27,7 @@ class Vertex(NamedTuple):
     sound: bool
 
 
-Lines = dict[Way, list[Vertex]]
+Lines = dict[Way, list[_Vertex]]
 LATENCIES = np.geomspace(1e-5, 10, 241)
 SIDES = (4, 6, 10, 18, 32, 56, 100, 178, 316, 562, 1000, 3162, 10_000, 31_622)  # of networks of side^2 devices
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
@@ -87,7 +87,7 @@ def _by_latency(found: Plan) -> Lines:
     degree = found.terrain.map.largest_degree
     at = [Link(float(latency), found.link.bandwidth) for latency in LATENCIES]
     return {
-        row.way: [Vertex(link.latency, seconds_on(link, row.stretches, degree), row.tier == 0) for link in at]
+        row.way: [_Vertex(link.latency, seconds_on(link, row.stretches, degree), row.tier == 0) for link in at]
         for row in found.rows
         if _is_drawn(row)
     }
@@ -103,7 +103,7 @@ def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines
         planned = plan(terrain, alpha=found.alpha, link=found.link, methods=methods, options=options, speed=Speed())
         for row in planned.rows:
             if _is_drawn(row):
-                lines.setdefault(row.way, []).append(Vertex(side * side, row.seconds, row.tier == 0))
+                lines.setdefault(row.way, []).append(_Vertex(side * side, row.seconds, row.tier == 0))
     return lines
 
 
@@ -125,7 +125,7 @@ def _styles(ways: Sequence[Way]) -> dict[Way, dict[str, Any]]:
 def _draw_lines(axes: Any, lines: Lines, styles: Mapping[Way, dict[str, Any]]) -> None:
     for way, points in lines.items():
         axes.plot([p.x for p in points], [p.seconds for p in points], **styles[way])
-    for nth, (x, seconds, winner) in enumerate(leaders(lines)):
+    for nth, (x, seconds, winner) in enumerate(_leaders(lines)):
         if nth:
             axes.plot(x, seconds, "o", markersize=8, markerfacecolor="white", markeredgecolor=INK, zorder=4)
         back = {"facecolor": "white", "edgecolor": "none", "pad": 1, "alpha": 0.8}
@@ -138,7 +138,7 @@ def _draw_lines(axes: Any, lines: Lines, styles: Mapping[Way, dict[str, Any]]) -
     axes.set_axisbelow(True)
 
 
-def leaders(lines: Lines) -> list[tuple[float, float, Way]]:
+def _leaders(lines: Lines) -> list[tuple[float, float, Way]]:
     """Return the fastest of the sound ways, first and wherever it changes: x, seconds and who."""
     best: dict[float, tuple[float, Way]] = {}
     for way, points in lines.items():

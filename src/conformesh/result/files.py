@@ -28,7 +28,7 @@ Amount = Annotated[float, Meta(ge=0)]
 Rank = int | list[Count] | None
 
 
-class CertificateFields(Struct, forbid_unknown_fields=True):
+class _CertificateFields(Struct, forbid_unknown_fields=True):
     """A `Certificate` as JSON."""
 
     kind: Kind
@@ -53,7 +53,7 @@ class CostFields(Struct, forbid_unknown_fields=True):
     sent: CostFields | None = None
 
 
-class CalibrationFields(Struct, forbid_unknown_fields=True):
+class _CalibrationFields(Struct, forbid_unknown_fields=True):
     """A `Calibration` as JSON."""
 
     format: Literal["conformesh-calibration/1"]
@@ -65,7 +65,7 @@ class CalibrationFields(Struct, forbid_unknown_fields=True):
     threshold: Number
     thresholds: list[Number]
     estimate: Number | None
-    certificate: CertificateFields
+    certificate: _CertificateFields
     cost: CostFields
     seconds: Amount
     network: str
@@ -78,7 +78,7 @@ class CalibrationFields(Struct, forbid_unknown_fields=True):
     group: str | None = None
 
 
-class CalibrationsFields(Struct, forbid_unknown_fields=True):
+class _CalibrationsFields(Struct, forbid_unknown_fields=True):
     """`Calibrations` as JSON."""
 
     format: Literal["conformesh-calibrations/1"]
@@ -89,20 +89,20 @@ class CalibrationsFields(Struct, forbid_unknown_fields=True):
     calibrations: list[dict[str, Any]]
 
 
-def checked_calibration(raw: Any, where: str) -> CalibrationFields:
+def checked_calibration(raw: Any, where: str) -> _CalibrationFields:
     """Return the fields of a result file, each of its type and all of them consistent, or say what is wrong."""
     _require_format(raw, FORMAT, "a result of `conformesh calibrate`", where)
-    fields = checked(raw, CalibrationFields, where)
+    fields = checked(raw, _CalibrationFields, where)
     _require_method(fields, where)
     for problem in _contradictions(fields):
         raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
     return fields
 
 
-def checked_calibrations(raw: Any, where: str) -> CalibrationsFields:
+def checked_calibrations(raw: Any, where: str) -> _CalibrationsFields:
     """Return the fields of a file with several results, whose parts are still to be checked, or say what is wrong."""
     _require_format(raw, SEVERAL, "several calibrations (several alphas, or groups)", where)
-    fields = checked(raw, CalibrationsFields, where)
+    fields = checked(raw, _CalibrationsFields, where)
     wanted = [(group, alpha) for group in fields.groups for alpha in fields.alphas]
     got = [(item.get("group"), item.get("alpha")) for item in fields.calibrations]
     if got != wanted:
@@ -119,14 +119,14 @@ def _require_format(raw: Any, wanted: str, what: str, where: str) -> None:
         raise ValueError(f"{where}: needed {what} ({wanted}), got {got!r}")
 
 
-def _require_method(file: CalibrationFields, where: str) -> None:
+def _require_method(file: _CalibrationFields, where: str) -> None:
     from conformesh.methods import METHODS
 
     if file.method not in METHODS:
         raise ValueError(f"{where}: {unknown('method', file.method, METHODS)}; written by version {file.version}")
 
 
-def _contradictions(file: CalibrationFields) -> Iterator[str]:
+def _contradictions(file: _CalibrationFields) -> Iterator[str]:
     """Yield what in a file cannot be so."""
     thresholds = [number(value, "thresholds") for value in file.thresholds]
     certificate, n = file.certificate, file.scores
@@ -154,7 +154,7 @@ def _contradictions(file: CalibrationFields) -> Iterator[str]:
         yield from _for_all(file, required, counted, min(thresholds))
 
 
-def _for_all(file: CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
+def _for_all(file: _CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
     """Check ranks among the scores of all devices, or among their weights."""
     certificate = file.certificate
     n = file.scores if certificate.weight is None else certificate.weight

@@ -42,14 +42,14 @@ class AbsoluteResidual(RegressionScore):
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return the distance of each label from its prediction."""
-        prediction = predictions_of(self.name, outputs)
-        y = values_of(self.name, prediction, labels)
+        prediction = _predictions_of(self.name, outputs)
+        y = _values_of(self.name, prediction, labels)
         with np.errstate(over="ignore"):  # a distance beyond the largest float is inf
             return np.abs(y - prediction)
 
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return prediction -/+ threshold."""
-        prediction = predictions_of(self.name, outputs)
+        prediction = _predictions_of(self.name, outputs)
         t = per_row(self.name, "threshold", threshold, len(prediction))
         return around(prediction, prediction, t, empty=t < 0.0)
 
@@ -82,7 +82,7 @@ class NormalisedResidual(RegressionScore):
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
         prediction, scale = self._columns(outputs)
-        y = values_of(self.name, prediction, labels)
+        y = _values_of(self.name, prediction, labels)
         with np.errstate(over="ignore"):
             return np.divide(np.abs(y - prediction), scale)
 
@@ -96,7 +96,7 @@ class NormalisedResidual(RegressionScore):
         return around(prediction, prediction, distance, empty=t < 0.0)
 
     def _columns(self, outputs: ArrayLike) -> tuple[Floats, Floats]:
-        prediction, scale = pairs_of(self.name, outputs, "prediction and scale")
+        prediction, scale = _pairs_of(self.name, outputs, "prediction and scale")
         if scale.size and not scale.min() > 0.0:
             i = int(np.argmax(scale <= 0.0))
             raise ValueError(
@@ -132,14 +132,14 @@ class CQR(RegressionScore):
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies outside its band."""
-        lower, upper = pairs_of(self.name, outputs, "lower and upper quantile")
-        y = values_of(self.name, lower, labels)
+        lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
+        y = _values_of(self.name, lower, labels)
         with np.errstate(over="ignore"):
             return np.maximum(lower - y, y - upper)
 
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return lower quantile - threshold, upper quantile + threshold."""
-        lower, upper = pairs_of(self.name, outputs, "lower and upper quantile")
+        lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
         t = per_row(self.name, "threshold", threshold, len(lower))
         return around(lower, upper, t, empty=np.isneginf(t))
 
@@ -170,7 +170,7 @@ def finite(who: str, what: str, array: Array) -> Floats:
     return values
 
 
-def predictions_of(who: str, outputs: ArrayLike) -> Floats:
+def _predictions_of(who: str, outputs: ArrayLike) -> Floats:
     """Return outputs as one prediction per row."""
     array = numeric(who, "outputs", outputs)
     if array.ndim != 1:
@@ -181,7 +181,7 @@ def predictions_of(who: str, outputs: ArrayLike) -> Floats:
     return finite(who, "outputs", array)
 
 
-def pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
+def _pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
     """Return the two columns of outputs; an empty list has no rows."""
     array = numeric(who, "outputs", outputs)
     if array.shape == (0,):
@@ -192,7 +192,7 @@ def pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def values_of(who: str, predictions: Floats, labels: ArrayLike) -> Floats:
+def _values_of(who: str, predictions: Floats, labels: ArrayLike) -> Floats:
     """Return labels as one finite float64 per row."""
     array = numeric(who, "labels", labels)
     same_length(who, predictions, array)

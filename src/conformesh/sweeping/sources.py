@@ -87,7 +87,7 @@ def network_of(spec: NetworkSpec, scores: ScoreSpec, draw_seed: int) -> Network:
 
     `draw_seed` matters only to a network that is drawn anew; pass `graph_seed` so that equal ones are built once.
     """
-    names = names_in(scores)
+    names = _names_in(scores)
     if spec.graph is not None:
         network = Network.from_edges(spec.graph)
         strange = [name for name in names or () if name not in {*network.ids}]
@@ -102,7 +102,7 @@ def network_of(spec: NetworkSpec, scores: ScoreSpec, draw_seed: int) -> Network:
     return network if names is None else network.relabelled(names)
 
 
-def names_in(scores: ScoreSpec) -> tuple[str, ...] | None:
+def _names_in(scores: ScoreSpec) -> tuple[str, ...] | None:
     """Return the devices that a score file or a file of outputs names; None where any number of devices will do."""
     if scores.source == "file":
         return _rows_of_file(scores["file"])[0]
@@ -142,7 +142,7 @@ def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int)
     score = get_score(scores["score"], **dict(scores["score_options"])).seeded(number)
     table = _table(scores, score.reads)
     if scores["partition"] == "device":
-        names = names_in(scores) or ()
+        names = _names_in(scores) or ()
         index = {name: k for k, name in enumerate(names)}
         home = np.array([index[name] for name in found.devices or ()], np.int64)
         home = _rows_in_network(names, home, scores, spec)

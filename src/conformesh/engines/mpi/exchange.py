@@ -57,13 +57,13 @@ class Exchange:
         one = [1] * len(halo.peers)
         self._counts = self._both(np.dtype(np.int64), 1, one, one)
 
-    def start(self, stamp: int, table: Array) -> Pending:
+    def start(self, stamp: int, table: Array) -> _Pending:
         """Send the rows of a C-ordered table (devices here, columns) to the ranks that need them."""
         buffers = self._room(table.dtype, table.shape[1])
         for stamps, rows, sends in zip(buffers.stamps_out, buffers.rows_out, self.halo.sends, strict=True):
             stamps[0] = stamp
             np.take(table, sends, axis=0, out=rows, mode="clip")  # clip: raise would take a detour over a copy
-        return Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into))
+        return _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into))
 
     def agree(self, stamp: int) -> None:
         """Make sure that the peers are where this rank is, without sending anything else."""
@@ -79,7 +79,7 @@ class Exchange:
         for stamps, rows, which in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
             stamps[0] = stamp
             rows[0, 0] = len(which)
-        heard = Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
+        heard = _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
         told = [int(rows[0, 0]) for rows in heard]
 
         width = table.shape[1] * table.dtype.itemsize
@@ -142,7 +142,7 @@ class Exchange:
 
 
 @dataclass(frozen=True, eq=False)
-class Pending:
+class _Pending:
     """Rows on their way."""
 
     exchange: Exchange

@@ -21,7 +21,7 @@ def needs_mpi() -> Any:
     return MPI
 
 
-class Channels(NamedTuple):
+class _Channels(NamedTuple):
     """Communicators of our own with the ranks of a given one, and how many of these share this machine.
 
     Failures have one to themselves: the others' next message may be anything.
@@ -35,14 +35,14 @@ class Channels(NamedTuple):
 _KEYS: dict[str, int] = {}
 
 
-def own_channels(mpi: Any, comm: Any) -> Channels:
+def own_channels(mpi: Any, comm: Any) -> _Channels:
     """Return our communicators for these ranks, made when first asked for; all ranks must ask."""
     if "channels" not in _KEYS:
         _KEYS["channels"] = mpi.Comm.Create_keyval()
-    found: Channels | None = comm.Get_attr(_KEYS["channels"])
+    found: _Channels | None = comm.Get_attr(_KEYS["channels"])
     if found is None:
         host = comm.Split_type(mpi.COMM_TYPE_SHARED)
-        found = Channels(comm.Dup(), comm.Dup(), host.size)
+        found = _Channels(comm.Dup(), comm.Dup(), host.size)
         host.Free()
         comm.Set_attr(_KEYS["channels"], found)
     return found
@@ -57,7 +57,7 @@ def world() -> Iterator[Any]:
 
 
 @contextmanager
-def stops_the_job(channels: Channels) -> Iterator[None]:
+def stops_the_job(channels: _Channels) -> Iterator[None]:
     """Let an error that all ranks meet pass; print one that others do not meet, and stop the job with exit code 1."""
     try:
         yield

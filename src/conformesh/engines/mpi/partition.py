@@ -35,11 +35,11 @@ def partition(network: Network, ranks: int, by: str = "auto") -> Owners:
         by = "rcm" if _pymetis() is None else "metis"
     owners = PARTITIONS[by](network, ranks)
     if len(np.unique(owners)) < ranks:  # METIS may leave a part empty where there are few devices
-        owners = by_rcm(network, ranks)
+        owners = _by_rcm(network, ranks)
     return owners
 
 
-def by_metis(network: Network, ranks: int) -> Owners:
+def _by_metis(network: Network, ranks: int) -> Owners:
     """Cut few edges, by METIS: parts of about equally many devices and edges together."""
     pymetis = _pymetis()
     if pymetis is None:
@@ -50,7 +50,7 @@ def by_metis(network: Network, ranks: int) -> Owners:
     return np.asarray(parts, dtype=np.int64)
 
 
-def by_rcm(network: Network, ranks: int) -> Owners:
+def _by_rcm(network: Network, ranks: int) -> Owners:
     """Number the devices so that neighbours are near (reverse Cuthill-McKee), and cut the row into equal parts."""
     from scipy.sparse.csgraph import reverse_cuthill_mckee
 
@@ -65,7 +65,7 @@ def by_rcm(network: Network, ranks: int) -> Owners:
     return owners
 
 
-PARTITIONS: dict[str, Callable[[Network, int], Owners]] = {"metis": by_metis, "rcm": by_rcm}
+PARTITIONS: dict[str, Callable[[Network, int], Owners]] = {"metis": _by_metis, "rcm": _by_rcm}
 
 
 def completed(owners: Owners, network: Network) -> Owners:

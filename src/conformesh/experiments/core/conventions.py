@@ -238,7 +238,7 @@ def _everywhere(site: Site, thresholds: Floats) -> Printed:
 
 
 @dataclass(frozen=True)
-class Convention:
+class _Convention:
     """A method of the paper in another convention than the text's.
 
     Attributes
@@ -259,10 +259,10 @@ class Convention:
     each_alpha: bool = False
 
 
-CONVENTIONS: dict[str, Convention] = {
-    "q-dcp-released": Convention("q-dcp", q_dcp_released, talks=True, each_alpha=True),
-    "h-dcp-printed": Convention("h-dcp", h_dcp_printed, talks=True),
-    "cp-released": Convention("cp", cp_released),
-    "fcp-released": Convention("fcp", fcp_released),
-    "fedcp-qq-published": Convention("fedcp-qq", fedcp_qq_published),
+CONVENTIONS: dict[str, _Convention] = {
+    "q-dcp-released": _Convention("q-dcp", q_dcp_released, talks=True, each_alpha=True),
+    "h-dcp-printed": _Convention("h-dcp", h_dcp_printed, talks=True),
+    "cp-released": _Convention("cp", cp_released),
+    "fcp-released": _Convention("fcp", fcp_released),
+    "fedcp-qq-published": _Convention("fedcp-qq", fedcp_qq_published),
 }

@@ -16,7 +16,7 @@ Floats = NDArray[np.float64]
 FEW = 8  # so many labels are sorted rather than halved once more; 4 to 16 measured alike
 
 
-class Terms(NamedTuple):
+class _Terms(NamedTuple):
     """What turns a label's place in its row into an adaptive score; `u` belongs to the row."""
 
     u: float
@@ -110,7 +110,7 @@ def _units(p: float) -> int:
 
 
 @loop
-def _adaptive_score(above: int, own: int, ahead: int, terms: Terms) -> float:
+def _adaptive_score(above: int, own: int, ahead: int, terms: _Terms) -> float:
     """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
     return above * UNIT + terms.u * (own * UNIT) + terms.penalty * max(0, ahead + 1 - terms.k_reg)
 
@@ -145,7 +145,7 @@ def adaptive_scores(
                 ahead += 1
         if not inside or abs(total - ONE) > SLACK:
             return i
-        scores[i] = _adaptive_score(above, _units(own), ahead, Terms(u[i], penalty[0], penalty[1]))
+        scores[i] = _adaptive_score(above, _units(own), ahead, _Terms(u[i], penalty[0], penalty[1]))
     return -1
 
 
@@ -172,7 +172,7 @@ def adaptive_sets(
             sets[i, j] = False
         if not inside or abs(total - ONE) > SLACK:
             return i
-        terms = Terms(u[i], penalty[0], penalty[1])
+        terms = _Terms(u[i], penalty[0], penalty[1])
         if thresholds[i] >= _adaptive_score(total, 0, classes - 1, terms):  # no label can score more
             sets[i] = True
         elif thresholds[i] >= 0.0:
@@ -202,7 +202,7 @@ def _in_doubt(row: Array, total: int, threshold: float, names: NDArray[np.int64]
 
 
 @loop
-def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: Terms, chosen: NDArray[np.bool_]) -> None:
+def _cut(names: NDArray[np.int64], values: Floats, threshold: float, terms: _Terms, chosen: NDArray[np.bool_]) -> None:
     """Mark in `chosen` which of the named labels score at most the threshold; all other labels come after them.
 
     Non-negative floats are ordered as their bit patterns are, so values are compared and halved as integers: that

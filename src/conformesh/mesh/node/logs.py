@@ -44,7 +44,7 @@ def redacted(text: str) -> str:
     return BASE64_LINE.sub(REMOVED, KEY.sub(REMOVED, text))
 
 
-class NoPrivateKeys(logging.Filter):
+class _NoPrivateKeys(logging.Filter):
     """Rewrites each record before it is written: its message, its traceback and what rides along."""
 
     def filter(self, record: logging.LogRecord) -> bool:
@@ -66,7 +66,7 @@ class NoPrivateKeys(logging.Filter):
         return True
 
 
-class Words(logging.Formatter):
+class _Words(logging.Formatter):
     """``12:03:04 device-07 round 12: ...``, one line for each record; a traceback follows, indented."""
 
     def __init__(self, device: str) -> None:
@@ -83,7 +83,7 @@ class Words(logging.Formatter):
         return line + "".join(f"\n    {text}" for text in (record.exc_text or "").splitlines())
 
 
-class JsonLines(logging.Formatter):
+class _JsonLines(logging.Formatter):
     """One JSON object for each record: time, level, device, message, and run and round where they are known."""
 
     def __init__(self, device: str) -> None:
@@ -107,7 +107,7 @@ class JsonLines(logging.Formatter):
         return json.dumps(entry)
 
 
-FORMS: dict[str, type[Words] | type[JsonLines]] = {"words": Words, "json": JsonLines}
+FORMS: dict[str, type[_Words] | type[_JsonLines]] = {"words": _Words, "json": _JsonLines}
 
 
 def set_up(
@@ -117,10 +117,10 @@ def set_up(
     if form not in FORMS:
         raise ValueError(f"a log is written as words or json, got {form!r}")
     logger = logging.getLogger(NAME)
-    for old in [handler for handler in logger.handlers if isinstance(handler, NodeHandler)]:
+    for old in [handler for handler in logger.handlers if isinstance(handler, _NodeHandler)]:
         logger.removeHandler(old)
-    handler = NodeHandler(sys.stderr if stream is None else stream)
-    handler.addFilter(NoPrivateKeys())
+    handler = _NodeHandler(sys.stderr if stream is None else stream)
+    handler.addFilter(_NoPrivateKeys())
     handler.setFormatter(FORMS[form](device))
     logger.addHandler(handler)
     logger.setLevel(level)
@@ -128,7 +128,7 @@ def set_up(
     return logger
 
 
-class NodeHandler(logging.StreamHandler[TextIO]):
+class _NodeHandler(logging.StreamHandler[TextIO]):
     """The handler that `set_up` installs; a stream that cannot be written to is no reason to stop."""
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name

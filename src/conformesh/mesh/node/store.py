@@ -29,7 +29,7 @@ LOG = logging.getLogger("conformesh.node")
 HOW = ("protocol", "on_lost", "links")  # how devices talk, which makes no other threshold
 
 
-class ResultFields(Struct, forbid_unknown_fields=True):
+class _ResultFields(Struct, forbid_unknown_fields=True):
     """What is in the file."""
 
     format: str
@@ -61,7 +61,7 @@ class ResultStore:
         """Replace the result on disk, whole or not at all."""
         body = {
             "format": FORMAT,
-            "bound": bound_to(self.config),
+            "bound": _bound_to(self.config),
             "run": certified.run,
             "roster": list(certified.roster),
             "made": certified.made,
@@ -89,18 +89,18 @@ class ResultStore:
         if not isinstance(raw, dict) or raw.get("format") != FORMAT:
             got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
             raise ValueError(f"needed format {FORMAT}, got {got!r}")
-        file = checked(raw, ResultFields, where)
+        file = checked(raw, _ResultFields, where)
         del raw["sha256"]
         if file.sha256 != _digest(raw):
             raise ValueError("its checksum does not match what it says")
         calibration = Calibration.from_dict(file.calibration, where)
         refuse_nan(calibration)
-        differing = [*_differences(file.bound, bound_to(self.config)), *self._contradictions(file, calibration)]
+        differing = [*_differences(file.bound, _bound_to(self.config)), *self._contradictions(file, calibration)]
         if differing:
             raise ValueError(f"it is of another device or of other settings: {'; '.join(differing)}")
         return Certified(calibration, file.run, tuple(file.roster), file.made, restored=True)
 
-    def _contradictions(self, file: ResultFields, calibration: Calibration) -> Iterator[str]:
+    def _contradictions(self, file: _ResultFields, calibration: Calibration) -> Iterator[str]:
         """Go through what the result itself says against what this device is."""
         config = self.config
         if config.name not in calibration.device_ids:
@@ -113,7 +113,7 @@ class ResultStore:
             yield f"its score is {score_in_words(calibration.score)}"
 
 
-def bound_to(config: DeviceConfig) -> dict[str, str]:
+def _bound_to(config: DeviceConfig) -> dict[str, str]:
     """Return what a result belongs to: the device, and all that was agreed on about what is calculated."""
     return {"device": config.name} | {name: text for name, text in config.agreement().items() if name not in HOW}
 
