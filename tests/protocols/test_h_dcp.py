@@ -317,7 +317,7 @@ def test_an_estimated_spectrum_keeps_the_rank_and_the_bound(twenty_devices):
     by_map = run(twenty_devices, net, 0.1, **options).certificate
     by_talk = run(twenty_devices, net, 0.1, spectrum="estimated", **options).certificate
     assert (by_map.kind, by_talk.kind) == ("bounded", "assumed")
-    assert by_talk.required_rank == by_map.required_rank == exact_rank(sum(map(len, twenty_devices)), 0.1, 20)
+    assert by_talk.required_rank == by_map.required_rank == promised_rank(twenty_devices, 0.1)
     assert (by_talk.counted_rank, by_map.counted_rank) == (None, None)
     assert by_talk.epsilon == pytest.approx(by_map.epsilon, rel=0.5)
 
