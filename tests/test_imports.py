@@ -14,8 +14,8 @@ from conformesh._moved import MOVED
 
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other
-    {"_version", "names", "quantities", "streams", "kernels", "promises"},
-    {"io"},
+    {"_version", "names", "quantities", "streams", "kernels"},
+    {"io", "promises"},
     {"samples", "scores", "graph"},
     {"data", "inputs", "result"},
     {"protocols"},

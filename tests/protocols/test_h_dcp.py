@@ -1,5 +1,6 @@
 import math
 import warnings
+from dataclasses import replace
 from fractions import Fraction
 
 import hypothesis
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
 from conformesh.calibrating import counted_ranks
 from conformesh.graph.weights import WEIGHTS
+from conformesh.methods import PUBLISHED
 from conformesh.protocols.bounds.histogram import (
     Mixing,
     arithmetic_epsilon,
@@ -393,8 +395,8 @@ def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=Non
     y = np.array(y)[:, :, None]
     bins = y.shape[1]
     quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))
-    site = Site.everywhere(network, np.array([[5], [5]]))
     levels = tuple(map(Fraction, alphas))
+    site = replace(Site.everywhere(network, np.array([[5], [5]])), promise=PUBLISHED, alphas=levels)
     weights = WEIGHTS["best-constant"](network)
     outcome = _decide(site, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
     return outcome, asked
