@@ -17,7 +17,9 @@ def _without_pooling(n: int, repeats: int) -> list[Row]:
     held = Samples.from_flat(values, sizes)
     times = times_of(
         {
-            "ours": lambda: calibrate_batch(Samples.from_flat(values, sizes), network, [0.1], "e-dcp", promise=PUBLISHED),
+            "ours": lambda: calibrate_batch(
+                Samples.from_flat(values, sizes), network, [0.1], "e-dcp", promise=PUBLISHED
+            ),
             "held": lambda: calibrate_batch(held, network, [0.1], "e-dcp", promise=PUBLISHED),
             "sort": lambda: np.sort(np.concatenate(np.split(values, 20)))[rank - 1],
         },
