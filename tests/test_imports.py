@@ -21,6 +21,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"protocols"},
     {"methods", "peer"},
     {"engines"},
+    {"shifting"},
     {"calibrating"},
     {"comparing", "mesh", "planning", "sweeping", "training"},
     {"plots"},

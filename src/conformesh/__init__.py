@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from conformesh.result.evaluation import Evaluation
     from conformesh.result.several import Calibrations
     from conformesh.samples import Samples
+    from conformesh.shifting import Ratios, estimate_ratios
     from conformesh.sweeping.running import sweep
 
 __all__ = [
@@ -42,6 +43,7 @@ __all__ = [
     "Cost",
     "Evaluation",
     "Network",
+    "Ratios",
     "Samples",
     "TooFewScores",
     "__version__",
@@ -50,6 +52,7 @@ __all__ = [
     "calibrate_several",
     "conformal_rank",
     "conformal_threshold",
+    "estimate_ratios",
     "scores",
     "sweep",
 ]
@@ -66,6 +69,7 @@ _HOMES = {
     "Cost": "result.certificate",
     "Evaluation": "result.evaluation",
     "Network": "graph.network",
+    "Ratios": "shifting",
     "Samples": "samples",
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
@@ -73,6 +77,7 @@ _HOMES = {
     "calibrate_several": "calibrating",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",
+    "estimate_ratios": "shifting",
     "sweep": "sweeping.running",
 }
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -27,6 +27,7 @@ from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
+from conformesh.shifting import Shifted, as_several_shift, as_shift
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -46,6 +47,9 @@ def calibrate(
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
     confidence: Alpha | None = None,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    inputs: Any = None,
     score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -76,6 +80,11 @@ def calibrate(
     confidence
         By default coverage holds on average over the draws of calibration scores; with a confidence, such as 0.95, it
         holds with that probability over them.
+    weight, weight_bound, inputs
+        For new examples of another distribution: how much likelier an example is there than among the calibration
+        examples, up to a common factor, and the most that this can be. One array of weights per device beside its
+        scores, a dict by device name, the name of a column of a frame, or a function of `inputs`, which are given in
+        the same forms (several columns as a list); or what `estimate_ratios` returns.
     score
         The nonconformity score the numbers come from, or its name, so that the result can build prediction sets by
         itself.
@@ -103,14 +112,30 @@ def calibrate(
     score, held = as_score(score), as_held(devices)
     network = as_network(network, held)
     promise = make_promise(as_target(devices, target), rank, confidence)
+    shift = as_shift(weight, weight_bound, inputs, devices)
     with running(engine, network, observer) as host:
-        mine = ids_here(host)
-        rows = in_rows_of(held, network.ids, mine)
-        samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
-        if samples.trials > 1:
-            raise ValueError(f"calibrate takes one trial, got samples of {samples.trials}; use calibrate_batch")
-        batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, engine=host, **options)
-    n, certificate = int(batch.sizes.sum()), batch.outcome.certificates[0][0]
+        if shift is None:
+            mine = ids_here(host)
+            rows = in_rows_of(held, network.ids, mine)
+            samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
+            shifted = Shifted(samples, promise)
+        else:
+            shifted = shift.applied(host, held, promise)
+        if shifted.samples.trials > 1:
+            raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use calibrate_batch")
+        batch = calibrate_batch(
+            shifted.samples,
+            network,
+            (alpha,),
+            method,
+            promise=shifted.promise,
+            items=shifted.items,
+            engine=host,
+            **options,
+        )
+    if shift is not None:
+        batch = _assuming(batch, shift.assumption)
+    n, certificate = int(batch.items.sum()), batch.outcome.certificates[0][0]
     if certificate.is_short(n):
         required = certificate.required_rank
         have = f"{n} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
@@ -133,6 +158,7 @@ def calibrate(
         network=network.name,
         options=batch.options,
         score=score,
+        weight_bound=None if shift is None else shift.bound,
         seconds=time.perf_counter() - started,
     )
 
@@ -147,6 +173,12 @@ def calibrate_several(
     rank: str = AUTO,
     confidence: Alpha | None = None,
     groups: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    inputs: Any = None,
+    test_weights: Iterable[float] | None = None,
+    class_weights: Mapping[Any, float] | ArrayLike | None = None,
+    labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -163,6 +195,15 @@ def calibrate_several(
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
         prediction). A dict by device name where the scores are one, or the name of a column where they are a frame.
         Each group has its own rank, of its own scores; coverage then holds within each group.
+    weight, weight_bound, inputs
+        New examples of another distribution, as in `calibrate`.
+    test_weights
+        Weights of new examples that get a threshold of their own, beside the bound, which serves all: the smaller its
+        weight, the smaller the threshold. ``predict(outputs, weight=...)`` picks the smallest that is enough.
+    class_weights, labels
+        New examples whose classes are more or less frequent (label shift): how much likelier each class is among them
+        than among the calibration examples, as a dict by class or a list of those of 0, 1, ...; and one array of true
+        labels per device beside its scores, a dict by device name, or the name of a column. Each class has a threshold.
     alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
         As in `calibrate`. A confidence holds for all levels and groups together.
 
@@ -180,54 +221,119 @@ def calibrate_several(
     if isinstance(held, Samples):
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
-    labels = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
-    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
+    promise = make_promise(as_target(devices, target), rank, confidence)
+    asked = as_several_shift(weight, weight_bound, inputs, test_weights, class_weights, labels, devices)
+    if asked is not None and groups is not None:
+        raise ValueError("groups and weights do not go together; give a weight of 0 to scores outside a group")
+    if asked is not None:
+        with running(engine, network, observer) as host:
+            levels = [(alpha, test) for alpha in alphas for test in asked.tests]
+            shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+            batch = calibrate_batch(
+                shifted.samples,
+                network,
+                [alpha for alpha, _ in levels],
+                method,
+                promise=shifted.promise,
+                items=shifted.items,
+                joint=True,
+                engine=host,
+                **options,
+            )
+        batch = _assuming(batch, asked.shift.assumption)
+        n = int(batch.items.sum())
+        places = [
+            Place(name, alpha, n, 0, levels.index((alpha, test)), asked.shift.bound, test)
+            for name, test in asked.names.items()
+            for alpha in alphas
+        ]
+        return collected(batch, places, network, method, score, strict, started)
+    of = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
+    if of is not None and isinstance(of, dict) != isinstance(held, dict):
         raise TypeError("scores and groups must both go by device name or both by order, got one of each")
     with running(engine, network, observer) as host:
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network.ids, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
-        names, table = _by_group(host, own, of, mine)
+        each = None if of is None else held_here(host, in_rows_of(of, network.ids, mine, "groups"))
+        names, table = _by_group(host, own, each, mine)
         samples = Samples.of_trials(table, ids_here(host))
-        promise, examples = make_promise(as_target(devices, target), rank, confidence), None
-        if of is not None and promise_of(method, promise) == promise and rank != "ghost":
+        examples = None
+        if each is not None and promise_of(method, promise) == promise and rank != "ghost":
             promise = replace(promise, part=True)  # a group is a part of what every device holds
             examples = np.repeat(np.array([[len(mine)] for mine in own]), len(names), axis=1)
         batch = calibrate_batch(
             samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
         )
     totals = batch.sizes.sum(axis=0).tolist()
+    places = [Place(name, alpha, totals[t], t, a) for t, name in enumerate(names) for a, alpha in enumerate(alphas)]
+    return collected(batch, places, network, method, score, strict, started)
+
+
+class Place(NamedTuple):
+    """Where a result of several stands in a batch: its group and level, of how many scores it is, trial and level."""
+
+    group: str | None
+    alpha: Alpha
+    scores: int
+    trial: int
+    level: int
+    weight_bound: float | None = None
+    test_weight: float | None = None
+
+
+def collected(
+    batch: Batch,
+    places: Sequence[Place],
+    network: Network,
+    method: str,
+    score: Score | None,
+    strict: bool,
+    started: float,
+) -> Calibrations:
+    """Return the results of a batch that stand in some places; warn, or with `strict` refuse, where some are +inf."""
     for note in batch.outcome.notes:
-        warnings.warn(note, CalibrationNote, stacklevel=2)
+        warnings.warn(note, CalibrationNote, stacklevel=3)
     items: dict[tuple[str | None, float], Calibration] = {}
     short = []
-    for t, name in enumerate(names):
-        for a, alpha in enumerate(alphas):
-            item = Calibration.of(
-                batch.outcome,
-                batch.cost,
-                method=method,
-                alpha=alpha,
-                device_ids=network.ids,
-                scores=totals[t],
-                trial=t,
-                level=a,
-                network=network.name,
-                options=batch.options,
-                score=score,
-                seconds=time.perf_counter() - started,
-            )
-            items[name, item.alpha] = item
-            if item.certificate.is_short(item.scores):
-                short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
+    for place in places:
+        item = Calibration.of(
+            batch.outcome,
+            batch.cost,
+            method=method,
+            alpha=place.alpha,
+            device_ids=network.ids,
+            scores=place.scores,
+            trial=place.trial,
+            level=place.level,
+            network=network.name,
+            options=batch.options,
+            score=score,
+            weight_bound=place.weight_bound,
+            test_weight=place.test_weight,
+            seconds=time.perf_counter() - started,
+        )
+        items[place.group, item.alpha] = item
+        if item.certificate.is_short(item.scores):
+            short.append(f"{'' if place.group is None else f'group {place.group}, '}alpha {item.alpha:g}")
     if short:
         words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
             ", ..." if short[5:] else ""
         )
         if strict:
             raise TooFewScores(words)
-        warnings.warn(words, TooFewScores, stacklevel=2)
+        warnings.warn(words, TooFewScores, stacklevel=3)
     return Calibrations(items, batch.cost)
+
+
+def _assuming(batch: Batch, words: str) -> Batch:
+    """Return results that say what they assume, where they assume anything."""
+    if not words:
+        return batch
+    certificates = [
+        [replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        for row in batch.outcome.certificates
+    ]
+    return replace(batch, outcome=replace(batch.outcome, certificates=certificates))
 
 
 def _by_group(
@@ -252,13 +358,14 @@ def _by_group(
 class Batch:
     """Many calibrations from one run: every trial and every alpha, with the cost of one of them.
 
-    `sizes` says how many scores every device held in each trial, (devices, trials).
+    `sizes` says how many scores every device held in each trial, (devices, trials), `items` how many examples.
     """
 
     outcome: Outcome
     cost: Cost
     options: dict[str, Any]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+    items: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
 
 
 @contextmanager
@@ -315,7 +422,8 @@ def calibrate_batch(
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     named = {name: getattr(chosen, name) for name in entry.option_names()}
-    return Batch(outcome, cost, {name: _plain(value) for name, value in named.items()}, site.sizes)
+    plain = {name: _plain(value) for name, value in named.items()}
+    return Batch(outcome, cost, plain, sizes, sizes if held is None else held)
 
 
 def _samples_here(host: Engine, samples: Samples) -> Samples:

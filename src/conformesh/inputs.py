@@ -68,6 +68,17 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
     return shares
 
 
+def columns_of(devices: Any, column: str, what: str) -> dict[str, Any]:
+    """Return what devices hold in a column of a long frame; `what` the column is for, should there be no frame."""
+    names = _columns(devices)
+    if names is None:
+        raise TypeError(
+            f"{what}={column!r} names a column, so scores must be a frame with it, got {type(devices).__name__}; give "
+            "one array per device instead"
+        )
+    return _of_frame(devices, names, column)
+
+
 def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = "scores") -> Any:
     """Return what devices hold in the order of `ids`, or of those `here`; only a dict has names to be ordered by.
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -203,6 +203,8 @@ class Promise:
         if self.confidence is not None:
             return _Binomial.of(kinds, counts, (1 - self.confidence) / max(len(alphas), 1))
         swap = _swap(kinds, places, counts, LARGEST // max(*self.bounds, self.losses, 1), self.losses > 0)
+        if self.part and self.rule == AUTO and swap.devices == 1:
+            return replace(swap, rule="ordinary")  # one device: weighted split conformal prediction
         ghost = None if self.part else _ghost(kinds, counts)
         if self.rule == "ghost":
             if ghost is None:
@@ -267,7 +269,8 @@ class Demand:
         if not promise.part:
             return math.ceil((1 - alpha) * self.base + self.largest)
         test = bound if promise.tests is None else promise.tests[level]
-        slack = self.largest * ((1 - alpha) * test + alpha * bound) + self.missing * bound
+        swapped = 0 if self.rule == "ordinary" else alpha * bound  # what the score that is exchanged may weigh
+        slack = self.largest * ((1 - alpha) * test + swapped) + (1 - alpha) * self.missing * bound
         return math.ceil((1 - alpha) * (total + spare) + slack)
 
     def grain(self, promise: Promise) -> int:
@@ -392,6 +395,11 @@ def _factor(some: list[Fraction], exact: list[Fraction], held: list[int], most: 
     bits = FINEST
     while bits and weight / max(some) * 2**bits > most:
         bits -= 1
+    if weight / max(some) * 2**bits > most:
+        raise ValueError(
+            f"{sum(held):,} scores with weights this fine add up to more than 2^52, beyond which sums are not exact; "
+            "give weights in fewer digits"
+        )
     return Fraction(2**bits) / max(some), True  # the largest weight is exact, the others lose less than one part
 
 

@@ -80,9 +80,16 @@ class Samples:
 
     @classmethod
     def weighted(
-        cls, trials: Iterable[Iterable[Any]], weights: Iterable[Iterable[Any]], names: Sequence[str] | None = None
+        cls,
+        trials: Iterable[Iterable[Any]],
+        weights: Iterable[Iterable[Any]],
+        names: Sequence[str] | None = None,
+        spares: Ints | None = None,
     ) -> Samples:
-        """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores."""
+        """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores.
+
+        `spares` (devices, trials) says by how much these were rounded down.
+        """
         plain = [[np.asarray(own, dtype=np.float64) for own in trial] for trial in trials]
         given = [[np.asarray(own, dtype=np.int64) for own in trial] for trial in weights]
         samples = cls.of_trials(plain, names)
@@ -91,7 +98,7 @@ class Samples:
             for device in range(samples.devices)
             for trial in range(samples.trials)
         ]
-        return samples.weighing(np.concatenate(pieces))
+        return samples.weighing(np.concatenate(pieces), None if spares is None else spares.ravel())
 
     @classmethod
     def from_flat(

@@ -184,8 +184,12 @@ class Site:
         if certificate.required_rank is None:
             return certificate
         demand, promise = self.demands[trial], self.promise
+        bound = promise.bounds[trial % len(promise.bounds)] if promise.part and {*promise.bounds} != {1} else None
+        test = bound if bound is None or promise.tests is None else promise.tests[level]
         return replace(
             certificate,
+            bound=bound,
+            test=test,
             target=promise.target,
             rule=demand.name(self.alphas[level]),
             weight=certificate.weight if certificate.weight is not None or self.alike(trial) else demand.total,

@@ -60,6 +60,11 @@ class Calibration:
         Two numbers around the threshold between which a search ended: where `update` starts.
     classes
         The names of the classes, in the order of the columns of outputs, where they are known.
+    weight_bound
+        The largest weight of an example, where scores had weights: the promise is about examples that are as much
+        likelier than the calibration examples as they weigh.
+    test_weight
+        Where the threshold is for new examples of at most this weight; None: for all.
     """
 
     method: str
@@ -77,6 +82,8 @@ class Calibration:
     notes: tuple[str, ...] = ()
     bracket: tuple[float, float] | None = None
     classes: tuple[str, ...] | None = None
+    weight_bound: float | None = None
+    test_weight: float | None = None
 
     @classmethod
     def of(
@@ -94,6 +101,8 @@ class Calibration:
         options: Mapping[str, Any] | None = None,
         score: Score | None = None,
         classes: Sequence[str] | None = None,
+        weight_bound: float | None = None,
+        test_weight: float | None = None,
         seconds: float = 0.0,
     ) -> Calibration:
         """Take one (trial, level) out of what a method handed back; the rest are attributes of the result.
@@ -119,6 +128,8 @@ class Calibration:
             notes=outcome.notes,
             bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, trial, level]),
             classes=None if classes is None else tuple(classes),
+            weight_bound=weight_bound,
+            test_weight=test_weight,
         )
 
     @property
@@ -215,6 +226,8 @@ class Calibration:
             "notes": list(self.notes),
             "bracket": self.bracket,
             "classes": self.classes,
+            "weight_bound": self.weight_bound,
+            "test_weight": self.test_weight,
         }
         clean: dict[str, Any] = in_json(result)
         return clean
@@ -236,6 +249,10 @@ class Calibration:
         from conformesh.calibrating import calibrate
         from conformesh.methods import METHODS
 
+        if self.weight_bound is not None and "weight" not in options:
+            raise ValueError(
+                f"this calibration had weights of at most {self.weight_bound:g}: give weight= and weight_bound= again"
+            )
         mine = {name: self.options[name] for name in METHODS[self.method].option_names() if name in self.options}
         if METHODS[self.method].starts_warm and self.bracket is not None:
             mine["warm"] = self.bracket
@@ -284,6 +301,8 @@ class Calibration:
             notes=tuple(file.notes),
             bracket=file.bracket,
             classes=None if file.classes is None else tuple(file.classes),
+            weight_bound=file.weight_bound,
+            test_weight=file.test_weight,
         )
 
     def __repr__(self) -> str:

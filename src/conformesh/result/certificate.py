@@ -45,6 +45,9 @@ class Certificate:
         `promises.RULES`; empty where there is no promise.
     weight
         What all scores weigh together, where ranks add up weights and not scores.
+    bound, test
+        Where scores weigh by a shift: the largest weight that one may have, and that of the new example for which the
+        threshold is, in the units of `weight` before those of a device.
     confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     """
@@ -60,6 +63,8 @@ class Certificate:
     rule: str = ""
     weight: int | None = None
     confidence: float | None = None
+    bound: int | None = None
+    test: int | None = None
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
@@ -74,6 +79,8 @@ class Certificate:
             parts.append(f"required rank {self.required_rank}{counted}{of}")
         if self.rule:
             parts.append(f"by {RULES[self.rule]}, where {TARGETS[self.target]}")
+        if self.bound is not None:
+            parts.append("for new examples that are as likely as there, times their weight")
         if self.confidence is not None:
             parts.append(f"with probability {self.confidence:g} over the draw of the scores")
         if self.epsilon is not None:

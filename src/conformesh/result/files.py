@@ -42,6 +42,8 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     rule: str = ""
     weight: Count | None = None
     confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    bound: Annotated[int, Meta(ge=1)] | None = None
+    test: Count | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
@@ -76,6 +78,8 @@ class _CalibrationFields(Struct, forbid_unknown_fields=True):
     bracket: tuple[float, float] | None = None
     classes: list[str] | None = None
     group: str | None = None
+    weight_bound: Annotated[float, Meta(gt=0)] | None = None
+    test_weight: Amount | None = None
 
 
 class _CalibrationsFields(Struct, forbid_unknown_fields=True):
@@ -130,6 +134,10 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
     """Yield what in a file cannot be so."""
     thresholds = [number(value, "thresholds") for value in file.thresholds]
     certificate, n = file.certificate, file.scores
+    if file.test_weight is not None and not file.test_weight <= (file.weight_bound or 0):
+        yield f"test_weight must be at most weight_bound, {file.weight_bound}, got {file.test_weight:g}"
+    if file.weight_bound is not None and certificate.bound is None:
+        yield f"a result with weights up to {file.weight_bound:g} must say the bound in its certificate, got nothing"
     if twice := [name for name, count in Counter(file.device_ids).items() if count > 1]:
         yield f"device_ids must differ, {twice[0]!r} is there more than once"
     if file.classes is not None and len({*file.classes}) < max(2, len(file.classes)):
@@ -158,9 +166,11 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
     """Check ranks among the scores of all devices, or among their weights."""
     certificate = file.certificate
     n = file.scores if certificate.weight is None else certificate.weight
-    least = _least_rank(n, exact_alpha(str(file.alpha)), certificate.rule)
+    least = _least_rank(n, exact_alpha(str(file.alpha)), certificate)
     if required < least:
         yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
+    if certificate.bound is not None and (certificate.weight is None or (certificate.test or 0) > certificate.bound):
+        yield f"a certificate with a bound must have a weight, and a test of at most {certificate.bound}"
     if counted is not None and counted > n:
         yield f"counted_rank must be at most the number of scores, {n}, got {counted}"
     if required > n and smallest < math.inf:
@@ -172,8 +182,13 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
             yield unknown(name, word, known)
 
 
-def _least_rank(n: int, alpha: Fraction, rule: str) -> int:
+def _least_rank(n: int, alpha: Fraction, certificate: CertificateFields) -> int:
     """Return the least rank that a rule can require of n scores, or of scores that weigh n together."""
+    rule, bound = certificate.rule, certificate.bound
+    if bound is not None:
+        test = bound if certificate.test is None else certificate.test
+        swapped = 0 if rule == "ordinary" else alpha * bound
+        return math.ceil((1 - alpha) * (n + test) + swapped)
     if rule in ("", "ordinary", "ghost"):  # a device without scores may or may not have an imagined one
         return conformal_rank(n, alpha, 2 if rule == "ghost" else 1)
     return math.ceil((1 - alpha) * n + 1)

@@ -25,6 +25,11 @@ from conformesh.scores.draws import Rng
 MOST = 20  # groups that the printed table shows
 
 
+def at_most(weight: float) -> str:
+    """Return what a threshold for new examples of at most this weight is called."""
+    return f"weight at most {weight!r}"
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Calibrations:
     """Thresholds by group and level, each with its own rank and certificate; one shared cost.
@@ -63,6 +68,7 @@ class Calibrations:
         outputs: ArrayLike,
         *,
         groups: ArrayLike | None = None,
+        weight: ArrayLike | None = None,
         alpha: float | None = None,
         score: Score | str | None = None,
         labels: Sequence[object] | None = None,
@@ -73,7 +79,8 @@ class Calibrations:
 
         Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
         is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
-        without calibration scores is always in. `rng` and `keys` are for randomised scores, as in
+        without calibration scores is always in. Where thresholds are for weights of new examples, `weight` says that of
+        every row: the smallest computed one at or above it counts. `rng` and `keys` are for randomised scores, as in
         `Calibration.predict`.
         """
         table = as_array(outputs, "outputs")
@@ -81,12 +88,16 @@ class Calibrations:
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         level = self._alpha(alpha)
+        if weight is not None:
+            groups = self._by_weight(as_array(weight, "weight"), len(table))
         if groups is not None:
             names = [str(name) for name in np.asarray(groups).tolist()]
             thresholds = np.array([self.get(level, name).threshold for name in names])
             if kind.task == "regression":
                 return kind.intervals(table, thresholds)
             return kind.sets(table, thresholds, **kind.draws(table, rng=rng, keys=keys))
+        if self.weights is not None:
+            raise ValueError("predict needs weight=, one per row: thresholds are for weights of new examples")
         if kind.task == "regression" or None in self.groups:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
@@ -137,6 +148,13 @@ class Calibrations:
         return cls(items, next(iter(items.values())).cost)
 
     @property
+    def weights(self) -> tuple[float, ...] | None:
+        """The weights of new examples that thresholds are for, ascending; None where they are by group."""
+        tests = {group: item.test_weight for (group, _), item in self.items.items()}
+        levels = [test for group, test in tests.items() if test is not None and group == at_most(test)]
+        return tuple(sorted(levels)) if len(levels) == len(tests) else None
+
+    @property
     def score(self) -> Score | None:
         """The score the thresholds belong to, where it was named."""
         return next(iter(self.items.values())).score
@@ -157,6 +175,21 @@ class Calibrations:
         more = [f"... and {len(self.groups) - MOST:,} more groups"] if len(self.groups) > MOST else []
         head = f"Calibrations({first.method} on {several(first.devices, 'device')}; {self.cost})"
         return "\n".join([head, *lines, *more])
+
+    def _by_weight(self, weight: NDArray[Any], rows: int) -> list[str]:
+        """Return the group of each row: the smallest computed weight that is at least its own."""
+        levels = self.weights
+        if levels is None:
+            raise ValueError("weight= is for thresholds by test weight, which calibrate_several(test_weights=) finds")
+        each = np.broadcast_to(np.asarray(weight, dtype=np.float64), (rows,)) if weight.ndim == 0 else weight
+        if each.shape != (rows,):
+            raise ValueError(f"weight must be one for each of {rows} rows, got shape {each.shape}")
+        wrong = np.flatnonzero(~((each >= 0) & (each <= levels[-1])))
+        if len(wrong):
+            raise ValueError(
+                f"weight: row {wrong[0]} must be from 0 to weight_bound {levels[-1]:g}, got {each[wrong[0]]}"
+            )
+        return [at_most(levels[place]) for place in np.searchsorted(levels, each)]
 
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:
