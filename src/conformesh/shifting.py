@@ -53,6 +53,49 @@ class Shifted(NamedTuple):
     items: Ints | None = None
 
 
+class Unit(NamedTuple):
+    """Weights are counted in units of whole / 2^exponent: public, and no finer than their sums remain exact.
+
+    `whole` is 1 where a power of two makes the bound a whole number, as all weights in few binary digits then are; else
+    the bound itself, so that at least the weights that reach it are whole.
+    """
+
+    exponent: int
+    whole: float = 1.0
+
+    @classmethod
+    def of(cls, bound: float, n: int, target: str) -> Unit:
+        """Return the unit for weights up to `bound` of n scores."""
+        room = LARGEST.bit_length() - 1 - max(n, 1).bit_length()
+        if target != "sizes":
+            room //= 2  # the other half is for the weights of devices
+        bits = min(FINEST, room, n.bit_length() + SPARE_BITS)
+        exponent = bits - math.frexp(bound)[1]
+        exact = (Fraction(bound) * Fraction(2) ** exponent).denominator == 1
+        return cls(exponent) if exact else cls(bits, bound)
+
+    def down(self, weights: Floats) -> Ints:
+        """Return weights in units, rounded down; products with powers of two are exact, quotients made smaller."""
+        return np.asarray(np.floor(self._scaled(weights)), dtype=np.int64)
+
+    def lost(self, weights: Floats) -> int:
+        """Return how many units were lost at most: one by rounding down, and one by a quotient that is not exact."""
+        if self.whole != 1.0:
+            return 2 * int(((weights > 0) & (weights != self.whole)).sum())
+        scaled = self._scaled(weights)
+        return int(((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0))).sum())
+
+    def up(self, weight: float) -> int:
+        """Return a weight in units, rounded up."""
+        return math.ceil(Fraction(weight) / Fraction(self.whole) * Fraction(2) ** self.exponent)
+
+    def _scaled(self, weights: Floats) -> Floats:
+        part = weights / self.whole
+        if self.whole != 1.0:
+            part = np.where(weights == self.whole, 1.0, np.nextafter(part, 0.0))
+        return np.ldexp(part, self.exponent)
+
+
 @dataclass(frozen=True, eq=False)
 class Shift:
     """Weights as they were given, one for each score.
@@ -90,15 +133,15 @@ class Shift:
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
         n = sum(host.share(sum(map(len, scores))))
-        exponent = _exponent(self.bound, n, promise.target)
-        whole = [_down(own, exponent) for own in weights]
-        lost = np.array([[_lost(own, exponent)] for own in weights], dtype=np.int64)
+        unit = Unit.of(self.bound, n, promise.target)
         about = replace(
             promise,
             part=True,
-            bounds=(_up(self.bound, exponent),),
-            tests=None if tests is None else tuple(_up(test, exponent) for test in tests),
+            bounds=(unit.up(self.bound),),
+            tests=None if tests is None else tuple(unit.up(test) for test in tests),
         )
+        whole = [unit.down(own) for own in weights]
+        lost = np.array([[unit.lost(own)] for own in weights], dtype=np.int64)
         items = np.array([[len(own)] for own in scores], dtype=np.int64)
         return Shifted(Samples.weighted([scores], [whole], names, lost), about, items)
 
@@ -417,27 +460,3 @@ def _positive(bound: Any) -> float:
     if not 0 < value < math.inf:
         raise ValueError(f"weight_bound must be a number above 0, the largest weight of any example, got {bound!r}")
     return value
-
-
-def _exponent(bound: float, n: int, target: str) -> int:
-    """Return e such that weights are counted in units of 2^-e: public, and no finer than sums remain exact."""
-    room = LARGEST.bit_length() - 1 - max(n, 1).bit_length()
-    if target != "sizes":
-        room //= 2  # the other half is for the weights of devices
-    return min(FINEST, room, n.bit_length() + SPARE_BITS) - math.frexp(bound)[1]
-
-
-def _down(weights: Floats, exponent: int) -> Ints:
-    """Return weights in units of 2^-exponent, rounded down; the product with a power of two is exact."""
-    return np.asarray(np.floor(np.ldexp(weights, exponent)), dtype=np.int64)
-
-
-def _lost(weights: Floats, exponent: int) -> int:
-    """Return how many weights were rounded: so many units are lost at most."""
-    scaled = np.ldexp(weights, exponent)
-    return int(((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0))).sum())
-
-
-def _up(weight: float, exponent: int) -> int:
-    """Return a weight in units of 2^-exponent, rounded up."""
-    return math.ceil(Fraction(weight) * Fraction(2) ** exponent)

@@ -166,11 +166,11 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
     """Check ranks among the scores of all devices, or among their weights."""
     certificate = file.certificate
     n = file.scores if certificate.weight is None else certificate.weight
+    if certificate.bound is not None and (certificate.weight is None or (certificate.test or 0) > certificate.bound):
+        yield f"a certificate with a bound must have a weight, and a test of at most {certificate.bound}"
     least = _least_rank(n, exact_alpha(str(file.alpha)), certificate)
     if required < least:
         yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
-    if certificate.bound is not None and (certificate.weight is None or (certificate.test or 0) > certificate.bound):
-        yield f"a certificate with a bound must have a weight, and a test of at most {certificate.bound}"
     if counted is not None and counted > n:
         yield f"counted_rank must be at most the number of scores, {n}, got {counted}"
     if required > n and smallest < math.inf:
