@@ -161,3 +161,25 @@ def expected_coverage_exactly(local, sizes):
         fewer = plus(fewer, exactly[k - 1])
         out.append(sum(c / (i + 1) for i, c in enumerate(fewer)))
     return out
+
+
+def weighted_rule(values, weights, target, alpha, bound, test, shares):
+    """The pooled threshold of weighted scores, one array per device, in fractions (docs/guarantees.md, weights)."""
+    held = [len(own) for own in values]
+    pi = {"sizes": held, "paper": [n + 1 for n in held], "equal": [1] * len(held), "given": shares}[target]
+    v = [Fraction(share, n) if n else Fraction(0) for share, n in zip(pi, held, strict=True)]
+    each = zip(v, values, weights, strict=True)
+    pairs = sorted((x, v_k * int(w)) for v_k, xs, ws in each for x, w in zip(xs, ws, strict=True))
+    missing = sum(share for share, n in zip(pi, held, strict=True) if not n)
+    alone = sum(share > 0 for share in pi) == 1
+    test = bound if test is None else test
+    need = (1 - alpha) * (sum(w for _, w in pairs) + missing * bound)
+    need += max(v) * ((1 - alpha) * test + (0 if alone else alpha * bound))
+    if not max(v):
+        return float("inf")
+    reached = Fraction(0)
+    for x, w in pairs:
+        reached += w
+        if w and reached >= need:
+            return float(x)
+    return float("inf") if need > 0 else float("-inf")

@@ -329,8 +329,26 @@ def all_ranks_fail():
         return {"error": str(error), "seconds": time.monotonic() - started}
 
 
+def weighted():
+    """Weighted scores on every network of random cases: what this rank's devices hold, and whole results."""
+    from tests.test_weights import random_case
+
+    rng, found = np.random.default_rng(4), []
+    for _ in range(40):
+        case = random_case(rng, 5, least=2)
+        engine = Mpi(case.network)
+        mine, items = case.samples.taken(engine.here), case.items[engine.here]
+        batch = calibrate_batch(
+            mine, case.network, (case.alpha,), "e-dcp", promise=case.promise, items=items, engine=engine
+        )
+        ranks = [row[0].required_rank for row in batch.outcome.certificates]
+        found.append({"thresholds": batch.outcome.thresholds.tolist(), "ranks": ranks})
+        engine.close()
+    return found
+
+
 if __name__ == "__main__":
-    job = {f.__name__: f for f in (everything, one_rank_fails, different_turns, many_engines, loading)}
+    job = {f.__name__: f for f in (everything, one_rank_fails, different_turns, many_engines, loading, weighted)}
     result = job[sys.argv[1]](*sys.argv[2:])
     if COMM.rank == 0:
         print(json.dumps(result))

@@ -37,12 +37,18 @@ def joint(
     method: Method,
     promise: Promise = PLAIN,
     alphas: tuple[Fraction, ...] = (),
+    items: NDArray[np.int64] | None = None,
 ) -> Protocol[Outcome]:
-    """Run a method on one device, which knows nothing of the others but the map."""
+    """Run a method on one device, which knows nothing of the others but the map.
+
+    `items` (1, trials) says how many examples it holds, where these are not its scores.
+    """
     here = np.array([row])
     blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
-    sizes = yield from _gathered(samples.sizes, blank)
-    site = replace(blank, sizes=sizes, promise=promise, alphas=alphas)
+    mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
+    table = yield from _gathered(mine, blank)
+    sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
+    site = replace(blank, sizes=sizes, promise=promise, items=held, alphas=alphas)
     ledger = Ledger(len(here))
     outcome = yield from without_server(method(site, samples), site, ledger)
     return replace(outcome, sizes=sizes, cost=ledger.cost())

@@ -1,0 +1,233 @@
+"""Whole weights: E-DCP ends at the pooled weighted sort, bit for bit, on every engine; unit weights cost nothing.
+
+The pooled sort is in fractions and knows nothing of integer weights: the smallest score at which what lies at or below
+it reaches (1 - alpha) of all, plus what a new example and one exchanged for it may weigh.
+"""
+
+import statistics
+import time
+from dataclasses import replace
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+
+from conformesh import METHODS, Network, Samples, calibrate_batch
+from conformesh.methods import make_options, promised
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import Faults, play
+from conformesh.promises import Promise, make_promise, weighted_threshold
+from conformesh.protocols.joint import joint
+from conformesh.protocols.site import Outcome
+from tests.engines.mpi import job
+from tests.reference import weighted_rule
+
+ALPHAS = tuple(map(Fraction, ("0.05", "0.1", "0.25", "0.3", "0.5", "0.8")))
+TARGETS = ("sizes", "paper", "equal", "given")
+
+
+class Case(NamedTuple):
+    """Weighted scores of several trials on one network, and what is asked of them."""
+
+    network: Network
+    values: list[list[np.ndarray]]
+    weights: list[list[np.ndarray]]
+    promise: Promise
+    alpha: Fraction
+    shares: list[int] | None
+
+    @property
+    def samples(self) -> Samples:
+        return Samples.weighted(self.values, self.weights)
+
+    @property
+    def items(self) -> np.ndarray:
+        return np.array([[len(own) for own in trial] for trial in self.values]).T
+
+    def wanted(self, trial: int) -> float:
+        """The threshold of one trial, by sorting all of its scores."""
+        return weighted_rule(
+            self.values[trial],
+            self.weights[trial],
+            self.promise.target,
+            self.alpha,
+            self.promise.bounds[trial % len(self.promise.bounds)],
+            None if self.promise.tests is None else self.promise.tests[0],
+            self.shares,
+        )
+
+
+def random_case(rng, trials, most=9, least=1):
+    """Unequal devices, some without scores; ties, infinities, weights of zero, and one or two devices often."""
+    devices = max(int(rng.choice([1, 2, 3, 5, 8], p=[0.15, 0.25, 0.2, 0.2, 0.2])), least)
+    network = Network.of(str(rng.choice(["chain", "star", "complete"])), devices)
+    pool = (
+        rng.normal(size=6),
+        np.array([-np.inf, -1.0, -0.0, 0.0, 1.0, np.inf]),
+        np.array([0.5, 0.5, 0.5, np.inf]),
+        rng.normal(size=500) * 10.0 ** rng.integers(-300, 300),
+    )[rng.integers(4)]
+    bounds = tuple(rng.choice([1, 2, 5, 1000, 2**20], trials).tolist())
+    values, weights = [], []
+    for trial in range(trials):
+        sizes = np.where(rng.random(devices) < 0.2, 0, rng.integers(0, most, devices))
+        values.append([rng.choice(pool, n) for n in sizes])
+        weights.append([rng.integers(0, bounds[trial] + 1, n) * (rng.random(n) < 0.8) for n in sizes])
+    target = str(rng.choice(TARGETS))
+    shares = rng.integers(1, 6, devices).tolist() if target == "given" else None
+    asked = make_promise(target if shares is None else dict(zip(network.ids, shares, strict=True)))
+    tests = None if rng.random() < 0.5 else (int(rng.integers(0, min(bounds) + 1)),)
+    promise = replace(asked, part=True, bounds=bounds, tests=tests)
+    return Case(network, values, weights, promise, ALPHAS[rng.integers(len(ALPHAS))], shares)
+
+
+def simulated(case, **options):
+    return calibrate_batch(
+        case.samples, case.network, (case.alpha,), "e-dcp", promise=case.promise, items=case.items, **options
+    )
+
+
+def assert_is_pooled_sort(case, batch):
+    for trial, row in enumerate(batch.outcome.certificates):
+        wanted = case.wanted(trial)
+        found = batch.outcome.thresholds[:, trial, 0]
+        assert (found == wanted).all()  # equal floats have equal bits, but for the sign of zero
+        certificate = row[0]
+        assert (certificate.counted_rank >= certificate.required_rank) or found[0] == np.inf
+
+
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(s, marks=pytest.mark.slow) for s in range(10, 100))])
+def test_theorem_weighted_search_ends_at_the_pooled_sort(seed):
+    """A hundred cases for each seed: ten thousand with the long tests."""
+    rng = np.random.default_rng([1, seed])
+    for _ in range(4):
+        case = random_case(rng, 25)
+        assert_is_pooled_sort(case, simulated(case))
+
+
+@pytest.mark.parametrize("aggregate", ["tree", "flood", "finite-time", "gossip", "chebyshev"])
+def test_every_way_to_add_up_adds_weights(aggregate):
+    rng = np.random.default_rng(2)
+    for _ in range(6):
+        case = random_case(rng, 6)
+        small = replace(case.promise, bounds=(5,), tests=None)
+        weights = [[np.minimum(own, 5) for own in trial] for trial in case.weights]
+        case = case._replace(promise=small, weights=weights, network=Network.complete(case.network.devices))
+        assert_is_pooled_sort(case, simulated(case, aggregate=aggregate))
+
+
+def over_loopback(case):
+    """The same by devices of their own on a fake network, one trial at a time."""
+    chosen = make_options("e-dcp", {})
+    samples, alphas = case.samples, (case.alpha,)
+
+    def start(k, journal):
+        def make(network, row):
+            return joint(
+                network,
+                row,
+                samples.taken(np.array([k])),
+                lambda site, own: promised("e-dcp", site, own, chosen),
+                case.promise,
+                alphas,
+                case.items[[k]],
+            )
+
+        return Device(k, case.network, {}, make, journal)
+
+    devices = play(case.network, start, Faults(), np.random.default_rng(0)).devices
+    for device in devices:
+        if device.error is not None:
+            raise device.error
+    return Outcome.joined([np.array([k]) for k in range(case.network.devices)], [each.result for each in devices])
+
+
+def test_devices_on_a_network_end_there_too():
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        case = random_case(rng, 3)
+        found, right = over_loopback(case), simulated(case).outcome
+        np.testing.assert_array_equal(found.thresholds, right.thresholds)
+        assert found.certificates == right.certificates
+
+
+@pytest.mark.xdist_group("mpi")
+def test_two_ranks_end_there_too():
+    rng = np.random.default_rng(4)
+    answers = job(2, "weighted")
+    assert len(answers) == 40
+    for answer in answers:
+        batch = simulated(random_case(rng, 5, least=2))
+        assert answer["thresholds"] == batch.outcome.thresholds.tolist()
+        assert answer["ranks"] == [row[0].required_rank for row in batch.outcome.certificates]
+
+
+def test_the_integers_say_what_the_pooled_sort_of_them_finds():
+    """`weighted_threshold` of the integer weights and the certificate's rank: two ways to one number."""
+    rng = np.random.default_rng(5)
+    for _ in range(40):
+        case = random_case(rng, 1)
+        if case.promise.target != "sizes":
+            continue
+        batch = simulated(case)
+        pooled = [np.concatenate(parts[0]) for parts in (case.values, case.weights)]
+        rank = batch.outcome.certificates[0][0].required_rank
+        assert weighted_threshold(*pooled, rank) == batch.outcome.thresholds[0, 0, 0]
+
+
+def unit_and_none(devices, n):
+    """The same scores with explicit unit weights, and with none."""
+    samples = Samples.of(np.random.default_rng(6).normal(size=(devices, n)))
+    return samples.weighing(np.ones(len(samples.values), dtype=np.int64)), samples
+
+
+@pytest.mark.parametrize("options", [{}, {"aggregate": "flood"}, {"width": 1}, {"prefer": "rounds"}])
+def test_unit_weights_cost_not_one_number_more(options):
+    network = Network.torus(5, 4)
+    unit, plain = (
+        calibrate_batch(samples, network, (0.1, 0.2), "e-dcp", **options) for samples in unit_and_none(20, 50)
+    )
+    np.testing.assert_array_equal(unit.outcome.thresholds, plain.outcome.thresholds)
+    assert unit.outcome.certificates == plain.outcome.certificates
+    assert unit.cost.rounds == plain.cost.rounds
+    np.testing.assert_array_equal(unit.cost.numbers, plain.cost.numbers)
+    np.testing.assert_array_equal(unit.cost.bits, plain.cost.bits)
+
+
+@pytest.mark.slow
+def test_unit_weights_take_no_time():
+    """At most 2 % more: the least processor time of both, in turn; three attempts, for other work on the machine."""
+    network = Network.torus(20, 20)
+    both = unit_and_none(400, 250)
+    for samples in both:
+        samples.counts_of(np.zeros(1, dtype=np.int64), np.zeros((1, 1)))
+
+    def seconds(samples):
+        start = time.process_time()
+        calibrate_batch(samples, network, (0.1,), "e-dcp", aggregate="tree")
+        return time.process_time() - start
+
+    ratios = []
+    for _ in range(3):
+        times = [[seconds(samples) for samples in both] for _ in range(15)]
+        ratios.append(min(unit for unit, _ in times) / min(plain for _, plain in times))
+        if ratios[-1] <= 1.02:
+            return
+    pytest.fail(f"unit weights took {statistics.median(ratios):.3f} times as long as none: {ratios}")
+
+
+def test_a_changed_weight_changes_the_answer():
+    """The comparison itself: the sort sees weights."""
+    values, weights = [[np.array([1.0, 2.0, 3.0])]], [[np.array([1, 1, 9])]]
+    case = Case(Network.complete(1), values, weights, replace(make_promise(), part=True, bounds=(9,)), ALPHAS[5], None)
+    light = case._replace(weights=[[np.array([9, 1, 1])]])
+    assert case.wanted(0) != light.wanted(0)
+    assert_is_pooled_sort(light, simulated(light))
+    with pytest.raises(AssertionError):
+        assert_is_pooled_sort(case, simulated(light))
+
+
+def test_every_method_that_takes_weights_of_scores_is_here():
+    takes = {name for name, entry in METHODS.items() if entry.weights(make_options(name, {})) == "scores"}
+    assert takes == {"e-dcp"}
