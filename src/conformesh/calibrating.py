@@ -243,7 +243,7 @@ def calibrate_several(
         batch = _assuming(batch, asked.shift.assumption)
         n = int(batch.items.sum())
         places = [
-            Place(name, alpha, n, 0, levels.index((alpha, test)), asked.shift.bound, test)
+            Place(name, alpha, n, 0, levels.index((alpha, test)), asked.shift.bound, None if name is None else test)
             for name, test in asked.names.items()
             for alpha in alphas
         ]

@@ -248,11 +248,14 @@ def as_label_shift(class_weights: Any, labels: Any, devices: Any) -> tuple[Shift
 
 
 class Several(NamedTuple):
-    """Thresholds for several weights of new examples: `tests` in ascending order, and that of every name."""
+    """Thresholds for several weights of new examples: `tests` in ascending order, and that of every name.
+
+    The name None is for all: whatever their weight.
+    """
 
     shift: Shift
     tests: tuple[float, ...]
-    names: dict[str, float]
+    names: Mapping[str | None, float]
 
 
 def as_several_shift(
@@ -274,7 +277,9 @@ def as_several_shift(
         if tests is not None:
             raise ValueError("test_weights go with weight=, which was not given; say how much each score weighs")
         return None
-    levels = weight_levels(tests or (), shift.bound)
+    if tests is None:
+        return Several(shift, (shift.bound,), {None: shift.bound})
+    levels = weight_levels(tests, shift.bound)
     return Several(shift, levels, {at_most(level): level for level in levels})
 
 

@@ -14,7 +14,7 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
+from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
@@ -47,6 +47,8 @@ def calibrate(
     target: Target = "sizes",
     rank: Rank = AUTO,
     confidence: Confidence = None,
+    weight: Weight = None,
+    weight_bound: WeightBound = None,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
@@ -99,7 +101,7 @@ def calibrate(
         kind = named_score(score, score_option or [])
         if warm is not None:
             chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
-        layout = Layout(device_column, score_column, group=group, separator=separator, decimal=decimal)
+        layout = Layout(device_column, score_column, group=group, separator=separator, decimal=decimal, weight=weight)
         whom = chosen_target(target, scores, layout)
         held, host = hosts.load(
             scores,
@@ -113,6 +115,9 @@ def calibrate(
             asked = {"target": whom, "rank": rank, "confidence": confidence}
             common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
             own = held.for_devices(mine)
+            if weight is not None or weight_bound is not None:
+                common["weight"] = None if weight is None else held.weights_for(mine)
+                common["weight_bound"] = weight_bound
             result: Calibration | Calibrations
             if len(levels) > 1 or group is not None:
                 labels = None if group is None else held.groups_for(mine)
@@ -150,14 +155,17 @@ def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | No
 
 def _print_several(results: Calibrations) -> None:
     grouped = results.groups != (None,)
-    columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", *RANKS)
+    weighed = any(item.certificate.weight is not None for item in results.items.values())
+    names = (*RANKS[:2], "of weight") if weighed else RANKS
+    columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", *names)
     rows = []
     for (group, alpha), item in results.items.items():
-        ranks = (item.certificate.required_rank, item.certificate.counted_rank, item.scores)
+        whole = item.scores if item.certificate.weight is None else item.certificate.weight
+        ranks = (item.certificate.required_rank, item.certificate.counted_rank, whole)
         shown = (f"{rank:,}" if isinstance(rank, int) else "" for rank in ranks)
         row = (f"{alpha:g}", f"{item.threshold:.6g}", item.certificate.kind, *shown)
         rows.append((*((str(group),) if grouped else ()), *row))
-    console.print_table(columns, rows, right=("alpha", "threshold", *RANKS))
+    console.print_table(columns, rows, right=("alpha", "threshold", *names))
     cost = results.cost
     print(
         f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
@@ -191,6 +199,10 @@ def facts(result: Calibration) -> list[tuple[str, str]]:
         lines.append(("about", f"{TARGETS[certificate.target]}; by {RULES[certificate.rule]}"))
     elif certificate.required_rank is not None:
         lines.append(("rank", "required and counted by each device for itself, see --json"))
+    if result.weight_bound is not None:
+        lines.append(
+            ("weights", f"at most {result.weight_bound:g}: how much likelier a new example is, up to a factor")
+        )
     if certificate.epsilon is not None:
         lines.append(("epsilon", _epsilon(result)))
     if certificate.assumption:

@@ -40,6 +40,24 @@ Confidence = Annotated[
         show_default=False,
     ),
 ]
+Weight = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COLUMN",
+        help="How much each score weighs: how much likelier such an example is among new ones, up to a factor.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
+WeightBound = Annotated[
+    float | None,
+    typer.Option(
+        metavar="<float>",
+        help="The largest weight that any example may have; needed with --weight.",
+        rich_help_panel=PANEL,
+        show_default=False,
+    ),
+]
 
 
 def chosen_target(target: str, scores: str | None, layout: Layout | None = None) -> str | dict[str, Any]:

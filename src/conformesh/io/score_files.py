@@ -43,6 +43,8 @@ class ScoreFile:
         The group of each score, where a column was asked for.
     classes
         The classes of the model whose outputs were scored, where the file names them.
+    weights
+        The weight of each score, where a column was asked for.
     """
 
     devices: tuple[str, ...]
@@ -50,6 +52,7 @@ class ScoreFile:
     name: str
     groups: tuple[NDArray[np.str_], ...] | None = None
     classes: tuple[str, ...] | None = None
+    weights: tuple[NDArray[np.float64], ...] | None = None
 
     def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return one array for each of `ids`, empty where a device has no scores."""
@@ -60,6 +63,11 @@ class ScoreFile:
         """Return the groups of each device's scores."""
         held = dict(zip(self.devices, self.groups or (), strict=True))
         return [held.get(device, np.empty(0, dtype=str)) for device in ids]
+
+    def weights_for(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
+        """Return the weights of each device's scores."""
+        held = dict(zip(self.devices, self.weights or (), strict=True))
+        return [held.get(device, np.empty(0)) for device in ids]
 
 
 def read_scores(
@@ -83,7 +91,7 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
     if device == score:
         raise ValueError(f"{table.name}: column {device!r} cannot be both the device and the score")
-    columns = (device, score) if layout.group is None else (device, score, layout.group)
+    columns = (device, score, *layout.beside)
     for column in columns:
         if np.ndim(table.column(column)) != 1:
             raise ValueError(
@@ -105,13 +113,19 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
     held = dict(zip(names, np.split(values[order], cuts), strict=True))
     devices = natural_order(names)
-    groups = None
+
+    def beside(column: NDArray[Any]) -> tuple[NDArray[Any], ...]:
+        each = dict(zip(names, np.split(column[order], cuts), strict=True))
+        return tuple(each[name] for name in devices)
+
+    groups = weights = None
     if layout.group is not None:
         kinds, which = table.names(layout.group)
-        labels = dict(zip(names, np.split(np.array(kinds)[which][order], cuts), strict=True))
-        groups = tuple(labels[name] for name in devices)
+        groups = beside(np.array(kinds)[which])
+    if layout.weight is not None:
+        weights = beside(table.numbers(layout.weight))
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
-    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes)
+    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes, weights)
 
 
 def column_named(table: Table, word: str, given: str | None = None) -> str:

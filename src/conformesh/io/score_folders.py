@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conformesh.io.score_files import NEEDED, ScoreFile, read_scores, scores_in
 from conformesh.io.tables import CLASSES, Layout, Table, listed
@@ -88,7 +89,7 @@ class ScoreFolder:
         layout = layout or Layout()
         wanted = {*(roster.devices if devices is None else devices)}
         device, score = _column("device", layout), _column("score", layout)
-        columns = [score] if layout.group is None else [score, layout.group]
+        columns = [score, *layout.beside]
         try:
             if roster.raw is None:
                 mine = [(file, name) for file in self.files if (name := _device_of(file)) in wanted]
@@ -109,7 +110,8 @@ class ScoreFolder:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
         if frame is None or not len(frame):
-            return ScoreFile((), (), str(self.path), None if layout.group is None else ())
+            groups, weights = (None if column is None else () for column in (layout.group, layout.weight))
+            return ScoreFile((), (), str(self.path), groups, None, weights)
         table = Table({column.name: column for column in frame.get_columns()}, str(self.path))
         return scores_in(table, replace(layout, device=device, score=score))
 
@@ -158,10 +160,17 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     if len(known - {None}) > 1:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
     whole = ScoreFile(order, tuple(held[device] for device in order), name, classes=max(known, key=bool, default=None))
-    if any(part.groups is None for part in parts):
-        return whole
-    groups = {device: own for part in parts for device, own in zip(part.devices, part.groups or (), strict=True)}
-    return replace(whole, groups=tuple(groups[device] for device in order))
+
+    def beside(columns: list[tuple[NDArray[Any], ...] | None]) -> tuple[NDArray[Any], ...] | None:
+        each: dict[str, NDArray[Any]] = {}
+        for part, column in zip(parts, columns, strict=True):
+            if column is None:
+                return None
+            each |= zip(part.devices, column, strict=True)
+        return tuple(each[device] for device in order)
+
+    groups, weights = beside([part.groups for part in parts]), beside([part.weights for part in parts])
+    return replace(whole, groups=groups, weights=weights)
 
 
 def _column(word: Literal["device", "score"], layout: Layout | None) -> str:

@@ -55,6 +55,8 @@ class Layout:
     separator, decimal
         What separates cells of CSV, as a character or its name (comma, semicolon, tab, pipe, space), and its decimal
         sign, "." or ",".
+    weight
+        The column of weights, if scores have some.
     """
 
     device: str | None = None
@@ -65,6 +67,12 @@ class Layout:
     keep: tuple[str, ...] = ()
     separator: str | None = None
     decimal: str | None = None
+    weight: str | None = None
+
+    @property
+    def beside(self) -> tuple[str, ...]:
+        """The columns beside device and score that are asked for."""
+        return tuple(column for column in (self.group, self.weight) if column is not None)
 
 
 @dataclass(frozen=True)

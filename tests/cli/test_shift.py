@@ -1,0 +1,85 @@
+"""`conformesh calibrate --weight`: scores with weights from files of every kind."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from conformesh import Calibration, Network, calibrate
+from conformesh.names import natural_order
+
+
+@pytest.fixture
+def weighted(tmp_path):
+    """A CSV with a column of weights, scores and weights by device, and the answer of the library."""
+    rng = np.random.default_rng(8)
+    held = {f"s{k}": (rng.random(30 + k), rng.choice([0.5, 1.0, 3.0], 30 + k)) for k in range(12)}
+    names = np.repeat([*held], [len(own) for own, _ in held.values()])
+    frame = pl.DataFrame({"device": names, "score": np.concatenate([own for own, _ in held.values()])})
+    frame = frame.with_columns(w=np.concatenate([own for _, own in held.values()]))
+    frame.write_csv(tmp_path / "weighted.csv")
+    order = natural_order(held)
+    result = calibrate(
+        [held[name][0] for name in order],
+        Network.torus(4, 3).relabelled(order),
+        0.1,
+        weight=[held[name][1] for name in order],
+        weight_bound=3,
+    )
+    return frame, result
+
+
+def test_weights_come_from_a_column(run, weighted, tmp_path):
+    frame, expected = weighted
+    frame.write_parquet(tmp_path / "weighted.parquet")
+    columns = {name: frame[name].to_numpy() for name in ("score", "w")}
+    np.savez(tmp_path / "weighted.npz", **columns, device=[*frame["device"]])
+    for k, part in enumerate(frame.partition_by("device")):
+        folder = tmp_path / "folder" / f"device={part['device'][0]}"
+        folder.mkdir(parents=True)
+        part.drop("device").write_parquet(folder / f"{k}.parquet")
+    for source in ("weighted.csv", "weighted.parquet", "weighted.npz", "folder"):
+        answer = run("calibrate", source, "--weight", "w", "--weight-bound", "3", "--json")
+        assert answer.exit_code == 0, answer.output
+        found = json.loads(answer.stdout)
+        assert found["threshold"] == expected.threshold
+        assert found["weight_bound"] == 3
+        assert found["certificate"]["weight"] == expected.certificate.weight
+
+
+def test_parts_of_an_npz_folder_keep_their_weights(run, weighted, tmp_path):
+    frame, expected = weighted
+    (tmp_path / "parts").mkdir()
+    names = frame["device"].unique(maintain_order=True)
+    for k in range(2):
+        part = frame.filter(pl.col("device").is_in(names[k::2].implode()))
+        np.savez(tmp_path / "parts" / f"{k}.npz", device=[*part["device"]], score=part["score"], w=part["w"])
+    answer = run("calibrate", "parts", "--weight", "w", "--weight-bound", "3", "--out", "result.json")
+    assert answer.exit_code == 0, answer.output
+    assert Calibration.load(tmp_path / "result.json").threshold == expected.threshold
+    assert "weights" in answer.stdout
+
+
+def test_several_levels_share_the_weights(run, weighted):
+    answer = run("calibrate", "weighted.csv", "--weight", "w", "--weight-bound", "3", "--alpha", "0.1,0.2")
+    assert answer.exit_code == 0, answer.output
+    assert "of weight" in answer.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        (("--weight", "w"), "weight needs weight_bound="),
+        (("--weight-bound", "3"), "weight_bound goes with weight="),
+        (("--weight", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
+        (("--weight", "v", "--weight-bound", "3"), "needs a column 'v'"),
+        (("--weight", "w", "--weight-bound", "3", "--group", "w"), "groups and weights do not go together"),
+    ],
+)
+def test_what_is_missing_is_named(run, weighted, words, complaint):
+    answer = run("calibrate", "weighted.csv", *words)
+    assert answer.exit_code != 0
+    assert complaint in " ".join(answer.output.split())
