@@ -23,7 +23,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"engines"},
     {"shifting"},
     {"calibrating"},
-    {"comparing", "mesh", "planning", "sweeping", "training"},
+    {"comparing", "localising", "mesh", "planning", "sweeping", "training"},
     {"plots"},
     {"experiments"},
     {"cli"},

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
+    from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
     from conformesh.methods import METHODS
     from conformesh.promises import conformal_rank, conformal_threshold
     from conformesh.result.calibration import Calibration
@@ -39,9 +40,11 @@ __all__ = [
     "Calibration",
     "CalibrationNote",
     "Calibrations",
+    "Centres",
     "Certificate",
     "Cost",
     "Evaluation",
+    "LocalCalibration",
     "Network",
     "Ratios",
     "Samples",
@@ -49,7 +52,9 @@ __all__ = [
     "__version__",
     "calibrate",
     "calibrate_batch",
+    "calibrate_local",
     "calibrate_several",
+    "choose_centres",
     "conformal_rank",
     "conformal_threshold",
     "estimate_ratios",
@@ -65,16 +70,20 @@ _HOMES = {
     "Calibration": "result.calibration",
     "CalibrationNote": "calibrating",
     "Calibrations": "result.several",
+    "Centres": "localising",
     "Certificate": "result.certificate",
     "Cost": "result.certificate",
     "Evaluation": "result.evaluation",
+    "LocalCalibration": "localising",
     "Network": "graph.network",
     "Ratios": "shifting",
     "Samples": "samples",
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
     "calibrate_batch": "calibrating",
+    "calibrate_local": "localising",
     "calibrate_several": "calibrating",
+    "choose_centres": "localising",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",
     "estimate_ratios": "shifting",

@@ -222,7 +222,7 @@ def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None
     if callable(weight):
         if inputs is None:
             raise ValueError("weight is a function: give inputs=, what it takes for each device, beside the scores")
-        return Shift(_inputs(devices, inputs), most, lambda own, _: weight(own), assumed, "inputs")
+        return Shift(inputs_of(devices, inputs), most, lambda own, _: weight(own), assumed, "inputs")
     if inputs is not None:
         raise ValueError(f"inputs go with a weight that is a function of them, got {type(weight).__name__}")
     given = columns_of(devices, weight, "weight") if isinstance(weight, str) else as_held(weight)
@@ -361,8 +361,8 @@ def estimate_ratios(
     (True, 5.0)
     """
     tables = source.values() if isinstance(source, Mapping) else source if _is_several(source) else [source]
-    parts = [_rows(own, "source inputs") for own in tables]
-    before, after = np.concatenate([own for own in parts if len(own)]), _rows(target, "target inputs")
+    parts = [as_rows(own, "source inputs") for own in tables]
+    before, after = np.concatenate([own for own in parts if len(own)]), as_rows(target, "target inputs")
     if not len(before) or not len(after) or before.shape[1] != after.shape[1]:
         raise ValueError(
             f"source and target inputs must be rows with equally many numbers, got shapes {before.shape} and "
@@ -373,7 +373,7 @@ def estimate_ratios(
     share = len(before) / len(after)
 
     def ratio(inputs: Any) -> Floats:
-        rows = _rows(inputs, "inputs")
+        rows = as_rows(inputs, "inputs")
         p = np.clip(model.predict_proba(rows)[:, 1], 0.0, 1.0) if len(rows) else np.empty(0)
         with np.errstate(divide="ignore"):
             return np.asarray(p / (1 - p) * share)
@@ -410,7 +410,7 @@ def _is_several(source: Any) -> bool:
     return isinstance(source, list | tuple) and len(source) > 0 and all(np.ndim(own) >= 1 for own in source)
 
 
-def _rows(inputs: Any, what: str) -> Floats:
+def as_rows(inputs: Any, what: str) -> Floats:
     """Return inputs as a table of numbers, one row each."""
     table = np.asarray(as_array(inputs, what), dtype=np.float64)
     if table.ndim not in (1, 2) or not np.isfinite(table).all():
@@ -418,7 +418,7 @@ def _rows(inputs: Any, what: str) -> Floats:
     return table[:, None] if table.ndim == 1 else table
 
 
-def _inputs(devices: Any, inputs: Any) -> Held:
+def inputs_of(devices: Any, inputs: Any) -> Held:
     """Return the inputs of each device: as given, or the columns of a frame that are named."""
     if isinstance(inputs, str):
         return columns_of(devices, inputs, "inputs")

@@ -1,0 +1,473 @@
+r"""Local coverage: a threshold for every public centre, of which a new example draws one by how near it is.
+
+Every input x has integer weights H(x, c) for the centres c, which add up to 2^16. A new example draws a centre with
+probability H(x, c) / 2^16; given the centre, it comes from the devices' mixture times H(., c), which is a covariate
+shift with a known ratio. So the threshold of centre c is the weighted rank of `shifting` with w = H(., c), and coverage
+holds given the centre, hence near it, and on average ([Hore2025], randomly localised conformal prediction, with centres
+that are known beforehand; docs/guarantees.md). All thresholds come from one run, and a query sends nothing.
+
+The bound on H(., c) that the rank needs is one by construction: what a kernel would give beyond a centre's cap goes to
+the nearest centres that have room.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.calibrating import Place, calibrate_batch, collected, running
+from conformesh.engines import Engine
+from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.graph.network import Network
+from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.io.arrays import as_array
+from conformesh.io.files import write_file
+from conformesh.io.json_numbers import from_json, to_json
+from conformesh.io.schemas import checked
+from conformesh.promises import AUTO, Alpha, make_promise
+from conformesh.quantities import in_digits, several
+from conformesh.result.calibration import Calibration
+from conformesh.result.certificate import Cost
+from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
+from conformesh.result.several import Calibrations
+from conformesh.samples import Samples
+from conformesh.scores import Score, as_score
+from conformesh.scores.base import labels_of
+from conformesh.scores.draws import Rng, drawn_anew, drawn_by_key
+from conformesh.shifting import as_rows, inputs_of
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+WHOLE = 2**16  # what the weights of an input at all centres add up to
+CHUNK = 1 << 14  # rows whose weights are computed together
+FORMAT = "conformesh-local/1"
+CENTRE = "centre"  # what draws of centres are for, and what thresholds are called
+
+
+@dataclass(frozen=True, eq=False)
+class Centres:
+    """Public points, near which coverage is to hold, and how near an input is to each.
+
+    Attributes
+    ----------
+    points
+        Shape (centres, features).
+    bandwidth
+        How far a centre reaches, in units of `scales`: the standard deviation of a Gaussian kernel.
+    scales
+        By how much each feature is divided before distances are taken.
+    caps
+        The most that any input weighs at each centre, of 2^16.
+    """
+
+    points: Floats
+    bandwidth: float
+    scales: Floats
+    caps: Ints
+
+    def __post_init__(self) -> None:
+        many, features = self.points.shape if self.points.ndim == 2 else (0, 0)
+        if not many or not np.isfinite(self.points).all():
+            raise ValueError(f"centres must be finite numbers, a row each, got shape {self.points.shape}")
+        if not 0 < self.bandwidth < math.inf:
+            raise ValueError(f"bandwidth must be a number above 0, got {self.bandwidth}")
+        if self.scales.shape != (features,) or not ((self.scales > 0) & np.isfinite(self.scales)).all():
+            raise ValueError(f"scales must be {features} numbers above 0, one for each feature, got {self.scales}")
+        if self.caps.shape != (many,) or (self.caps < 1).any() or self.caps.sum() < WHOLE:
+            raise ValueError(
+                f"caps must be {many} whole numbers above 0 that add up to at least {WHOLE}, got {self.caps}"
+            )
+
+    @classmethod
+    def at(cls, points: ArrayLike, bandwidth: float, *, scales: ArrayLike | None = None, caps: Any = None) -> Centres:
+        """Return centres at given points; features count as they are, and caps are none, unless given.
+
+        >>> Centres.at([0.0, 1.0], bandwidth=0.5).weights([0.0, 0.5]).tolist()
+        [[57724, 7812], [32768, 32768]]
+        """
+        table = as_rows(points, "centres")
+        each = np.ones(table.shape[1]) if scales is None else np.asarray(scales, dtype=np.float64)
+        most = np.full(len(table), WHOLE) if caps is None else np.asarray(caps, dtype=np.int64)
+        return cls(table, float(bandwidth), each, most)
+
+    def __len__(self) -> int:
+        return len(self.points)
+
+    def weights(self, inputs: ArrayLike) -> Ints:
+        """Return the weights of inputs at the centres, (rows, centres): each row adds up to 2^16."""
+        rows = self._rows(inputs)
+        found = np.empty((len(rows), len(self)), dtype=np.int64)
+        for start in range(0, len(rows), CHUNK):
+            found[start : start + CHUNK] = self._weights(rows[start : start + CHUNK])
+        return found
+
+    def nearest(self, inputs: ArrayLike) -> Ints:
+        """Return the centre that each input is nearest to."""
+        rows = self._rows(inputs)
+        parts = [self._distances(rows[start : start + CHUNK]) for start in range(0, len(rows), CHUNK)]
+        return np.concatenate([np.empty(0, np.int64), *(part.argmin(axis=1) for part in parts)]).astype(np.int64)
+
+    def draw(self, inputs: ArrayLike, *, rng: Rng | None = None, keys: Iterable[Any] | None = None) -> Ints:
+        """Draw a centre for each input by its weights: anew, from a generator or its seed, or by key."""
+        weights = self.weights(inputs)
+        if keys is not None and rng is not None:
+            raise ValueError("give rng or keys, not both: either says how centres are drawn")
+        rows = len(weights)
+        uniforms = drawn_anew(rows, rng) if keys is None else drawn_by_key(0, CENTRE, keys, rows)
+        below = np.cumsum(weights, axis=1) <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
+        return np.asarray(below.sum(axis=1))
+
+    def _rows(self, inputs: Any) -> Floats:
+        rows = as_rows(inputs, "inputs")
+        if len(rows) and rows.shape[1] != self.points.shape[1]:
+            raise ValueError(f"inputs must have {self.points.shape[1]} features, as the centres, got {rows.shape[1]}")
+        return rows.reshape(-1, self.points.shape[1])
+
+    def _distances(self, rows: Floats) -> Floats:
+        """Return squared distances in bandwidths, (rows, centres)."""
+        apart = (rows[:, None, :] - self.points[None]) / (self.scales * self.bandwidth)
+        return np.asarray((apart**2).sum(axis=2))
+
+    def _weights(self, rows: Floats) -> Ints:
+        distances = self._distances(rows)
+        kernel = np.exp(-0.5 * (distances - distances.min(axis=1, keepdims=True)))
+        sums = np.cumsum(kernel, axis=1)
+        ends = np.floor(sums / sums[:, -1:] * WHOLE + 0.5).astype(np.int64)  # rounded together: they end at 2^16
+        weights: Ints = np.diff(ends, axis=1, prepend=0)
+        over = np.flatnonzero((weights > self.caps).any(axis=1))
+        if len(over):
+            weights[over] = self._capped(weights[over], distances[over])
+        return weights
+
+    def _capped(self, weights: Ints, distances: Floats) -> Ints:
+        """Give what is beyond the caps to the nearest centres with room."""
+        weights = np.minimum(weights, self.caps)
+        left, rows = WHOLE - weights.sum(axis=1), np.arange(len(weights))
+        for place in np.argsort(distances, axis=1, kind="stable").T:
+            more = np.minimum(left, self.caps[place] - weights[rows, place])
+            weights[rows, place] += more
+            left = left - more
+        return weights
+
+
+def choose_centres(inputs: ArrayLike, number: int = 10, *, bandwidth: float | None = None, seed: int = 0) -> Centres:
+    """Choose centres and a bandwidth from public or training inputs, never from those of the calibration scores.
+
+    Parameters
+    ----------
+    inputs
+        A row for each example; features are divided by their standard deviations.
+    number
+        How many centres: about as many as there are calibration scores divided by fifty, since each needs some around.
+    bandwidth
+        In standard deviations; by default half the median distance from a centre to the nearest other one.
+    seed
+        Of k-means, whose means the centres are.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> centres = choose_centres(np.random.default_rng(0).random(500), 5)
+    >>> len(centres), int(centres.weights([0.3]).sum())
+    (5, 65536)
+    """
+    try:
+        from sklearn.cluster import KMeans
+    except ImportError:
+        raise ImportError(
+            "choosing centres needs scikit-learn: pip install scikit-learn, or place them with Centres.at"
+        ) from None
+    rows = as_rows(inputs, "inputs")
+    many = len(np.unique(rows, axis=0))
+    if not 1 <= number <= many:
+        raise ValueError(f"number of centres must be from 1 to {many}, the number of different inputs, got {number}")
+    spread = rows.std(axis=0)
+    scales = np.where(spread > 0, spread, 1.0)
+    points = KMeans(number, n_init=4, random_state=seed).fit(rows / scales).cluster_centers_ * scales
+    points = points[np.lexsort(points.T[::-1])]
+    if bandwidth is None:
+        apart = np.sqrt((((points[:, None] - points[None]) / scales) ** 2).sum(axis=2)) + np.diag(
+            np.full(number, np.inf)
+        )
+        bandwidth = float(np.median(apart.min(axis=1))) / 2 if number > 1 else 1.0
+    loose = Centres.at(points, bandwidth, scales=scales)
+    return replace(loose, caps=np.maximum(loose.weights(rows).max(axis=0), 1))
+
+
+@dataclass(frozen=True)
+class LocalEvaluation:
+    """What sets are worth, and where: coverage near each centre.
+
+    Attributes
+    ----------
+    overall
+        Coverage and size of all rows.
+    cells
+        Coverage of the rows that are nearest to each centre, by its number.
+    alpha
+        The tolerated miscoverage.
+    """
+
+    overall: Evaluation
+    cells: dict[int, Coverage]
+    alpha: float
+
+    @property
+    def gap(self) -> float:
+        """The mean of ``|local coverage - (1 - alpha)|`` over all rows."""
+        rows = sum(cell.rows for cell in self.cells.values())
+        return sum(cell.rows * abs(cell.rate - (1 - self.alpha)) for cell in self.cells.values()) / max(rows, 1)
+
+    def __str__(self) -> str:
+        return f"{self.overall}; mean |local coverage - {1 - self.alpha:g}| {self.gap:.4f}"
+
+
+def local_coverage(covered: ArrayLike, inputs: ArrayLike, cells: Centres) -> dict[int, Coverage]:
+    """Return the coverage of the rows nearest to each centre; of any sets, to compare."""
+    hits, where = np.asarray(covered, dtype=bool), cells.nearest(inputs)
+    if hits.shape != where.shape:
+        raise ValueError(f"covered must say it for each of {len(where)} inputs, got shape {hits.shape}")
+    return {int(cell): Coverage.of(hits[where == cell]) for cell in np.unique(where)}
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LocalCalibration:
+    """A threshold for every centre, each with its own rank and certificate; one shared cost.
+
+    Attributes
+    ----------
+    centres
+        Where they are, and how new examples draw one of them.
+    by_centre
+        The thresholds, as groups called "centre 0", "centre 1", ...
+    """
+
+    centres: Centres
+    by_centre: Calibrations
+
+    @property
+    def alpha(self) -> float:
+        """The tolerated miscoverage."""
+        return self.by_centre.alphas[0]
+
+    @property
+    def thresholds(self) -> Floats:
+        """The threshold of each centre."""
+        return np.array([item.threshold for item in self.by_centre.items.values()])
+
+    @property
+    def cost(self) -> Cost:
+        """What the one run cost that found them all."""
+        return self.by_centre.cost
+
+    def get(self, centre: int) -> Calibration:
+        """Return the result of one centre."""
+        return self.by_centre.get(group=_name(centre))
+
+    def predict(
+        self,
+        outputs: ArrayLike,
+        inputs: ArrayLike,
+        *,
+        score: Score | str | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> NDArray[Any]:
+        """Return prediction sets or intervals, each row by the threshold of a centre that it draws by its inputs.
+
+        Draws are new in every call; `rng`, a generator or its seed, or `keys`, one per row, repeat them.
+        """
+        kind, table, thresholds, draws = self._drawn(outputs, inputs, score, rng, keys)
+        return kind.intervals(table, thresholds) if kind.task == "regression" else kind.sets(table, thresholds, **draws)
+
+    def evaluate(
+        self,
+        outputs: ArrayLike,
+        labels: ArrayLike,
+        inputs: ArrayLike,
+        *,
+        cells: Centres | None = None,
+        score: Score | str | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> LocalEvaluation:
+        """Measure coverage and size on labelled data, overall and by the nearest of `cells`, by default the centres."""
+        kind, table, thresholds, draws = self._drawn(outputs, inputs, score, rng, keys)
+        truth = as_array(labels, "labels")
+        if kind.task == "regression":
+            overall = evaluate_intervals(kind, table, truth, thresholds)
+            hits = kind.covers(table, truth, thresholds)
+        else:
+            overall = evaluate_sets(kind, table, truth, thresholds, None, draws)
+            sets = kind.sets(table, thresholds, **draws)
+            hits = sets[np.arange(len(sets)), labels_of(kind.name, sets, truth)]
+        return LocalEvaluation(overall, local_coverage(hits, inputs, cells or self.centres), self.alpha)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object: the centres, and the thresholds as those of groups."""
+        return {
+            "format": FORMAT,
+            "points": self.centres.points.tolist(),
+            "bandwidth": self.centres.bandwidth,
+            "scales": self.centres.scales.tolist(),
+            "caps": self.centres.caps.tolist(),
+            "by_centre": self.by_centre.to_dict(),
+        }
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the results as JSON, whole or not at all. They hold no score and no input but the centres."""
+        write_file(path, to_json(self.to_dict(), indent=2))
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> LocalCalibration:
+        """Read what `save` wrote, and check that it fits together."""
+        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
+
+    @classmethod
+    def from_dict(cls, raw: Any, where: str = "local calibration") -> LocalCalibration:
+        """Rebuild the results from their JSON object."""
+        got = raw.get("format") if isinstance(raw, Mapping) else type(raw).__name__
+        if got != FORMAT:
+            raise ValueError(f"{where}: needed a result of calibrate_local ({FORMAT}), got {got!r}")
+        file = checked(raw, _Fields, where)
+        try:
+            points, scales = np.array(file.points, dtype=np.float64), np.array(file.scales, dtype=np.float64)
+            centres = Centres(points, file.bandwidth, scales, np.array(file.caps, dtype=np.int64))
+        except ValueError as problem:
+            raise ValueError(f"{where}: {problem}; it was changed or damaged: calibrate again") from None
+        found = Calibrations.from_dict(file.by_centre, f"{where}, by_centre")
+        bounds = [item.certificate.bound for item in found.items.values()]
+        if found.groups != tuple(map(_name, range(len(centres)))) or len(found.alphas) != 1:
+            raise ValueError(f"{where}: by_centre must have one threshold for each of {len(centres)} centres")
+        if bounds != [None if {*file.caps} == {1} else cap for cap in file.caps]:
+            raise ValueError(f"{where}: caps must be the bounds of the certificates, {bounds[:5]}, got {file.caps[:5]}")
+        return cls(centres, found)
+
+    def __repr__(self) -> str:
+        """Return a table of thresholds: a line for each centre."""
+        places = ["(" + ", ".join(in_digits(x) for x in point) + ")" for point in self.centres.points[:20]]
+        lines = [
+            f"{place:>{max(map(len, places))}}  {in_digits(threshold)}"
+            for place, threshold in zip(places, self.thresholds[:20], strict=True)
+        ]
+        more = ["..."] if len(self.centres) > 20 else []
+        head = f"LocalCalibration(alpha={self.alpha:g}: {several(len(self.centres), 'centre')}; {self.cost})"
+        return "\n".join([head, *lines, *more])
+
+    def _drawn(
+        self, outputs: Any, inputs: Any, score: Any, rng: Rng | None, keys: Iterable[Any] | None
+    ) -> tuple[Score, NDArray[Any], Floats, Mapping[str, Floats]]:
+        """Return the score, its outputs, the threshold of the centre that each row draws, and the score's own draws."""
+        kind = self.by_centre.score if score is None else as_score(score)
+        if kind is None:
+            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        table, given = as_array(outputs, "outputs"), None if keys is None else [*keys]
+        if rng is not None and not isinstance(rng, np.random.Generator):
+            drawn_anew(0, rng)  # refuses what is no seed
+            rng = np.random.default_rng(rng)  # one stream for centres and score: a seed twice would tie them together
+        drawn = self.centres.draw(inputs, rng=rng, keys=given)
+        if len(drawn) != len(table):
+            raise ValueError(f"inputs must be a row for each of {len(table)} rows of outputs, got {len(drawn)}")
+        draws = {} if kind.task == "regression" else kind.draws(table, rng=rng, keys=given)
+        return kind, table, self.thresholds[drawn], draws
+
+
+class _Fields(Struct, forbid_unknown_fields=True):
+    """A `LocalCalibration` as JSON."""
+
+    format: Literal["conformesh-local/1"]
+    points: list[list[float]]
+    bandwidth: float
+    scales: list[float]
+    caps: list[int]
+    by_centre: dict[str, Any]
+
+
+def calibrate_local(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
+    network: Network | str | Any,
+    alpha: Alpha = 0.1,
+    *,
+    inputs: Any,
+    centres: Centres,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    score: Score | str | None = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    method: str = "e-dcp",
+    **options: Any,
+) -> LocalCalibration:
+    """Agree on a threshold for every centre, in one run, so that coverage holds near each of them.
+
+    Parameters
+    ----------
+    devices
+        One array of scores per device, a dict by device name, or a frame, as in `calibrate`.
+    inputs
+        The inputs of these scores in the same form, a row each; of a frame the name of a column or a list of them.
+    centres
+        From `choose_centres` or `Centres.at`: the same on all devices, and not chosen by calibration inputs.
+    network, alpha, target, rank, score, strict, observer, engine, method, **options
+        As in `calibrate`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, calibrate_local, choose_centres
+    >>> rng = np.random.default_rng(0)
+    >>> x = [rng.random(100) for _ in range(4)]
+    >>> scores = [np.abs(rng.normal(size=100)) * (0.1 + own) for own in x]
+    >>> centres = choose_centres(rng.random(1000), 3)  # from public inputs
+    >>> found = calibrate_local(scores, Network.cycle(4), inputs=x, centres=centres)
+    >>> bool(found.thresholds[0] < found.thresholds[2])
+    True
+    """
+    started = time.perf_counter()
+    kind, held = as_score(score), as_held(devices)
+    if isinstance(held, Samples):
+        raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got Samples")
+    network = as_network(network, held)
+    given = inputs_of(devices, inputs)
+    if isinstance(given, dict) != isinstance(held, dict):
+        raise TypeError("scores and inputs must both go by device name or both by order, got one of each")
+    promise = replace(make_promise(as_target(devices, target), rank), part=True, bounds=tuple(centres.caps.tolist()))
+    with running(engine, network, observer) as host:
+        names = ids_here(host)
+        own = [as_array(values, "scores") for values in held_here(host, in_rows_of(held, network.ids, names))]
+        where = held_here(host, in_rows_of(given, network.ids, names, "inputs"))
+        weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
+        trials = range(len(centres))
+        samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)
+        items = np.repeat(np.array([[len(values)] for values in own]), len(centres), axis=1)
+        batch = calibrate_batch(
+            samples, network, (alpha,), method, promise=promise, items=items, joint=True, engine=host, **options
+        )
+    n = batch.items[:, 0].sum()
+    places = [Place(_name(t), alpha, int(n), t, 0, float(centres.caps[t]) / WHOLE) for t in trials]
+    return LocalCalibration(centres, collected(batch, places, network, method, kind, strict, started))
+
+
+def _weights_of(centres: Centres, scores: NDArray[Any], inputs: Any, name: str) -> Ints:
+    """Return the weights of a device's scores at the centres, (scores, centres)."""
+    try:
+        rows = as_rows(inputs, "inputs") if len(scores) or np.size(inputs) else np.empty((0, centres.points.shape[1]))
+        if len(rows) != len(scores):
+            raise ValueError(f"has {len(scores)} scores but {len(rows)} inputs; one row each is needed")
+        return centres.weights(rows)
+    except ValueError as problem:
+        raise ValueError(f"device {name}: {problem}") from None
+
+
+def _name(centre: int) -> str:
+    return f"{CENTRE} {centre}"
