@@ -48,6 +48,7 @@ from conformesh.shifting import as_rows, inputs_of
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WHOLE = 2**16  # what the weights of an input at all centres add up to
+FAR = 1e150  # bandwidths; farther is as far, since squares must be finite
 CHUNK = 1 << 14  # rows whose weights are computed together
 FORMAT = "conformesh-local/1"
 CENTRE = "centre"  # what draws of centres are for, and what thresholds are called
@@ -134,8 +135,9 @@ class Centres:
 
     def _distances(self, rows: Floats) -> Floats:
         """Return squared distances in bandwidths, (rows, centres)."""
-        apart = (rows[:, None, :] - self.points[None]) / (self.scales * self.bandwidth)
-        return np.asarray((apart**2).sum(axis=2))
+        with np.errstate(over="ignore"):
+            apart = (rows[:, None, :] - self.points[None]) / (self.scales * self.bandwidth)
+        return np.asarray((np.clip(apart, -FAR, FAR) ** 2).sum(axis=2))
 
     def _weights(self, rows: Floats) -> Ints:
         distances = self._distances(rows)
