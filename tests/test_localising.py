@@ -95,7 +95,7 @@ def test_a_seed_draws_centre_and_score_apart():
     outputs = np.full((2000, 2), 0.5)
     held = [RNG.random(200), 1 + RNG.random(200)]
     found = calibrate_local(
-        held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS()
+        held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS(randomised=True)
     )
     _, _, thresholds, draws = found._drawn(outputs, np.full(2000, 0.5), None, 7, None)
     assert len({*found.thresholds}) == 2
