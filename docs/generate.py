@@ -9,6 +9,7 @@ replaced. Parts are functions in `PARTS`; words after the name are their argumen
 
 from __future__ import annotations
 
+import csv
 import os
 import re
 import subprocess
@@ -360,6 +361,12 @@ def _left_out(value: Any) -> str:
     )
 
 
+def measured(name: str) -> str:
+    """What a script of benchmarks/promises wrote."""
+    header, *rows = csv.reader((ROOT / "benchmarks" / "promises" / f"{name}.csv").read_text().splitlines())
+    return table([column.replace("_", " ") for column in header], rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
@@ -382,6 +389,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "findings": lambda *words: table(*results_parts.findings(*words)),
     "reasons": results_parts.reasons,
     "results-at": lambda *words: table(*results_parts.at(*words)),
+    "measured": measured,
     "provenance": lambda: table(*results_parts.provenance()),
 }
 
