@@ -34,7 +34,7 @@ from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
 from conformesh.promises import AUTO, Alpha, make_promise
-from conformesh.quantities import in_digits, several
+from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
@@ -356,9 +356,9 @@ class LocalCalibration:
 
     def __repr__(self) -> str:
         """Return a table of thresholds: a line for each centre."""
-        places = ["(" + ", ".join(in_digits(x) for x in point) + ")" for point in self.centres.points[:20]]
+        places = ["(" + ", ".join(f"{x:.6g}" for x in point) + ")" for point in self.centres.points[:20]]
         lines = [
-            f"{place:>{max(map(len, places))}}  {in_digits(threshold)}"
+            f"{place:>{max(map(len, places))}}  {threshold:.6g}"
             for place, threshold in zip(places, self.thresholds[:20], strict=True)
         ]
         more = ["..."] if len(self.centres) > 20 else []

@@ -72,8 +72,8 @@ def test_several_levels_share_the_weights(run, weighted):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--weight", "w"), "weight needs weight_bound="),
-        (("--weight-bound", "3"), "weight_bound goes with weight="),
+        (("--weight", "w"), "--weight and --weight-bound go together"),
+        (("--weight-bound", "3"), "--weight and --weight-bound go together"),
         (("--weight", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
         (("--weight", "v", "--weight-bound", "3"), "needs a column 'v'"),
         (("--weight", "w", "--weight-bound", "3", "--group", "w"), "groups and weights do not go together"),

@@ -95,6 +95,11 @@ def calibrate(
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
+        if (weight is None) != (weight_bound is None):
+            raise ValueError(
+                "--weight and --weight-bound go together: a column of weights, and the largest that any example may "
+                "have, which the largest one seen is not"
+            )
         if "seed" in get_method(method).option_names():
             options["seed"] = whole(seed, "seed", 0)
         chosen = checked_options(method, options)
@@ -115,9 +120,8 @@ def calibrate(
             asked = {"target": whom, "rank": rank, "confidence": confidence}
             common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
             own = held.for_devices(mine)
-            if weight is not None or weight_bound is not None:
-                common["weight"] = None if weight is None else held.weights_for(mine)
-                common["weight_bound"] = weight_bound
+            if weight is not None:
+                common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}
             result: Calibration | Calibrations
             if len(levels) > 1 or group is not None:
                 labels = None if group is None else held.groups_for(mine)
