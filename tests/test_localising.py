@@ -269,3 +269,27 @@ def test_local_coverage_holds_by_chance():
     for one in hits.values():
         assert power_against(len(one), 0.9, 0.8) > 0.99
         assert_coverage(sum(one), len(one), 0.9)
+
+
+@pytest.mark.parametrize("features", [1, 3])
+def test_a_picture_of_local_coverage(tmp_path, features):
+    from matplotlib.image import imread
+
+    from conformesh.localising import LocalEvaluation
+    from conformesh.plots.local import draw_local
+    from conformesh.result.evaluation import Coverage, Evaluation
+
+    rng = np.random.default_rng(9)
+    inputs = rng.random((400, features))
+    cells = choose_centres(inputs, 5)
+    found = {}
+    for name, chance in {"plain": inputs[:, 0], "local": np.full(400, 0.9)}.items():
+        hits = rng.random(400) < chance
+        found[name] = LocalEvaluation(Evaluation(Coverage.of(hits), 2.5, 0.0), local_coverage(hits, inputs, cells), 0.1)
+    draw_local(tmp_path / "local.png", found, cells)
+    assert imread(tmp_path / "local.png")[:, :, :3].std() > 0.03
+
+
+def test_local_coverage_is_said_for_every_input():
+    with pytest.raises(ValueError, match="for each of 3 inputs"):
+        local_coverage([True, False], [0.1, 0.2, 0.3], CENTRES)

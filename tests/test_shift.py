@@ -1,9 +1,14 @@
 """Shift: weights of scores, of inputs or of classes, on every small table and in all forms that users have."""
 
+import csv
 import itertools
 import math
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from fractions import Fraction
+from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -472,3 +477,17 @@ def test_shifted_examples_are_covered_by_chance():
     assert_coverage(int((truth <= weighed[:, 0]).sum()), trials, 0.9)
     with pytest.raises(AssertionError):
         assert_coverage(int((truth <= plain[:, 0]).sum()), trials, 0.9)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shift", "local"])
+def test_what_is_measured_can_be_measured_again(name):
+    """The scripts behind the figures run, and say them in the columns of the table that is kept."""
+    folder = Path(__file__).parents[1] / "benchmarks" / "promises"
+    source = str(Path(conformesh.promises.__file__).parents[1])
+    command = [sys.executable, folder / f"{name}.py", "--draws", "2"]
+    done = subprocess.run(
+        command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=True, timeout=300
+    )
+    kept = [row[:2] for row in csv.reader((folder / f"{name}.csv").read_text().splitlines())][1:]
+    assert [line.split("\t")[:2] for line in done.stdout.splitlines()] == kept

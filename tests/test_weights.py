@@ -13,7 +13,16 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, Samples, calibrate_batch
+from conformesh import (
+    METHODS,
+    Centres,
+    Network,
+    Samples,
+    calibrate,
+    calibrate_batch,
+    calibrate_local,
+    calibrate_several,
+)
 from conformesh.methods import make_options, promised
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
@@ -155,12 +164,30 @@ def test_devices_on_a_network_end_there_too():
 @pytest.mark.xdist_group("mpi")
 def test_two_ranks_end_there_too():
     rng = np.random.default_rng(4)
-    answers = job(2, "weighted")
+    answers = job(2, "weighted")["cases"]
     assert len(answers) == 40
     for answer in answers:
         batch = simulated(random_case(rng, 5, least=2))
         assert answer["thresholds"] == batch.outcome.thresholds.tolist()
         assert answer["ranks"] == [row[0].required_rank for row in batch.outcome.certificates]
+
+
+def shifted_calls(engine):
+    """Thresholds of every public call that gives scores weights."""
+    rng = np.random.default_rng(7)
+    network, x = Network.cycle(6), [rng.random(20 + 3 * k) for k in range(6)]
+    held = [np.abs(rng.normal(size=len(own))) * (0.3 + own) for own in x]
+    labels = [rng.integers(0, 3, len(own)) for own in x]
+    common = {"engine": engine, "target": "equal"}
+    one = calibrate(held, network, 0.2, weight=lambda own: 3 * own, inputs=x, weight_bound=3, **common)
+    each = calibrate_several(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
+    local = calibrate_local(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
+    return [one.threshold, *(item.threshold for item in each.items.values()), *local.thresholds.tolist()]
+
+
+@pytest.mark.xdist_group("mpi")
+def test_calls_with_weights_give_the_same_on_two_ranks():
+    assert job(2, "weighted")["calls"] == shifted_calls("simulator")
 
 
 def test_the_integers_say_what_the_pooled_sort_of_them_finds():

@@ -331,7 +331,7 @@ def all_ranks_fail():
 
 def weighted():
     """Weighted scores on every network of random cases: what this rank's devices hold, and whole results."""
-    from tests.test_weights import random_case
+    from tests.test_weights import random_case, shifted_calls
 
     rng, found = np.random.default_rng(4), []
     for _ in range(40):
@@ -344,7 +344,7 @@ def weighted():
         ranks = [row[0].required_rank for row in batch.outcome.certificates]
         found.append({"thresholds": batch.outcome.thresholds.tolist(), "ranks": ranks})
         engine.close()
-    return found
+    return {"cases": found, "calls": shifted_calls("mpi")}
 
 
 if __name__ == "__main__":

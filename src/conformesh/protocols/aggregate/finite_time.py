@@ -51,8 +51,9 @@ def finite_time(x: Floats, site: Site, roots: Floats) -> Protocol[Floats]:
 def finite_time_price(site: Site) -> Price:
     """As many rounds as there are distinct non-zero eigenvalues."""
     roots, relative = finite_time_plan(site.network)
-    if site.devices * relative * LARGEST_SUM >= SAFE:
-        raise CannotAggregate(f"float64 round-off could spoil a count of {LARGEST_SUM:,.0f} on this network")
+    largest = max(LARGEST_SUM, site.most)  # weights may add up to much more
+    if site.devices * relative * largest >= SAFE:
+        raise CannotAggregate(f"float64 round-off could spoil a count of {largest:,.0f} on this network")
     return Price(len(roots), len(roots))
 
 
