@@ -204,9 +204,9 @@ def test_the_integers_say_what_the_pooled_sort_of_them_finds():
 
 
 def unit_and_none(devices, n):
-    """The same scores with explicit unit weights, and with none."""
+    """The same scores with explicit unit weights, which are looked up as any others, and with none."""
     samples = Samples.of(np.random.default_rng(6).normal(size=(devices, n)))
-    return samples.weighing(np.ones(len(samples.values), dtype=np.int64)), samples
+    return replace(samples, weights=np.ones(len(samples.values), dtype=np.int64)), samples
 
 
 @pytest.mark.parametrize("options", [{}, {"aggregate": "flood"}, {"width": 1}, {"prefer": "rounds"}])
@@ -222,26 +222,34 @@ def test_unit_weights_cost_not_one_number_more(options):
     np.testing.assert_array_equal(unit.cost.bits, plain.cost.bits)
 
 
+def test_unit_weights_are_none():
+    samples = Samples.of([[3.0, 1.0], [2.0]])
+    assert samples.weighing(np.ones(3, dtype=np.int64)).weights is None
+    assert samples.weighing(np.array([1, 1, 2])).weights.tolist() == [1, 1, 2]
+
+
 @pytest.mark.slow
 def test_unit_weights_take_no_time():
-    """At most 2 % more: the least processor time of both, in turn; three attempts, for other work on the machine."""
-    network = Network.torus(20, 20)
-    both = unit_and_none(400, 250)
-    for samples in both:
-        samples.counts_of(np.zeros(1, dtype=np.int64), np.zeros((1, 1)))
+    """At most 2 % more, looked up as any others: the median ratio of runs in turn, in the best of five attempts.
+
+    Attempts are for other work on the machine, which moves a median of 25 ratios by a few per cent.
+    """
+    network, both = Network.torus(20, 20), unit_and_none(400, 250)
 
     def seconds(samples):
         start = time.process_time()
         calibrate_batch(samples, network, (0.1,), "e-dcp", aggregate="tree")
         return time.process_time() - start
 
+    for samples in both:
+        seconds(samples)
     ratios = []
-    for _ in range(3):
-        times = [[seconds(samples) for samples in both] for _ in range(15)]
-        ratios.append(min(unit for unit, _ in times) / min(plain for _, plain in times))
+    for _ in range(5):
+        times = [[seconds(samples) for samples in both] for _ in range(25)]
+        ratios.append(statistics.median(unit / plain for unit, plain in times))
         if ratios[-1] <= 1.02:
             return
-    pytest.fail(f"unit weights took {statistics.median(ratios):.3f} times as long as none: {ratios}")
+    pytest.fail(f"unit weights took {min(ratios):.3f} times as long as none: {ratios}")
 
 
 def test_a_changed_weight_changes_the_answer():

@@ -164,6 +164,8 @@ class Samples:
         each = np.asarray(weights, dtype=np.int64)
         if each.shape != self.values.shape or (each < 0).any():
             raise ValueError(f"weights must be {len(self.values)} whole numbers, none negative, got shape {each.shape}")
+        if (each == 1).all():
+            return replace(self, weights=None, spares=spares)
         kept = each > 0
         if kept.all():
             return replace(self, weights=each, spares=spares)
@@ -219,10 +221,18 @@ class Samples:
         counts: Ints = count_problems(self.values, self.offsets, self.trials, trials, np.ascontiguousarray(thresholds))
         return counts if self.weights is None else self._weight_of(counts, trials)
 
+    @cached_property
+    def _starts(self) -> tuple[Ints, Ints]:
+        """Where each segment starts, and what all scores before it weigh, both (devices, 1, trials)."""
+        starts = self.offsets[:-1].reshape(self.devices, 1, self.trials)
+        return starts, self._prefix[starts]
+
     def _weight_of(self, counts: Ints, trials: Ints) -> Ints:
         """Return what the first so many scores of each segment weigh; `counts` (devices, M, problems)."""
-        starts = self.offsets[:-1].reshape(self.devices, self.trials)[:, None, trials]
-        return np.asarray(self._prefix[starts + counts] - self._prefix[starts])
+        starts, before = self._starts
+        if self.trials > 1:
+            starts, before = starts[:, :, trials], before[:, :, trials]
+        return np.asarray(self._prefix.take(counts + starts) - before)
 
     def inside(self, trials: Ints, low: Floats, high: Floats) -> tuple[Floats, Floats]:
         """Return each device's smallest score above `low` and largest at or below `high`, (devices, problems).
