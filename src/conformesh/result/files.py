@@ -182,7 +182,7 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
             yield unknown(name, word, known)
 
 
-def _least_rank(n: int, alpha: Fraction, certificate: CertificateFields) -> int:
+def _least_rank(n: int, alpha: Fraction, certificate: _CertificateFields) -> int:
     """Return the least rank that a rule can require of n scores, or of scores that weigh n together."""
     rule, bound = certificate.rule, certificate.bound
     if bound is not None:
