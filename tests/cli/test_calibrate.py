@@ -31,6 +31,8 @@ CERTIFICATE = {
     "rule",
     "weight",
     "confidence",
+    "bound",
+    "test",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 

@@ -90,7 +90,7 @@ def test_a_changed_file_is_refused_in_words(raw, case, tmp_path):
 
 
 def test_every_field_is_needed(raw):
-    for name in raw.keys() - {"bracket", "classes"}:
+    for name in raw.keys() - {"bracket", "classes", "weight_bound", "test_weight"}:
         with pytest.raises(ValueError, match=f"lacks {name}|needed a result"):
             Calibration.from_dict({key: value for key, value in raw.items() if key != name}, "r.json")
 
