@@ -22,7 +22,7 @@ from conformesh import (
     Samples,
     calibrate,
     calibrate_batch,
-    calibrate_several,
+    calibrate_shifted,
     estimate_ratios,
     scores,
 )
@@ -208,7 +208,7 @@ def test_theorem_shifted_classes_are_covered(target):
         lost, whole = Fraction(0), Fraction(0)
         for way in itertools.product(*(range(n + 1) for n in sizes)):
             own, labels = zip(*([np.delete(part, way[k]) for part in table[k]] for k in range(3)), strict=True)
-            found = calibrate_several(
+            found = calibrate_shifted(
                 own, Network.chain(3), (0.5,), class_weights=ratios, labels=labels, target=target, aggregate="tree"
             )
             for k, share in enumerate(shares_of(target, sizes, None)):
@@ -309,7 +309,7 @@ def test_errors_name_who_and_what(change, words):
 
 def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
     levels = (0.0, 1.0, 2.5)
-    several = calibrate_several(
+    several = calibrate_shifted(
         SCORES,
         NETWORK,
         (0.1, 0.2),
@@ -340,9 +340,9 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"weight": None, "weight_bound": None}, "test_weights go with weight="),
+        ({"weight": None, "weight_bound": None}, "a shift needs weight="),
         ({"test_weights": [5]}, "number 0 must be from 0 to weight_bound 4, got 5"),
-        ({"groups": WEIGHTS}, "groups and weights do not go together"),
+        ({"groups": WEIGHTS}, "has no option 'groups'"),
         ({"class_weights": [1, 2], "labels": WEIGHTS}, "give one of them"),
         ({"labels": WEIGHTS}, "labels go with class_weights="),
         ({"class_weights": [1, 2]}, "class_weights needs labels="),
@@ -351,7 +351,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 def test_several_name_what_does_not_go_together(change, words):
     asked = {"weight": WEIGHTS, "weight_bound": 4, "test_weights": [1.0], **change}
     with pytest.raises(ValueError, match=words):
-        calibrate_several(SCORES, NETWORK, **asked)
+        calibrate_shifted(SCORES, NETWORK, **asked)
 
 
 LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.items()}
@@ -359,14 +359,14 @@ LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.ite
 
 def test_classes_have_thresholds_by_their_ratio(tmp_path):
     ratios = {"cat": 0.5, "dog": 3, "eel": 3}
-    found = calibrate_several(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.LAC())
+    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.LAC())
     assert found.groups == ("cat", "dog", "eel")
     assert found.get(group="cat").threshold <= found.get(group="dog").threshold == found.get(group="eel").threshold
     weights = {name: np.where(own == "cat", 0.5, 3.0) for name, own in LABELS.items()}
     one = calibrate(SCORES, NETWORK, 0.2, weight=weights, weight_bound=3)
     assert found.get(group="dog").threshold == one.threshold
     assert (
-        calibrate_several(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y").get(group="dog").threshold
+        calibrate_shifted(frame(y=LABELS), NETWORK, (0.2,), class_weights=ratios, labels="y").get(group="dog").threshold
         == one.threshold
     )
     found.save(tmp_path / "classes.json")
@@ -389,7 +389,7 @@ def test_classes_have_thresholds_by_their_ratio(tmp_path):
 )
 def test_ratios_of_classes_are_checked(ratios, words):
     with pytest.raises(ValueError, match=words):
-        calibrate_several(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
+        calibrate_shifted(SCORES, NETWORK, class_weights=ratios, labels=LABELS)
 
 
 def test_a_result_knows_its_weights(tmp_path):
@@ -433,7 +433,7 @@ def test_estimated_ratios_are_assumed():
     assert found.certificate.kind == "assumed"
     assert "estimated by a classifier and clipped" in found.certificate.assumption
     assert calibrate(SCORES, NETWORK, weight=ratios, inputs=INPUTS).threshold == found.threshold
-    several = calibrate_several(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
+    several = calibrate_shifted(SCORES, NETWORK, weight=ratios, test_weights=[1.0])
     assert {item.certificate.kind for item in several.items.values()} == {"assumed"}
 
 

@@ -21,7 +21,7 @@ from conformesh import (
     calibrate,
     calibrate_batch,
     calibrate_local,
-    calibrate_several,
+    calibrate_shifted,
 )
 from conformesh.methods import make_options, promised
 from conformesh.peer.device import Device
@@ -180,7 +180,7 @@ def shifted_calls(engine):
     labels = [rng.integers(0, 3, len(own)) for own in x]
     common = {"engine": engine, "target": "equal"}
     one = calibrate(held, network, 0.2, weight=lambda own: 3 * own, inputs=x, weight_bound=3, **common)
-    each = calibrate_several(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
+    each = calibrate_shifted(held, network, (0.2,), class_weights=[0.5, 1, 3], labels=labels, **common)
     local = calibrate_local(held, network, 0.2, inputs=x, centres=Centres.at([0.2, 0.8], 0.3), **common)
     return [one.threshold, *(item.threshold for item in each.items.values()), *local.thresholds.tolist()]
 

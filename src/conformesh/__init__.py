@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         calibrate,
         calibrate_batch,
         calibrate_several,
+        calibrate_shifted,
     )
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
@@ -54,6 +55,7 @@ __all__ = [
     "calibrate_batch",
     "calibrate_local",
     "calibrate_several",
+    "calibrate_shifted",
     "choose_centres",
     "conformal_rank",
     "conformal_threshold",
@@ -83,6 +85,7 @@ _HOMES = {
     "calibrate_batch": "calibrating",
     "calibrate_local": "localising",
     "calibrate_several": "calibrating",
+    "calibrate_shifted": "calibrating",
     "choose_centres": "localising",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",

@@ -173,12 +173,6 @@ def calibrate_several(
     rank: str = AUTO,
     confidence: Alpha | None = None,
     groups: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
-    weight: Any = None,
-    weight_bound: float | None = None,
-    inputs: Any = None,
-    test_weights: Iterable[float] | None = None,
-    class_weights: Mapping[Any, float] | ArrayLike | None = None,
-    labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -195,15 +189,6 @@ def calibrate_several(
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
         prediction). A dict by device name where the scores are one, or the name of a column where they are a frame.
         Each group has its own rank, of its own scores; coverage then holds within each group.
-    weight, weight_bound, inputs
-        New examples of another distribution, as in `calibrate`.
-    test_weights
-        Weights of new examples that get a threshold of their own, beside the bound, which serves all: the smaller its
-        weight, the smaller the threshold. ``predict(outputs, weight=...)`` picks the smallest that is enough.
-    class_weights, labels
-        New examples whose classes are more or less frequent (label shift): how much likelier each class is among them
-        than among the calibration examples, as a dict by class or a list of those of 0, 1, ...; and one array of true
-        labels per device beside its scores, a dict by device name, or the name of a column. Each class has a threshold.
     alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
         As in `calibrate`. A confidence holds for all levels and groups together.
 
@@ -221,52 +206,138 @@ def calibrate_several(
     if isinstance(held, Samples):
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank, confidence)
-    asked = as_several_shift(weight, weight_bound, inputs, test_weights, class_weights, labels, devices)
-    if asked is not None and groups is not None:
-        raise ValueError("groups and weights do not go together; give a weight of 0 to scores outside a group")
-    if asked is not None:
-        with running(engine, network, observer) as host:
-            levels = [(alpha, test) for alpha in alphas for test in asked.tests]
-            shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
-            batch = calibrate_batch(
-                shifted.samples,
-                network,
-                [alpha for alpha, _ in levels],
-                method,
-                promise=shifted.promise,
-                items=shifted.items,
-                joint=True,
-                engine=host,
-                **options,
-            )
-        batch = _assuming(batch, asked.shift.assumption)
-        n = int(batch.items.sum())
-        places = [
-            Place(name, alpha, n, 0, levels.index((alpha, test)), asked.shift.bound, None if name is None else test)
-            for name, test in asked.names.items()
-            for alpha in alphas
-        ]
-        return collected(batch, places, network, method, score, strict, started)
-    of = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
-    if of is not None and isinstance(of, dict) != isinstance(held, dict):
+    labels = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
+    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
         raise TypeError("scores and groups must both go by device name or both by order, got one of each")
     with running(engine, network, observer) as host:
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network.ids, mine))
-        each = None if of is None else held_here(host, in_rows_of(of, network.ids, mine, "groups"))
-        names, table = _by_group(host, own, each, mine)
+        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
+        names, table = _by_group(host, own, of, mine)
         samples = Samples.of_trials(table, ids_here(host))
-        examples = None
-        if each is not None and promise_of(method, promise) == promise and rank != "ghost":
+        promise, examples = make_promise(as_target(devices, target), rank, confidence), None
+        if of is not None and promise_of(method, promise) == promise and rank != "ghost":
             promise = replace(promise, part=True)  # a group is a part of what every device holds
             examples = np.repeat(np.array([[len(mine)] for mine in own]), len(names), axis=1)
         batch = calibrate_batch(
             samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
         )
     totals = batch.sizes.sum(axis=0).tolist()
-    places = [Place(name, alpha, totals[t], t, a) for t, name in enumerate(names) for a, alpha in enumerate(alphas)]
-    return collected(batch, places, network, method, score, strict, started)
+    for note in batch.outcome.notes:
+        warnings.warn(note, CalibrationNote, stacklevel=2)
+    items: dict[tuple[str | None, float], Calibration] = {}
+    short = []
+    for t, name in enumerate(names):
+        for a, alpha in enumerate(alphas):
+            item = Calibration.of(
+                batch.outcome,
+                batch.cost,
+                method=method,
+                alpha=alpha,
+                device_ids=network.ids,
+                scores=totals[t],
+                trial=t,
+                level=a,
+                network=network.name,
+                options=batch.options,
+                score=score,
+                seconds=time.perf_counter() - started,
+            )
+            items[name, item.alpha] = item
+            if item.certificate.is_short(item.scores):
+                short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
+    if short:
+        words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
+            ", ..." if short[5:] else ""
+        )
+        if strict:
+            raise TooFewScores(words)
+        warnings.warn(words, TooFewScores, stacklevel=2)
+    return Calibrations(items, batch.cost)
+
+
+def calibrate_shifted(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
+    network: Network | str | Any,
+    alphas: Sequence[Alpha] = (0.1,),
+    method: str = "e-dcp",
+    *,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    inputs: Any = None,
+    test_weights: Iterable[float] | None = None,
+    class_weights: Mapping[Any, float] | ArrayLike | None = None,
+    labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    score: Score | str | None = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    **options: Any,
+) -> Calibrations:
+    """Agree on a threshold for every level and every weight of a new example, or every class, in one run.
+
+    Parameters
+    ----------
+    devices
+        One array of scores per device, a dict by device name, or a frame, as in `calibrate`.
+    weight, weight_bound, inputs
+        New examples of another distribution, as in `calibrate`.
+    test_weights
+        Weights of new examples that get a threshold of their own, beside the bound, which serves all: the smaller its
+        weight, the smaller the threshold. ``predict(outputs, weight=...)`` picks the smallest that is enough.
+    class_weights, labels
+        New examples whose classes are more or less frequent (label shift): how much likelier each class is among them
+        than among the calibration examples, as a dict by class or a list of those of 0, 1, ...; and one array of true
+        labels per device beside its scores, a dict by device name, or the name of a column. Each class has a threshold.
+    alphas, network, method, target, rank, score, strict, observer, engine, **options
+        As in `calibrate_several`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, calibrate_shifted
+    >>> rng = np.random.default_rng(0)
+    >>> labels = [rng.integers(0, 2, 50) for _ in range(8)]
+    >>> scores = [rng.random(50) + own for own in labels]
+    >>> found = calibrate_shifted(scores, Network.cycle(8), class_weights={0: 1, 1: 3}, labels=labels)
+    >>> found.groups, bool(found.get(group=0).threshold <= found.get(group=1).threshold)
+    (('0', '1'), True)
+    """
+    started = time.perf_counter()
+    score, held = as_score(score), as_held(devices)
+    network = as_network(network, held)
+    promise = make_promise(as_target(devices, target), rank)
+    asked = as_several_shift(weight, weight_bound, inputs, test_weights, class_weights, labels, devices)
+    levels = [(alpha, test) for alpha in alphas for test in asked.tests]
+    with running(engine, network, observer) as host:
+        shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+        batch = calibrate_batch(
+            shifted.samples,
+            network,
+            [alpha for alpha, _ in levels],
+            method,
+            promise=shifted.promise,
+            items=shifted.items,
+            joint=True,
+            engine=host,
+            **options,
+        )
+    places = [
+        Place(
+            group=name,
+            alpha=alpha,
+            scores=int(batch.items.sum()),
+            trial=0,
+            level=levels.index((alpha, test)),
+            weight_bound=asked.shift.bound,
+            test_weight=None if name is None else test,
+        )
+        for name, test in asked.names.items()
+        for alpha in alphas
+    ]
+    return collected(_assuming(batch, asked.shift.assumption), places, network, method, score, strict, started)
 
 
 class Place(NamedTuple):

@@ -260,8 +260,8 @@ class Several(NamedTuple):
 
 def as_several_shift(
     weight: Any, bound: Any, inputs: Any, tests: Iterable[Any] | None, class_weights: Any, labels: Any, devices: Any
-) -> Several | None:
-    """Return the shift that a user of `calibrate_several` asked for, of inputs or of classes; None: none."""
+) -> Several:
+    """Return the shift that was asked for, of inputs or of classes, and who gets a threshold."""
     shift, classes = as_shift(weight, bound, inputs, devices), as_label_shift(class_weights, labels, devices)
     if classes is not None:
         if shift is not None or tests is not None:
@@ -274,9 +274,7 @@ def as_several_shift(
             by_class, tuple(sorted({*ratios.values()})), {name: ratios[name] for name in natural_order(ratios)}
         )
     if shift is None:
-        if tests is not None:
-            raise ValueError("test_weights go with weight=, which was not given; say how much each score weighs")
-        return None
+        raise ValueError("a shift needs weight=, how much each score weighs, or class_weights=; neither was given")
     if tests is None:
         return Several(shift, (shift.bound,), {None: shift.bound})
     levels = weight_levels(tests, shift.bound)

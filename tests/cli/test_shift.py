@@ -76,7 +76,7 @@ def test_several_levels_share_the_weights(run, weighted):
         (("--weight-bound", "3"), "--weight and --weight-bound go together"),
         (("--weight", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
         (("--weight", "v", "--weight-bound", "3"), "needs a column 'v'"),
-        (("--weight", "w", "--weight-bound", "3", "--group", "w"), "groups and weights do not go together"),
+        (("--weight", "w", "--weight-bound", "3", "--group", "w"), "--weight goes neither with --group nor"),
     ],
 )
 def test_what_is_missing_is_named(run, weighted, words, complaint):

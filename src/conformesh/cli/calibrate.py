@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_type_hints
 import typer
 
 from conformesh.calibrating import calibrate as agree
-from conformesh.calibrating import calibrate_several
+from conformesh.calibrating import calibrate_several, calibrate_shifted
 from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
@@ -95,6 +95,8 @@ def calibrate(
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
+        if weight is not None and (group is not None or confidence is not None):
+            raise ValueError("--weight goes neither with --group nor with --confidence; leave one of them out")
         if (weight is None) != (weight_bound is None):
             raise ValueError(
                 "--weight and --weight-bound go together: a column of weights, and the largest that any example may "
@@ -117,13 +119,17 @@ def calibrate(
         mine = tuple(ids_here(host))
         with console.rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
-            asked = {"target": whom, "rank": rank, "confidence": confidence}
+            asked = {"target": whom, "rank": rank}
+            if confidence is not None:
+                asked["confidence"] = confidence
             common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
             own = held.for_devices(mine)
             if weight is not None:
                 common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}
             result: Calibration | Calibrations
-            if len(levels) > 1 or group is not None:
+            if weight is not None and len(levels) > 1:
+                result = calibrate_shifted(own, network, levels, method, **common)
+            elif len(levels) > 1 or group is not None:
                 labels = None if group is None else held.groups_for(mine)
                 result = calibrate_several(own, network, levels, method, groups=labels, **common)
             else:

@@ -180,7 +180,7 @@ class Calibrations:
         """Return the group of each row: the smallest computed weight that is at least its own."""
         levels = self.weights
         if levels is None:
-            raise ValueError("weight= is for thresholds by test weight, which calibrate_several(test_weights=) finds")
+            raise ValueError("weight= is for thresholds by test weight, which calibrate_shifted(test_weights=) finds")
         each = np.broadcast_to(np.asarray(weight, dtype=np.float64), (rows,)) if weight.ndim == 0 else weight
         if each.shape != (rows,):
             raise ValueError(f"weight must be one for each of {rows} rows, got shape {each.shape}")
