@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, columns_of, in_rows_of, labels_by_device
+from conformesh.inputs import Held, as_held, columns_of, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise
@@ -241,8 +241,8 @@ def as_label_shift(class_weights: Any, labels: Any, devices: Any) -> tuple[Shift
     given = columns_of(devices, labels, "labels") if isinstance(labels, str) else as_held(labels)
 
     def ratio_of(own: Any, device: str) -> list[float]:
-        (names,) = labels_by_device([own], [device])
-        return [ratios[label] if label in ratios else _no_ratio(label, device, ratios) for label in names.tolist()]
+        names = as_array(own, f"device {device}, labels").astype(str).tolist()
+        return [ratios[label] if label in ratios else _no_ratio(label, device, ratios) for label in names]
 
     return Shift(given, max(ratios.values()), ratio_of, what="labels"), ratios
 
