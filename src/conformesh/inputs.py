@@ -68,7 +68,7 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
     return shares
 
 
-def columns_of(devices: Any, column: str, what: str) -> dict[str, Any]:
+def held_column(devices: Any, column: str, what: str) -> dict[str, Any]:
     """Return what devices hold in a column of a long frame; `what` the column is for, should there be no frame."""
     names = _columns(devices)
     if names is None:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, columns_of, in_rows_of
+from conformesh.inputs import Held, as_held, held_column, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise
@@ -225,7 +225,7 @@ def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None
         return Shift(inputs_of(devices, inputs), most, lambda own, _: weight(own), assumed, "inputs")
     if inputs is not None:
         raise ValueError(f"inputs go with a weight that is a function of them, got {type(weight).__name__}")
-    given = columns_of(devices, weight, "weight") if isinstance(weight, str) else as_held(weight)
+    given = held_column(devices, weight, "weight") if isinstance(weight, str) else as_held(weight)
     return Shift(given, most, assumption=assumed)
 
 
@@ -238,7 +238,7 @@ def as_label_shift(class_weights: Any, labels: Any, devices: Any) -> tuple[Shift
     if labels is None:
         raise ValueError("class_weights needs labels=, the true label of every calibration score, beside the scores")
     ratios = _ratios(class_weights)
-    given = columns_of(devices, labels, "labels") if isinstance(labels, str) else as_held(labels)
+    given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels)
 
     def ratio_of(own: Any, device: str) -> list[float]:
         names = as_array(own, f"device {device}, labels").astype(str).tolist()
@@ -419,9 +419,9 @@ def as_rows(inputs: Any, what: str) -> Floats:
 def inputs_of(devices: Any, inputs: Any) -> Held:
     """Return the inputs of each device: as given, or the columns of a frame that are named."""
     if isinstance(inputs, str):
-        return columns_of(devices, inputs, "inputs")
+        return held_column(devices, inputs, "inputs")
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(column, str) for column in inputs):
-        tables = [columns_of(devices, column, "inputs") for column in inputs]
+        tables = [held_column(devices, column, "inputs") for column in inputs]
         return {name: np.stack([table[name] for table in tables], axis=1) for name in tables[0]}
     return as_held(inputs)
 
