@@ -118,14 +118,14 @@ def test_theorem_shifted_examples_are_covered(target, by_weight):
 @pytest.mark.parametrize("by_weight", [False, True], ids=["one-threshold", "by-test-weight"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_theorem_shifted_examples_are_covered_on_climbed_tables(target, by_weight):
-    """The same on three hundred tables, and on the worst ones to which changing one item at a time leads."""
+    """The same on a hundred tables, and on the worst ones to which changing one item at a time leads."""
     rng = np.random.default_rng([4, TARGETS.index(target), by_weight])
-    tables = [(random_table(rng, int(rng.integers(1, 7))), random_given(rng)) for _ in range(300)]
+    tables = [(random_table(rng, int(rng.integers(1, 7))), random_given(rng)) for _ in range(100)]
     ratios = [max(risks(table, target, given, ALPHAS, by_weight=by_weight)) for table, given in tables]
     assert max(ratios) <= 1
-    for place in np.argsort([-float(ratio) for ratio in ratios])[:5]:
+    for place in np.argsort([-float(ratio) for ratio in ratios])[:4]:
         (table, given), best = tables[place], ratios[place]
-        for _ in range(60):
+        for _ in range(40):
             other = [(values.copy(), weights.copy()) for values, weights in table]
             values, weights = other[rng.integers(len(other))]
             at = rng.integers(len(values))
@@ -134,6 +134,13 @@ def test_theorem_shifted_examples_are_covered_on_climbed_tables(target, by_weigh
             assert ratio <= 1, (other, target, given)
             if ratio >= best:
                 table, best = other, ratio
+
+
+def test_scores_of_devices_that_nobody_asks_about_count_for_nothing():
+    """All new examples come from a device without scores: only +inf covers them, whatever others hold."""
+    table = [(np.array([5.0]), np.ones(1)), (np.arange(4.0), np.array([1.0, 3.0, 0.0, 2.0]))]
+    for by_weight in (False, True):
+        assert max(risks(table, "given", [2, 0], ALPHAS, by_weight=by_weight)) == 0
 
 
 def wrong(slack):

@@ -84,7 +84,10 @@ def random_case(rng, trials, most=9, least=1):
         values.append([rng.choice(pool, n) for n in sizes])
         weights.append([rng.integers(0, bounds[trial] + 1, n) * (rng.random(n) < 0.8) for n in sizes])
     target = str(rng.choice(TARGETS))
-    shares = rng.integers(1, 6, devices).tolist() if target == "given" else None
+    shares = None
+    if target == "given":
+        shares = (rng.integers(0, 6, devices) * (rng.random(devices) < 0.8)).tolist()
+        shares[rng.integers(devices)] += 1
     asked = make_promise(target if shares is None else dict(zip(network.ids, shares, strict=True)))
     tests = None if rng.random() < 0.5 else (int(rng.integers(0, min(bounds) + 1)),)
     promise = replace(asked, part=True, bounds=bounds, tests=tests)

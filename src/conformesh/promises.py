@@ -374,9 +374,10 @@ def _swap(kinds: list[Kind], places: Ints, counts: list[int], most: int, up: boo
     some = [v for v, (n, _) in zip(exact, kinds, strict=True) if n]
     largest = max(some, default=Fraction(0))
     devices = sum(count for (_, share), count in zip(kinds, counts, strict=True) if share)
-    if not largest:  # nobody who is asked about holds a score
-        return Demand("swap", None, base, missing, Fraction(1), False, 0, devices)
     held = [n * count for (n, _), count in zip(kinds, counts, strict=True)]
+    if not largest:  # nobody who is asked about holds a score, and what others hold says nothing
+        nothing = np.zeros(len(places), dtype=np.int64) if any(held) else None
+        return Demand("swap", nothing, base, missing, Fraction(1), False, 0, devices)
     factor, rounded = _factor(some, exact, held, most)
     scaled = [v * factor for v in exact]
     whole = [math.ceil(v) if up else math.floor(v) for v in scaled]
