@@ -18,6 +18,7 @@ TITLES = {
     "ranks": "MPI ranks",
     "methods": "The paper's methods beside slow twins",
     "limits": "Limits",
+    "risk": "Risk control: what new examples lose, and how large sets are",
 }
 PICTURES = {"peers": "peers.png", "growth": "growth.png", "bandwidth": "bandwidth.png"}
 

@@ -30,6 +30,7 @@ from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
+from conformesh.losses import LOSSES
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 
@@ -215,6 +216,13 @@ def scores() -> str:
     return table(("score", "class", "task", "what it measures", "options"), rows)
 
 
+def losses() -> str:
+    """The losses that can be controlled."""
+    names = {name: ", ".join(code(each.name) for each in fields(loss)) or "—" for name, loss in LOSSES.items()}
+    rows = [(code(loss.__name__), code(name), loss.summary, names[name]) for name, loss in LOSSES.items()]
+    return table(("loss", "name", "what it is", "options"), rows)
+
+
 def weights() -> str:
     """The consensus weights, with the factor by which a round shrinks disagreement on the paper's graphs."""
     rows = []
@@ -374,6 +382,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "other-methods": other_methods,
     "topologies": topologies,
     "scores": scores,
+    "losses": losses,
     "weights": weights,
     "aggregators": aggregators,
     "engines": engines,

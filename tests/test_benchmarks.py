@@ -9,7 +9,7 @@ from conformesh.engines import Simulator
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 IN_PROCESS = ("peers", "growth", "bandwidth", "ranks")  # the others start commands of their own: tried as slow tests
-OTHERS = ("small", "exactness", "methods", "limits")
+OTHERS = ("small", "exactness", "methods", "limits", "risk")
 
 
 def check(found):

@@ -4,20 +4,23 @@ The simulator hosts all devices at once, two MPI ranks a block each, and the loo
 know nothing but the map and their scores.
 """
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Samples, calibrate_batch
+from conformesh import METHODS, Samples, calibrate_batch, control
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import PeerError
-from conformesh.promises import exact_alpha
+from conformesh.promises import PARTS as WHOLE
+from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from tests.engines.mpi import job
-from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, name_of, record, scores_of
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
 
 
 def simulated(network, method, options):
@@ -70,6 +73,28 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
             run(network, method, options)
         return
     assert run(network, method, options) == simulated(network, method, options)
+
+
+@pytest.mark.parametrize("target", ["sizes", "equal"])
+@pytest.mark.parametrize("network", EVERYWHERE, ids=lambda network: network.name)
+def test_losses_weigh_the_same_between_devices_of_their_own(network, target):
+    """Devices on a fake network, which know how many items the others have, end at the simulator's lambda."""
+    levels, promise = (exact_alpha(0.4),), replace(make_promise(target), losses=WHOLE)
+    steps = losses_of(network)
+
+    def start(k, journal):
+        points, falls = steps[k].checked("here").weighed(WHOLE)
+        samples, items = Samples.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
+
+        def make(net, row):
+            return promised_alone("e-dcp", net, row, samples, levels, make_options("e-dcp", {}), promise, items)
+
+        return Device(k, network, {}, make, journal)
+
+    outcomes = [device.result for device in play(network, start, Faults(), np.random.default_rng(0)).devices]
+    whole = control(steps, network, 0.4, target=target)
+    assert {float(outcome.thresholds[0, 0, 0]) for outcome in outcomes} == {whole.threshold}
+    assert [outcome.certificates[0][0] for outcome in outcomes] == [whole.certificate] * network.devices
 
 
 def test_nothing_is_left_out():

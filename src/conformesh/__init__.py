@@ -11,7 +11,7 @@ from conformesh._moved import keep_old_names
 from conformesh._version import __version__
 
 if TYPE_CHECKING:
-    from conformesh import scores
+    from conformesh import losses, scores
     from conformesh.calibrating import (
         Batch,
         CalibrationNote,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         calibrate_several,
         calibrate_shifted,
     )
+    from conformesh.controlling import control, control_several
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from conformesh.promises import conformal_rank, conformal_threshold
     from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate, Cost
+    from conformesh.result.control import Control
     from conformesh.result.evaluation import Evaluation
     from conformesh.result.several import Calibrations
     from conformesh.samples import Samples
@@ -43,6 +45,7 @@ __all__ = [
     "Calibrations",
     "Centres",
     "Certificate",
+    "Control",
     "Cost",
     "Evaluation",
     "LocalCalibration",
@@ -59,7 +62,10 @@ __all__ = [
     "choose_centres",
     "conformal_rank",
     "conformal_threshold",
+    "control",
+    "control_several",
     "estimate_ratios",
+    "losses",
     "scores",
     "sweep",
 ]
@@ -74,6 +80,7 @@ _HOMES = {
     "Calibrations": "result.several",
     "Centres": "localising",
     "Certificate": "result.certificate",
+    "Control": "result.control",
     "Cost": "result.certificate",
     "Evaluation": "result.evaluation",
     "LocalCalibration": "localising",
@@ -89,6 +96,8 @@ _HOMES = {
     "choose_centres": "localising",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",
+    "control": "controlling",
+    "control_several": "controlling",
     "estimate_ratios": "shifting",
     "sweep": "sweeping.running",
 }
@@ -98,8 +107,8 @@ keep_old_names()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "scores":
-        return import_module("conformesh.scores")
+    if name in ("losses", "scores"):
+        return import_module(f"conformesh.{name}")
     if name not in _HOMES:
         raise AttributeError(f"module 'conformesh' has no attribute {name!r}")
     value = getattr(import_module(f"conformesh.{_HOMES[name]}"), name)

@@ -33,7 +33,7 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
         return devices
     if isinstance(devices, list | tuple):
         return [*devices]
-    names = _columns(devices)
+    names = columns_of(devices)
     if names is not None:
         return _of_frame(devices, names, column)
     if isinstance(devices, Mapping):
@@ -51,7 +51,7 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
 
 def as_target(devices: Any, target: Any) -> Any:
     """Return a target as `make_promise` takes it: the shares of a frame's column by device, or as it is."""
-    columns = _columns(devices)
+    columns = columns_of(devices)
     if columns is None or not isinstance(target, str) or target in CHOSEN or target not in columns:
         return target
     return shares_in(_of_frame(devices, columns, target), f"column {target!r}")
@@ -70,7 +70,7 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 def held_column(devices: Any, column: str, what: str) -> dict[str, Any]:
     """Return what devices hold in a column of a long frame; `what` the column is for, should there be no frame."""
-    names = _columns(devices)
+    names = columns_of(devices)
     if names is None:
         raise TypeError(
             f"{what}={column!r} names a column, so scores must be a frame with it, got {type(devices).__name__}; give "
@@ -129,7 +129,7 @@ def labels_by_device(groups: Sequence[Any], here: Sequence[str]) -> list[NDArray
     return found
 
 
-def _columns(devices: Any) -> list[str] | None:
+def columns_of(devices: Any) -> list[str] | None:
     """Return the names of the columns of a frame or a structured array; None for anything else."""
     if isinstance(devices, np.ndarray):
         return None if devices.dtype.names is None else [*devices.dtype.names]
@@ -138,6 +138,7 @@ def _columns(devices: Any) -> list[str] | None:
 
 
 def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
+    """Return what devices hold in a column of a long frame, whose columns are these, by device name."""
     if DEVICE not in columns or column not in columns:
         raise ValueError(
             f"a frame of scores must have the columns {DEVICE!r} and {column!r}, a row for each score, got "

@@ -9,6 +9,9 @@ from fractions import Fraction
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, get_type_hints
 
+import numpy as np
+from numpy.typing import NDArray
+
 from conformesh.graph.network import Network
 from conformesh.names import unknown
 from conformesh.promises import AUTO, PLAIN, Promise
@@ -345,10 +348,11 @@ def promised_alone(
     alphas: tuple[Fraction, ...],
     options: Any,
     promise: Promise = PLAIN,
+    items: NDArray[np.int64] | None = None,
 ) -> Protocol[Outcome]:
     """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
 
     def method(site: Site, mine: Samples) -> Protocol[Outcome]:
         return promised(name, site, mine, options)
 
-    return joint(network, row, samples, method, promise_of(name, promise), alphas)
+    return joint(network, row, samples, method, promise_of(name, promise), alphas, items)

@@ -56,6 +56,7 @@ CHOSEN = ("sizes", "paper", "equal")  # of targets, for the user, who may also g
 CHOICES = (AUTO, "swap", "ghost")  # of rules, for the user
 LARGEST = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
 FINEST = 32  # bits of a fixed-point weight
+PARTS = 720720  # into which a loss is cut: thirds to sixteenths are whole, and 2^32 is left for weights of devices
 
 
 def exact_alpha(alpha: Alpha, what: str = "alpha") -> Fraction:
@@ -216,7 +217,8 @@ class Promise:
         if self.rule == AUTO and ghost is not None:
             if swap.weights is None:  # both count scores: the smaller rank, level by level
                 return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
-            if all(ghost.fraction(alpha) <= swap.fraction(alpha) for alpha in alphas):
+            whole = not self.losses
+            if all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas):
                 return ghost
         return swap
 
@@ -279,9 +281,13 @@ class Demand:
             return 1
         return int(min(self.weights[self.weights > 0], default=1))
 
-    def fraction(self, alpha: Fraction) -> Fraction:
-        """Return which part of all scores must lie at or below the threshold."""
-        return Fraction(math.ceil((1 - alpha) * self.base + self.largest), max(self.total, 1))
+    def fraction(self, alpha: Fraction, whole: bool = False) -> Fraction:
+        """Return which part of all scores must lie at or below the threshold; in `whole` scores, as they are counted.
+
+        Of losses it is one minus the part of the largest possible loss that may be left.
+        """
+        needed = (1 - alpha) * self.base + self.largest
+        return Fraction(math.ceil(needed) if whole else needed) / max(self.total, 1)
 
     def name(self, alpha: Fraction) -> str:
         """Return which rule is used at this level."""

@@ -5,6 +5,7 @@ from dataclasses import asdict
 import numpy as np
 
 from conformesh import METHODS, Network
+from conformesh.losses import Steps
 from conformesh.protocols.aggregate import AGGREGATORS
 
 OPTIONS = {
@@ -45,6 +46,13 @@ def scores_of(network, trials=1):
     rng = np.random.default_rng(4)
     sizes = rng.integers(0, 12, network.devices)
     return [[rng.normal(k / 9, size=n) for k, n in enumerate(sizes)] for _ in range(trials)]
+
+
+def losses_of(network):
+    """Unequally many items with losses in thirds that fall at one to three breakpoints."""
+    rng = np.random.default_rng(5)
+    grids = [np.sort(rng.random((rng.integers(1, 9), 3)), axis=1) for _ in range(network.devices)]
+    return [Steps.of([(points, [2 / 3, 1 / 3, 0]) for points in own]) for own in grids]
 
 
 def record(outcome, cost):

@@ -12,7 +12,7 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several, control
 from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
@@ -20,7 +20,7 @@ from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.protocols.aggregate import tree
 from conformesh.protocols.messages import KINDS, Each, Max, Min, Pool, Sum
-from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, name_of, record, scores_of
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, NETWORK, POOLS, STRANGE, childless_tree
 
 COMM = MPI.COMM_WORLD
@@ -206,15 +206,20 @@ def whole_results():
     warnings.simplefilter("ignore", TooFewScores)  # of one group
     right = calibrate(scores, network, 0.3).to_dict()
     several = calibrate_several(scores, network, (0.3, 0.5), groups=groups).to_dict()
+    lost = losses_of(network)
+    controlled = control(lost, network, 0.4, target="equal").to_dict()
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
-    own = [scores[row] for row in engine.here]
+    own, lost_here = ([each[row] for row in engine.here] for each in (scores, lost))
     found = {
         "by name": without_time(calibrate(scores, network, 0.3, engine="mpi").to_dict()) == without_time(right),
         "own scores": without_time(calibrate(own, network, 0.3, engine=engine).to_dict()) == without_time(right),
         "observed": rounds == [*range(1, right["cost"]["rounds"] + 1)],
         "groups": without_time(calibrate_several(scores, network, (0.3, 0.5), groups=groups, engine="mpi").to_dict())
         == without_time(several),
+        "losses": without_time(control(lost, network, 0.4, target="equal", engine="mpi").to_dict())
+        == without_time(control(lost_here, network, 0.4, target="equal", engine=engine).to_dict())
+        == without_time(controlled),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}

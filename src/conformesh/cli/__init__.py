@@ -23,6 +23,7 @@ Table = dict[str, tuple[str, str]]  # name -> (module of the function of that na
 COMMANDS: Table = {
     "demo": ("demo", "Every method on real images: a table and two pictures."),
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
+    "control": ("control", "Agree on a lambda from a file of losses: risk control."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),

@@ -21,8 +21,9 @@ from conformesh.io.score_folders import ScoreFolder
 from conformesh.io.tables import STDIN, Layout
 from conformesh.names import natural_order
 
-MakeNetwork = Callable[[ScoreFile], Network]
+MakeNetwork = Callable[[Any], Network]
 MakeEngine = Callable[..., Engine]
+Read = Callable[..., Any]  # (source, layout=) -> what names its `devices`: a ScoreFile, or one of losses
 
 
 @dataclass(frozen=True)
@@ -32,9 +33,9 @@ class Alone:
     make: MakeEngine
     first: bool = True
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
-        """Read the scores of the devices here; `network` makes the network, once it is known who is there."""
-        held = read_scores(source, layout=layout)
+    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None) -> tuple[Any, Engine]:
+        """Read what devices hold, by default scores; `network` makes the network, once it is known who is there."""
+        held = (read or read_scores)(source, layout=layout)
         return held, self.make(network(held))
 
 
@@ -45,12 +46,12 @@ class Ranks:
         self.make, self.comm = make, comm
         self.first = comm.rank == 0
 
-    def load(self, source: str, layout: Layout, network: MakeNetwork) -> tuple[ScoreFile, Engine]:
-        """Read the scores of the devices here; of a single file every rank reads the whole and keeps its part."""
-        if source != STDIN and Path(source).is_dir():
+    def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None) -> tuple[Any, Engine]:
+        """Read what the devices here hold; of a single file every rank reads the whole and keeps its part."""
+        if read is None and source != STDIN and Path(source).is_dir():
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
-        held = read_scores(source, layout=layout) if self.first or source != STDIN else None
+        held = (read or read_scores)(source, layout=layout) if self.first or source != STDIN else None
         if source == STDIN:  # which only the first rank has
             held = self.comm.bcast(held)
         assert held is not None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import types
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, dataclass, fields
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
@@ -60,10 +60,10 @@ class Flag:
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=hint)
 
 
-def flags_of_methods() -> dict[str, Flag]:
-    """Return every option of every method, in the order of `METHODS`."""
+def flags_of_methods(methods: Iterable[str] = METHODS) -> dict[str, Flag]:
+    """Return every option of these methods, by default of all, in the order of `METHODS`."""
     flags: dict[str, Flag] = {}
-    for method, entry in METHODS.items():
+    for method, entry in ((name, METHODS[name]) for name in methods):
         hints = get_type_hints(entry.options)
         for field in fields(entry.options):
             if "help" in field.metadata:
@@ -73,11 +73,11 @@ def flags_of_methods() -> dict[str, Flag]:
     return flags
 
 
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
+def with_flags(command: Callable[..., None], methods: Iterable[str] = METHODS) -> Callable[..., None]:
     """Give a command ``(..., **options)`` one parameter for each option of a method that it does not have itself."""
     own = [*inspect.signature(command, eval_str=True).parameters.values()]
     names = {parameter.name for parameter in own}
-    extra = [flag.parameter() for name, flag in flags_of_methods().items() if name not in names]
+    extra = [flag.parameter() for name, flag in flags_of_methods(methods).items() if name not in names]
     known = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD] + extra
     command.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
     command.__annotations__ = {parameter.name: parameter.annotation for parameter in known}

@@ -23,8 +23,10 @@ from conformesh.io.json_numbers import from_json, in_json
 from conformesh.io.output_files import read_outputs
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
-from conformesh.promises import exact_alpha
+from conformesh.losses import Loss
+from conformesh.promises import exact_number
 from conformesh.result.calibration import Calibration
+from conformesh.result.control import Control
 from conformesh.result.files import SEVERAL
 from conformesh.result.several import Calibrations
 from conformesh.scores import LAC, SCORES, Score
@@ -115,7 +117,10 @@ def predict(
         raise ValueError("give --device or --device-column, not both")
     ending = Ending.of(out, form)
     calibration = _load(result)
-    kind = _score(calibration, named_score(score, score_option or [])).seeded(whole(seed, "seed", 0))
+    named_one = named_score(score, score_option or [])
+    kind: Score | Loss = _loss(calibration, named_one) or _score(calibration, named_one)
+    if isinstance(kind, Score):
+        kind = kind.seeded(whole(seed, "seed", 0))
     _check_fit(calibration, device or device_column, group_column, alpha)
     several = isinstance(calibration, Calibrations)
     layout = Layout(
@@ -130,8 +135,11 @@ def predict(
         raise ValueError(
             f"{outputs.name}: needs at least 2 classes, got only {outputs.labels[0]!r}; one column per class"
         )
-    if isinstance(calibration, Calibrations):
-        level = None if alpha is None else float(exact_alpha(alpha))
+    level = None if alpha is None else float(exact_number(alpha, f"--alpha must be a number, got {alpha}"))
+    if isinstance(kind, Loss):
+        one = calibration.get(level) if isinstance(calibration, Calibrations) else calibration
+        predicted = one.predict(values, device=device if device is not None else outputs.devices)
+    elif isinstance(calibration, Calibrations):
         rows = outputs.devices if group_column is not None else None
         predicted = calibration.predict(values, score=kind, groups=rows, alpha=level, labels=outputs.labels)
     else:
@@ -161,8 +169,8 @@ def _check_fit(
         return
     if group_column is not None:
         raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
-    if alpha is not None and exact_alpha(alpha) != exact_alpha(calibration.alpha):
-        raise ValueError(f"the result was calibrated with alpha {calibration.alpha:g}, got --alpha {alpha}")
+    if alpha is not None and float(exact_number(alpha, f"alpha must be a number, got {alpha}")) != calibration.level:
+        raise ValueError(f"the result was calibrated with alpha {calibration.level:g}, got --alpha {alpha}")
 
 
 def _load(source: str) -> Calibration | Calibrations:
@@ -171,6 +179,18 @@ def _load(source: str) -> Calibration | Calibrations:
     if isinstance(raw, dict) and raw.get("format") == SEVERAL:
         return Calibrations.from_dict(raw, where)
     return Calibration.from_dict(raw, where)
+
+
+def _loss(calibration: Calibration | Calibrations, named: Score | None) -> Loss | None:
+    """Return the loss of a result of risk control, which must know it; None where the result covers."""
+    first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
+    if not isinstance(first, Control):
+        return None
+    if named is not None:
+        raise ValueError("a result of `conformesh control` goes by its loss, not by a score; leave --score out")
+    if first.loss is None:
+        raise ValueError("the result does not name its loss; control again with --loss, or predict in Python")
+    return first.loss
 
 
 def _score(calibration: Calibration | Calibrations, named: Score | None) -> Score:

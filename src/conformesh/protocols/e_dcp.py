@@ -188,7 +188,7 @@ def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Out
     """Say what was found, the same on every device."""
     found = np.where(ranks > n[:, None], np.inf, from_keys(brackets.high).reshape(ranks.shape))
     found = np.where(ranks <= 0, -np.inf, found)  # losses that are small enough with nothing in the sets
-    counted = brackets.at_high.reshape(ranks.shape)
+    counted = np.where(ranks <= 0, 0, brackets.at_high.reshape(ranks.shape))
     certificates = [
         [
             replace(

@@ -194,6 +194,7 @@ class Site:
             rule=demand.name(self.alphas[level]),
             weight=certificate.weight if certificate.weight is not None or self.alike(trial) else demand.total,
             confidence=None if promise.confidence is None else float(promise.confidence),
+            losses=promise.losses * demand.total if promise.losses else None,
         )
 
 

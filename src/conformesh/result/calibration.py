@@ -138,6 +138,11 @@ class Calibration:
         return float(self.thresholds.max())
 
     @property
+    def level(self) -> float:
+        """What was asked for: alpha, or the risk."""
+        return self.alpha
+
+    @property
     def devices(self) -> int:
         """How many devices took part."""
         return len(self.device_ids)
@@ -279,13 +284,20 @@ class Calibration:
     def from_dict(cls, raw: Any, where: str = "calibration") -> Calibration:
         """Rebuild a result from its JSON object, and check that it fits together; `where` names it in an error."""
         file = checked_calibration(raw, where)
+        kind, more = cls, {}
+        if file.risk is not None:
+            from conformesh.result.control import Control, risk_of
+
+            kind, more = Control, risk_of(file.risk, where)
+        elif cls is not Calibration:
+            raise ValueError(f"{where}: needed a result of risk control, got one that covers; use Calibration.load")
         certificate = structs.asdict(file.certificate)
         for key, value in certificate.items():
             if isinstance(value, list):
                 certificate[key] = tuple(value)
             elif key.startswith("epsilon") and value is not None:
                 certificate[key] = number(value, key)
-        return cls(
+        return kind(
             method=file.method,
             alpha=file.alpha,
             thresholds=np.array([number(value) for value in file.thresholds]),
@@ -303,6 +315,7 @@ class Calibration:
             classes=None if file.classes is None else tuple(file.classes),
             weight_bound=file.weight_bound,
             test_weight=file.test_weight,
+            **more,
         )
 
     def __repr__(self) -> str:

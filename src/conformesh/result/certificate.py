@@ -50,6 +50,10 @@ class Certificate:
         threshold is, in the units of `weight` before those of a device.
     confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
+    losses
+        What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
+        add up by how much losses fall: `weight` is what is lost without any set, and `weight` minus the counted rank
+        what is still lost at the threshold.
     """
 
     kind: Kind
@@ -65,15 +69,30 @@ class Certificate:
     confidence: float | None = None
     bound: int | None = None
     test: int | None = None
+    losses: int | None = None
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
         have = n if self.weight is None else self.weight
         return isinstance(self.required_rank, int) and self.required_rank > have
 
+    @property
+    def mean_losses(self) -> tuple[float, float] | None:
+        """The mean loss of the items at the threshold and the largest allowed, as parts of the largest possible loss.
+
+        Rounded up as losses are; items weigh as the target says. None where the promise is about no risk.
+        """
+        if not (self.losses and isinstance(self.counted_rank, int) and isinstance(self.required_rank, int)):
+            return None
+        whole = self.weight or 0
+        return (whole - self.counted_rank) / self.losses, (whole - self.required_rank) / self.losses
+
     def __str__(self) -> str:
         parts = [f"{self.kind}: {KINDS[self.kind]}"]
-        if isinstance(self.required_rank, int):
+        if self.mean_losses is not None:
+            left, allowed = self.mean_losses
+            parts.append(f"mean loss {left:.4g} of the largest possible, allowed {allowed:.4g}")
+        elif isinstance(self.required_rank, int):
             counted = f", counted rank {self.counted_rank}" if self.counted_rank is not None else ""
             of = "" if self.weight is None else f" of weight {self.weight}"
             parts.append(f"required rank {self.required_rank}{counted}{of}")

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from conformesh.io.json_numbers import number
 from conformesh.io.schemas import Number, checked
 from conformesh.names import unknown
-from conformesh.promises import RULES, TARGETS, conformal_rank, exact_alpha
+from conformesh.promises import PARTS, RULES, TARGETS, conformal_rank, exact_alpha
 from conformesh.result.certificate import Kind
 
 FORMAT = "conformesh-calibration/1"
@@ -44,6 +44,7 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
     bound: Annotated[int, Meta(ge=1)] | None = None
     test: Count | None = None
+    losses: Count | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
@@ -53,6 +54,14 @@ class CostFields(Struct, forbid_unknown_fields=True):
     numbers_per_device: Amount
     bits_per_device: Amount
     sent: CostFields | None = None
+
+
+class RiskFields(Struct, forbid_unknown_fields=True):
+    """What a `Control` has beside a `Calibration`, as JSON."""
+
+    level: Annotated[float, Meta(gt=0)]
+    bound: Annotated[float, Meta(gt=0)]
+    loss: dict[str, Any] | None
 
 
 class _CalibrationFields(Struct, forbid_unknown_fields=True):
@@ -80,6 +89,14 @@ class _CalibrationFields(Struct, forbid_unknown_fields=True):
     group: str | None = None
     weight_bound: Annotated[float, Meta(gt=0)] | None = None
     test_weight: Amount | None = None
+    risk: RiskFields | None = None
+
+    @property
+    def level(self) -> Fraction:
+        """Alpha as it was written, or the risk as a part of the largest possible loss."""
+        if self.risk is None:
+            return exact_alpha(str(self.alpha))
+        return Fraction(str(self.risk.level)) / Fraction(str(self.risk.bound))
 
 
 class _CalibrationsFields(Struct, forbid_unknown_fields=True):
@@ -108,13 +125,19 @@ def checked_calibrations(raw: Any, where: str) -> _CalibrationsFields:
     _require_format(raw, SEVERAL, "several calibrations (several alphas, or groups)", where)
     fields = checked(raw, _CalibrationsFields, where)
     wanted = [(group, alpha) for group in fields.groups for alpha in fields.alphas]
-    got = [(item.get("group"), item.get("alpha")) for item in fields.calibrations]
+    got = [(item.get("group"), _level(item)) for item in fields.calibrations]
     if got != wanted:
         raise ValueError(
             f"{where}: it lists {len(fields.groups)} groups and {len(fields.alphas)} alphas, so calibrations must have "
             f"one entry for each pair of them, in this order, got {len(got)} others; it was changed or damaged"
         )
     return fields
+
+
+def _level(raw: dict[str, Any]) -> Any:
+    """Return the level of one of several results: its risk, or alpha."""
+    risk = raw.get("risk")
+    return risk.get("level") if isinstance(risk, dict) else raw.get("alpha")
 
 
 def _require_format(raw: Any, wanted: str, what: str, where: str) -> None:
@@ -153,6 +176,7 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         yield f"bracket must be two numbers around the threshold, got {list(file.bracket)}"
     if certificate.kind == "counted" and (certificate.counted_rank is None or certificate.required_rank is None):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
+    yield from _of_risk(file)
     required, counted = certificate.required_rank, certificate.counted_rank
     if isinstance(required, list):
         yield from _each_for_itself(required, counted, thresholds, n)
@@ -162,19 +186,29 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         yield from _for_all(file, required, counted, min(thresholds))
 
 
+def _of_risk(file: _CalibrationFields) -> Iterator[str]:
+    """Check what only risk control says."""
+    if (file.risk is None) != (file.certificate.losses is None):
+        yield "a result of risk control must say both risk and certificate.losses, and no other either"
+    elif not math.isclose(file.level, file.alpha, rel_tol=1e-12):
+        yield f"alpha must be the risk as a part of its bound, {float(file.level)}, got {file.alpha}"
+
+
 def _for_all(file: _CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
     """Check ranks among the scores of all devices, or among their weights."""
     certificate = file.certificate
     n = file.scores if certificate.weight is None else certificate.weight
     if certificate.bound is not None and (certificate.weight is None or (certificate.test or 0) > certificate.bound):
         yield f"a certificate with a bound must have a weight, and a test of at most {certificate.bound}"
-    least = _least_rank(n, exact_alpha(str(file.alpha)), certificate)
+    least = _least_rank(n, file.level, certificate)
+    if certificate.losses is not None:
+        least = n - _most_left(certificate.losses, file.scores, file.level, certificate.rule)
     if required < least:
-        yield f"required_rank must be at least {least} for {n} scores and alpha {file.alpha:g}, got {required}"
+        yield f"required_rank must be at least {least} for {n} {_unit(file)} and alpha {file.alpha:g}, got {required}"
     if counted is not None and counted > n:
-        yield f"counted_rank must be at most the number of scores, {n}, got {counted}"
+        yield f"counted_rank must be at most the number of {_unit(file)}, {n}, got {counted}"
     if required > n and smallest < math.inf:
-        yield f"the threshold must be inf where rank {required} of {n} scores is required, got {smallest}"
+        yield f"the threshold must be inf where rank {required} of {n} {_unit(file)} is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
     for name, known in (("target", TARGETS), ("rule", RULES)):
@@ -192,6 +226,21 @@ def _least_rank(n: int, alpha: Fraction, certificate: _CertificateFields) -> int
     if rule in ("", "ordinary", "ghost"):  # a device without scores may or may not have an imagined one
         return conformal_rank(n, alpha, 2 if rule == "ghost" else 1)
     return math.ceil((1 - alpha) * n + 1)
+
+
+def _most_left(losses: int, items: int, alpha: Fraction, rule: str) -> int:
+    """Return the most that a rule can leave of losses, `losses` being the largest possible of all items together."""
+    alpha *= 1 + Fraction(1, 10**12)  # a risk such as 1/3 of a bound is written in 16 digits
+    if rule in ("ordinary", "ghost"):  # K imagined items with the largest loss
+        return math.floor(
+            alpha * losses - (1 - alpha) * (2 if rule == "ghost" else 1) * Fraction(losses, max(items, 1))
+        )
+    return math.floor(alpha * losses) - PARTS  # the swap keeps back the heaviest item, which weighs 1 or more
+
+
+def _unit(file: _CalibrationFields) -> str:
+    """Return what ranks count."""
+    return "scores" if file.risk is None else "parts of losses"
 
 
 def _each_for_itself(

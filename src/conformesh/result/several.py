@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
-from conformesh.promises import exact_alpha
+from conformesh.promises import exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Cost
@@ -84,6 +84,8 @@ class Calibrations:
         `Calibration.predict`.
         """
         table = as_array(outputs, "outputs")
+        if self._controlled:
+            return self.get(alpha).predict(table)
         kind = self.score if score is None else as_score(score)
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
@@ -141,10 +143,8 @@ class Calibrations:
     def from_dict(cls, raw: Any, where: str = "calibrations") -> Calibrations:
         """Rebuild the results from their JSON object."""
         file = checked_calibrations(raw, where)
-        items = {
-            (entry["group"], entry["alpha"]): Calibration.from_dict(entry, f"{where}, calibrations[{i}]")
-            for i, entry in enumerate(file.calibrations)
-        }
+        parts = [Calibration.from_dict(raw, f"{where}, calibrations[{i}]") for i, raw in enumerate(file.calibrations)]
+        items = {(raw["group"], item.level): item for raw, item in zip(file.calibrations, parts, strict=True)}
         return cls(items, next(iter(items.values())).cost)
 
     @property
@@ -167,7 +167,8 @@ class Calibrations:
     def __repr__(self) -> str:
         """Return a table of thresholds: a line for each group, a column for each alpha."""
         first = next(iter(self.items.values()))
-        rows = [["group", *(f"alpha {alpha:g}" for alpha in self.alphas)]]
+        word = "risk" if self._controlled else "alpha"
+        rows = [["group", *(f"{word} {alpha:g}" for alpha in self.alphas)]]
         for group in self.groups[:MOST]:
             rows.append([str(group or "all"), *(f"{self.items[group, a].threshold:.6g}" for a in self.alphas)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
@@ -191,9 +192,16 @@ class Calibrations:
             )
         return [at_most(levels[place]) for place in np.searchsorted(levels, each)]
 
+    @property
+    def _controlled(self) -> bool:
+        """Whether the results are of risk control."""
+        return next(iter(self.items.values())).certificate.losses is not None
+
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:
             return self.alphas[0]
-        if alpha is None or float(exact_alpha(alpha)) not in self.alphas:
-            raise ValueError(f"say which alpha: {', '.join(f'{a:g}' for a in self.alphas)}, got {alpha}")
-        return float(exact_alpha(alpha))
+        words = f"say which alpha: {', '.join(f'{a:g}' for a in self.alphas)}, got {alpha}"
+        level = float(exact_number(alpha, words))
+        if level not in self.alphas:
+            raise ValueError(words)
+        return level
