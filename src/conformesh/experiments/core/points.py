@@ -18,7 +18,7 @@ from conformesh.experiments.core.settings import Draws, Setting, Source, draws_o
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
 from conformesh.methods import METHODS, PUBLISHED
-from conformesh.promises import exact_alpha
+from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.site import Site
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 
@@ -41,7 +41,8 @@ class Point:
     line
         The line of the figure, as in its legend.
     method, options
-        A method of the library or one of `conventions`, with its options.
+        A method of the library or one of `conventions`, with its options, and a target and a rank where these are not
+        the published ones.
     topology
         The graph; a torus of K devices is (K/4) x 4.
     alphas
@@ -141,8 +142,10 @@ def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     samples = draws.samples(point.draws)
     convention = CONVENTIONS.get(point.method)
     if convention is None:
-        promise = METHODS[point.method].promise or PUBLISHED
-        batch = calibrate_batch(samples, network, point.alphas, point.method, promise=promise, **point.options)
+        options = {**point.options}
+        asked = {name: options.pop(name) for name in ("target", "rank") if name in options}
+        promise = make_promise(**asked) if asked else METHODS[point.method].promise or PUBLISHED
+        batch = calibrate_batch(samples, network, point.alphas, point.method, promise=promise, **options)
         certificates = batch.outcome.certificates
         missing = any(c.epsilon is None for row in certificates for c in row)
         epsilon = None if missing else np.array([[c.epsilon for c in row] for row in certificates])

@@ -26,6 +26,7 @@ LOOKS: dict[str, Look] = {  # from dark to light along the connectivity, so that
     "CP": Look("#555555", "", (0, (6, 3))),
     "FCP": Look("#111111", "", (0, (1.5, 1.5))),
     "E-DCP": Look("#111111", "x", "none"),
+    "swap rank": Look("#111111", "P", "none"),  # E-DCP for the same promise, without imagined scores
 }
 FAMILIES = {"Q-DCP 1": "#1b8a8f", "Q-DCP 2": "#b5402f", "H-DCP": "#3b0f70"}
 WIDTHS = {16: ("v", (0, (1, 1))), 32: ("o", (0, (5, 1.5))), 64: ("s", "-")}
