@@ -3,12 +3,13 @@ from decimal import Decimal
 from fractions import Fraction
 
 import numpy as np
+import polars as pl
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import Network, calibrate
-from conformesh.promises import conformal_rank, conformal_threshold, exact_alpha
+from conformesh import Network, TooFewScores, calibrate
+from conformesh.promises import conformal_rank, conformal_threshold, exact_alpha, make_promise
 
 
 @pytest.mark.parametrize(
@@ -118,3 +119,128 @@ def test_alpha_is_the_decimal_that_was_written(alpha, exact):
 def test_what_is_no_alpha_is_refused(alpha):
     with pytest.raises(ValueError, match="alpha must"):
         exact_alpha(alpha)
+
+
+# --- whom a threshold is about ----------------------------------------------------------------------------------------
+
+RNG = np.random.default_rng(5)
+HELD = {name: RNG.normal(size=n).tolist() for name, n in zip("abcde", (12, 7, 30, 1, 25), strict=True)}
+CYCLE = Network.cycle(5).relabelled([*"abcde"])
+SHARES = {"a": 1, "b": "0.5", "c": 2.25, "d": 0, "e": 1}
+
+
+def pooled(shares, alpha):
+    """The swap rank by fractions, from its definition: which score, of all."""
+    total, a = sum(shares.values()), Fraction(str(alpha))
+    each = {name: share / total / len(HELD[name]) for name, share in shares.items()}
+    need = 1 - a + max(each.values())
+    pairs = sorted((score, each[name]) for name, own in HELD.items() for score in own)
+    sums = np.cumsum([weight for _, weight in pairs])
+    return next((score for (score, _), weight in zip(pairs, sums, strict=True) if weight >= need), math.inf)
+
+
+@pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")
+@pytest.mark.parametrize("alpha", [0.1, 0.25, 0.5])
+@pytest.mark.parametrize("method", ["e-dcp", "h-dcp"])
+@pytest.mark.parametrize("target", ["sizes", "paper", "equal", SHARES], ids=str)
+def test_every_target_has_the_threshold_of_its_own_weights(target, method, alpha):
+    shares = {
+        "sizes": lambda: {name: Fraction(len(own)) for name, own in HELD.items()},
+        "paper": lambda: {name: Fraction(len(own) + 1) for name, own in HELD.items()},
+        "equal": lambda: dict.fromkeys(HELD, Fraction(1)),
+    }.get(str(target), lambda: {name: Fraction(str(share)) for name, share in SHARES.items()})()
+    options = {} if method == "e-dcp" else {"bins": 4000}
+    result = calibrate(HELD, CYCLE, alpha, method, target=target, rank="swap", **options)
+    exact = pooled(shares, alpha)
+    assert result.certificate.target == ("given" if isinstance(target, dict) else target)
+    assert result.certificate.rule == "swap"
+    if method == "e-dcp":
+        assert result.threshold == exact
+        assert result.certificate.kind == "counted"
+    else:  # the next edge, or with a bound one of the next scores
+        assert (result.thresholds >= exact).all()
+        assert result.threshold < exact + 1.0 or exact == math.inf
+
+
+def test_a_share_may_stand_in_a_column():
+    rows = [(name, score, 2.0 if name == "a" else 1.0) for name, own in HELD.items() for score in own]
+    frame = pl.DataFrame(rows, schema=["device", "score", "share"], orient="row")
+    by_column = calibrate(frame, CYCLE, 0.2, target="share")
+    assert by_column.threshold == calibrate(HELD, CYCLE, 0.2, target={**dict.fromkeys(HELD, 1), "a": 2}).threshold
+    frame = frame.with_columns(share=pl.col("score"))
+    with pytest.raises(ValueError, match="device a must have the same share in all its rows"):
+        calibrate(frame, CYCLE, 0.2, target="share")
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"target": "size"}, "unknown target 'size', did you mean 'sizes'"),
+        ({"target": "own"}, "unknown target 'own'"),
+        ({"target": 3}, "target must be sizes, paper, equal, or a dict with a share for every device, got int"),
+        ({"target": {"a": 1}}, "no share is given for device 'b' of the network; give 0 if it has none"),
+        ({"target": {**SHARES, "x": 1}}, "a share is given for device 'x', which the network does not have"),
+        ({"target": {**SHARES, "a": -1}}, "the share of device a must be at least 0, got -1"),
+        ({"target": {**SHARES, "a": "much"}}, "the share of device a must be a number, got 'much'"),
+        ({"target": {**SHARES, "a": math.nan}}, "the share of device a must be a number, got nan"),
+        ({"target": {**SHARES, "a": math.inf}}, "the share of device a must be a number, got inf"),
+        ({"target": dict.fromkeys("abcde", 0)}, "some device must have a share above 0"),
+        ({"rank": "swop"}, "unknown rank rule 'swop', did you mean 'swap'"),
+        ({"rank": "ghost"}, "proven for target='paper'"),
+        ({"rank": "ghost", "confidence": 0.9}, "with weights, or with a confidence, use rank='auto'"),
+        ({"confidence": 1.5}, "confidence must lie strictly between 0 and 1, got 1.5"),
+        ({"target": "equal", "method": "q-dcp"}, "counts every score alike, and the promise .* gives them weights"),
+        ({"target": "equal", "method": "fcp"}, "'fcp' keeps the promise it was published with"),
+    ],
+    ids=str,
+)
+def test_a_promise_that_cannot_be_kept_is_refused_in_words(asked, words):
+    with pytest.raises((ValueError, TypeError), match=words):
+        calibrate(HELD, CYCLE, 0.2, **asked)
+
+
+def test_where_weights_are_not_taken_the_published_rule_may_do():
+    """Q-DCP counts scores alike: for the paper's target that is proven by imagined scores, and certified by weights."""
+    options = {"rounds": 20}
+    assert calibrate(HELD, CYCLE, 0.3, "q-dcp", target="paper", **options).certificate.rule == "ghost"
+    counted = calibrate(HELD, CYCLE, 0.3, "q-dcp", target="equal", certify=True, **options)
+    assert (counted.certificate.kind, counted.certificate.rule) == ("counted", "swap")
+    assert counted.threshold >= calibrate(HELD, CYCLE, 0.3, target="equal").threshold
+
+
+def test_an_update_keeps_the_promise():
+    for asked in ({"target": "paper", "rank": "ghost"}, {"target": "equal"}, {"confidence": 0.9}, {}):
+        first = calibrate(HELD, CYCLE, 0.3, **asked)
+        again = first.update(HELD, CYCLE)
+        assert again.threshold == first.threshold
+        assert again.certificate == first.certificate
+
+
+def test_one_device_is_ordinary_split_conformal_prediction():
+    scores = RNG.normal(size=30)
+    for target in ("sizes", "paper", "equal"):
+        result = calibrate([scores], Network.chain(1), 0.1, target=target)
+        assert result.threshold == conformal_threshold(scores, 0.1)
+        assert result.certificate.rule == "ordinary"
+
+
+def test_a_device_without_scores_has_no_share_or_is_always_missed():
+    held = [*(RNG.normal(size=20) for _ in range(4)), []]
+    sizes, equal = (calibrate(held, "cycle", 0.3, target=target).certificate for target in ("sizes", "equal"))
+    assert (sizes.required_rank, sizes.weight) == (57, None)
+    assert (equal.required_rank, equal.weight) == (71, None)  # (1 - 0.3) of 100 and one, of which 80 are there
+    with pytest.warns(TooFewScores):
+        assert calibrate(held, "cycle", 0.1, target="equal").threshold == math.inf
+
+
+def test_many_sizes_without_a_small_common_multiple_are_rounded_to_the_safe_side():
+    """Weights in fixed point ask for at least what fractions do, and for one score more at most."""
+    sizes = np.arange(37, 137)
+    promise = make_promise("paper", "swap")
+    for alpha in (Fraction(1, 10), Fraction(1, 3)):
+        demand = promise.demand(sizes, (alpha,))
+        assert demand.rounded
+        assert int(demand.weights @ sizes) == demand.total <= 2**52
+        need = ((1 - alpha) * (sizes.sum() + 100) + 1 + Fraction(1, 37)) / (sizes.sum() + 100)
+        given = Fraction(demand.required(promise, alpha, 0, 0, demand.total, 0), demand.total)
+        assert need <= given < need + Fraction(1, 2**24)

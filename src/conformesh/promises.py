@@ -186,10 +186,9 @@ class Promise:
             )
 
     def __str__(self) -> str:
-        """Say the promise in a few words, from which two differing ones can be told."""
-        shares = "" if self.shares is None else " " + ", ".join(f"{k}={v}" for k, v in sorted(self.shares.items()))
-        sure = "" if self.confidence is None else f", confidence {self.confidence}"
-        return f"target {self.target}{shares}, rank {self.rule}{sure}"
+        """Say in a few words what was asked for; shares by device stand elsewhere."""
+        sure = "" if self.confidence is None else f", confidence {float(self.confidence):g}"
+        return f"target {self.target}, rank {self.rule}{sure}"
 
     def demand(
         self,

@@ -252,3 +252,37 @@ def test_a_thousand_scores_load_nothing_heavy(tmp_path, environment):
     loaded = answer.stdout.splitlines()[-1].split()
     assert "numpy" in loaded
     assert HEAVY & {*loaded} == set()
+
+
+def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
+    """Six devices with unequal numbers of scores; `d5` is as likely as all others together."""
+    rng = np.random.default_rng(1)
+    held = {f"d{k}": rng.normal(k, size=20 + 5 * k) for k in range(6)}
+    shares = {name: 5.0 if name == "d5" else 1.0 for name in held}
+    rows = [(name, score, shares[name]) for name, own in held.items() for score in own.tolist()]
+    (tmp_path / "s.csv").write_text("device,score,share\n" + "".join(f"{d},{s!r},{w}\n" for d, s, w in rows))
+    (tmp_path / "w.csv").write_text("device,share\n" + "".join(f"{d},{w}\n" for d, w in shares.items()))
+
+    def found(*words):
+        answer = run("calibrate", "s.csv", "--topology", "cycle", "--json", *words)
+        assert answer.exit_code == 0, answer.output
+        return json.loads(answer.stdout)
+
+    network = Network.cycle(6).relabelled([*held])
+    for word, target in (("equal", "equal"), ("paper", "paper"), ("share", shares), ("w.csv", shares)):
+        expected = calibrate(held, network, 0.1, target=target)
+        assert found("--target", word)["threshold"] == expected.threshold
+        assert found("--target", word)["certificate"]["target"] == expected.certificate.target
+    sure = found("--confidence", "0.9")["certificate"]
+    assert (sure["rule"], sure["confidence"]) == ("binomial", 0.9)
+    assert found("--target", "paper", "--rank", "ghost")["certificate"]["rule"] == "ghost"
+    for words, said in (
+        (("--target", "shares"), "needs a column 'shares'"),
+        (("--rank", "rank"), "unknown rank rule 'rank'"),
+        (("--confidence", "sure"), "confidence must be a number"),
+    ):
+        answer = run("calibrate", "s.csv", *words)
+        assert answer.exit_code == 2
+        assert said in answer.stderr
+    shown = run("calibrate", "s.csv", "--target", "equal").stdout
+    assert "about: a new example is as likely from any device; by the swap rank" in shown

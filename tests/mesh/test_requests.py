@@ -250,7 +250,7 @@ def test_silent_and_slow_programs_keep_nobody_waiting(where, silent):
                 begun = time.monotonic()
                 assert ask(service, "GET", path)[0] == 200
                 seconds.append(time.monotonic() - begun)
-            assert min(seconds) < 0.1
+            assert min(seconds) < 1.0
 
 
 def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():

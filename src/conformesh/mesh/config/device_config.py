@@ -158,7 +158,7 @@ class DeviceConfig:
 
     def agreement(self) -> dict[str, str]:
         """Return everything that must be the same on every device before the first message, as short texts."""
-        chosen = make_options(self.method, self.options)
+        chosen, promise = make_options(self.method, self.options), self.promise
         edges = [f"{a} {b}" for a, b in self.edges]
         return {
             **self.settings.agreement(len(self.devices)),
@@ -167,7 +167,8 @@ class DeviceConfig:
             "graph": f"{len(edges)} edges, {_digest(edges)}",
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
-            "promise": str(self.promise),
+            "promise": str(promise),
+            "shares": _digest(f"{name} {share}" for name, share in sorted((promise.shares or {}).items())),
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
             "score": score_in_words(self.chosen_score),
             "model": "not said" if self.model is None else self.model[:16],
