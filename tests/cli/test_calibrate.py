@@ -33,6 +33,7 @@ CERTIFICATE = {
     "confidence",
     "bound",
     "test",
+    "losses",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 
