@@ -162,13 +162,16 @@ class Site:
             spares = self.totals * [demand.rounded for demand in self.demands]  # each by less than one part
         weigh = totals.tolist()
         more = [0] * len(weigh) if spares is None else spares.tolist()
-        return np.array(
-            [
-                [demand.required(self.promise, a, t, level, weigh[t], more[t]) for level, a in enumerate(self.alphas)]
-                for t, demand in enumerate(self.demands)
-            ],
-            dtype=np.int64,
-        )
+        known: dict[tuple[int, ...], list[int]] = {}  # most draws of one experiment ask for the same
+        rows = []
+        for t, demand in enumerate(self.demands):
+            key = (id(demand), t % len(self.promise.bounds), weigh[t], more[t])
+            if key not in known:
+                known[key] = [
+                    demand.required(self.promise, a, t, level, weigh[t], more[t]) for level, a in enumerate(self.alphas)
+                ]
+            rows.append(known[key])
+        return np.array(rows, dtype=np.int64)
 
     @property
     def rounds_weights(self) -> bool:
