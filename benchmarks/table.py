@@ -17,6 +17,7 @@ TITLES = {
     "bandwidth": "Gossip rounds and memory bandwidth",
     "ranks": "MPI ranks",
     "methods": "The paper's methods beside slow twins",
+    "detection": "Detection with a false discovery rate",
     "limits": "Limits",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }

@@ -8,7 +8,8 @@ import pytest
 from conformesh.engines import Simulator
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
-IN_PROCESS = ("peers", "growth", "bandwidth", "ranks")  # the others start commands of their own: tried as slow tests
+# The others start commands of their own: tried as slow tests.
+IN_PROCESS = ("peers", "growth", "bandwidth", "ranks", "detection")
 OTHERS = ("small", "exactness", "methods", "limits", "risk")
 
 

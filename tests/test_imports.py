@@ -24,6 +24,8 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"engines"},
     {"shifting"},
     {"calibrating"},
+    {"pvalues"},
+    {"detecting"},
     {"comparing", "controlling", "localising", "mesh", "planning", "sweeping", "training"},
     {"plots"},
     {"experiments"},

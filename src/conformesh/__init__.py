@@ -22,15 +22,19 @@ if TYPE_CHECKING:
         calibrate_shifted,
     )
     from conformesh.controlling import control, control_several
+    from conformesh.detecting import detect
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
     from conformesh.methods import METHODS
     from conformesh.promises import conformal_rank, conformal_threshold
+    from conformesh.pvalues import p_values
     from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate, Cost
     from conformesh.result.control import Control
+    from conformesh.result.detection import Detection
     from conformesh.result.evaluation import Evaluation
+    from conformesh.result.pvalues import PValues
     from conformesh.result.several import Calibrations
     from conformesh.samples import Samples
     from conformesh.shifting import Ratios, estimate_ratios
@@ -47,9 +51,11 @@ __all__ = [
     "Certificate",
     "Control",
     "Cost",
+    "Detection",
     "Evaluation",
     "LocalCalibration",
     "Network",
+    "PValues",
     "Ratios",
     "Samples",
     "TooFewScores",
@@ -64,8 +70,10 @@ __all__ = [
     "conformal_threshold",
     "control",
     "control_several",
+    "detect",
     "estimate_ratios",
     "losses",
+    "p_values",
     "scores",
     "sweep",
 ]
@@ -82,9 +90,11 @@ _HOMES = {
     "Certificate": "result.certificate",
     "Control": "result.control",
     "Cost": "result.certificate",
+    "Detection": "result.detection",
     "Evaluation": "result.evaluation",
     "LocalCalibration": "localising",
     "Network": "graph.network",
+    "PValues": "result.pvalues",
     "Ratios": "shifting",
     "Samples": "samples",
     "TooFewScores": "calibrating",
@@ -98,7 +108,9 @@ _HOMES = {
     "conformal_threshold": "promises",
     "control": "controlling",
     "control_several": "controlling",
+    "detect": "detecting",
     "estimate_ratios": "shifting",
+    "p_values": "pvalues",
     "sweep": "sweeping.running",
 }
 

@@ -484,9 +484,9 @@ def calibrate_batch(
     kept = promise_of(method, promise)
     check_shares(kept, network.ids)
     with running(engine, network, observer) as host:
-        mine = _samples_here(host, samples)
+        mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))
-        held = None if items is None else in_rows(host.blocks, host.share(_rows_here(host, items)))
+        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         site = Site(network, host.here, sizes, kept, held, levels)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
         part, cost = host.run(promised(method, site, mine, chosen), runs)
@@ -497,7 +497,7 @@ def calibrate_batch(
     return Batch(outcome, cost, plain, sizes, sizes if held is None else held)
 
 
-def _samples_here(host: Engine, samples: Samples) -> Samples:
+def samples_here(host: Engine, samples: Samples) -> Samples:
     """Return the samples of the devices hosted here, in their order, of all in the order of rows, or as they are."""
     K = host.network.devices
     if samples.devices == K:
@@ -511,7 +511,7 @@ def _samples_here(host: Engine, samples: Samples) -> Samples:
     return samples
 
 
-def _rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
+def rows_here(host: Engine, table: NDArray[Any]) -> NDArray[Any]:
     """Return the rows of the devices hosted here, of all or as they are."""
     return table[host.here] if len(table) == host.network.devices else table
 

@@ -217,7 +217,8 @@ class Promise:
             if swap.weights is None:  # both count scores: the smaller rank, level by level
                 return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
             whole = not self.losses
-            if all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas):
+            smaller = all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas)
+            if smaller if alphas else ghost.least <= swap.least:  # of p-values: the one that can be smaller
                 return ghost
         return swap
 
@@ -274,6 +275,24 @@ class Demand:
         slack = self.largest * ((1 - alpha) * test + swapped) + (1 - alpha) * self.missing * bound
         return math.ceil((1 - alpha) * (total + spare) + slack)
 
+    def p_value(self, promise: Promise, trial: int, below: int, total: int, spare: int) -> Fraction:
+        """Return the smallest level at which `below` is the required rank: the p-value of a new score, at most 1.
+
+        `below` is what the scores strictly below the new one weigh, the others as in `required`.
+        """
+        base, slack = self.base, self.largest
+        if promise.part:
+            bound = promise.bounds[trial % len(promise.bounds)]
+            base, slack = total + spare + self.missing * bound, self.largest * bound
+            if self.rule == "ordinary":  # nothing is exchanged: the new score counts among all
+                base, slack = base + slack, Fraction(0)
+        return min(Fraction(1), (base + slack - below) / base) if base else Fraction(1)
+
+    @property
+    def least(self) -> Fraction:
+        """The smallest p-value that a new score can have."""
+        return self.p_value(PLAIN, 0, self.total, self.total, 0)
+
     def grain(self, promise: Promise) -> int:
         """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
         if self.weights is None or promise.part or promise.losses:
@@ -306,12 +325,19 @@ class _Smaller(Demand):
             self.other.required(promise, alpha, trial, level, total, spare),
         )
 
+    def p_value(self, promise: Promise, trial: int, below: int, total: int, spare: int) -> Fraction:
+        """Return the smaller of both: at every level one of them is used, and which does not depend on scores."""
+        return min(
+            super().p_value(promise, trial, below, total, spare),
+            self.other.p_value(promise, trial, below, total, spare),
+        )
+
     def name(self, alpha: Fraction) -> str:
         """Return which rule asks for less."""
         return self.other.rule if self.other.fraction(alpha) < self.fraction(alpha) else self.rule
 
 
-_SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
+SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda n: n + 1, "equal": lambda n: 1}
 Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 
 
@@ -365,7 +391,7 @@ def _kinds(
         places = np.array([place[pair] for pair in pairs], dtype=np.int64)
     else:
         sizes, places = np.unique(held, return_inverse=True)
-        kinds = [(n, Fraction(_SHARES[target](n))) for n in sizes.tolist()]
+        kinds = [(n, Fraction(SHARES[target](n))) for n in sizes.tolist()]
     counts = np.zeros(len(kinds), dtype=np.int64)
     np.add.at(counts, places, many)
     return kinds, places, counts.tolist()

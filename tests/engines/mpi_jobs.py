@@ -12,7 +12,17 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several, control
+from conformesh import (
+    Network,
+    Samples,
+    TooFewScores,
+    calibrate,
+    calibrate_batch,
+    calibrate_several,
+    control,
+    detect,
+    p_values,
+)
 from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
@@ -220,9 +230,38 @@ def whole_results():
         "losses": without_time(control(lost, network, 0.4, target="equal", engine="mpi").to_dict())
         == without_time(control(lost_here, network, 0.4, target="equal", engine=engine).to_dict())
         == without_time(controlled),
+        **judged(network, scores, groups, engine),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
+
+
+def judged(network, scores, labels, engine):
+    """P-values and flags, from all scores or from this rank's."""
+    here, tests = engine.here, [np.array([-1.0, 0.4, 9.0])[: k % 4] for k in range(network.devices)]
+    plain = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal")
+    asked = {"test_labels": [0, 1, 2, 3]}
+    by_class = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], labels=labels, **asked)
+    flagged = detect(scores, network, tests, 0.5)
+    ours = [
+        p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal", engine="mpi"),
+        p_values(
+            [scores[row] for row in here],
+            network,
+            [0.1, 0.7, 0.7, 3.0],
+            labels=[labels[row] for row in here],
+            engine=engine,
+            **asked,
+        ),
+        detect(scores, network, tests, 0.5, engine="mpi"),
+        detect([scores[row] for row in here], network, [tests[row] for row in here], 0.5, engine=engine),
+    ]
+    right = [plain, by_class, flagged, flagged]
+    names = ("p-values", "class-wise", "flags", "own flags")
+    return {
+        name: without_time(mine.to_dict()) == without_time(each.to_dict())
+        for name, mine, each in zip(names, ours, right, strict=True)
+    }
 
 
 def many_engines():

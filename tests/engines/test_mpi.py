@@ -23,6 +23,7 @@ def test_what_is_shared_is_computed_by_one_worker(request, worker_id):
 
 
 NAMES = [name_of("", *case) for case in CASES]
+JUDGED = ("p-values", "class-wise", "flags", "own flags")
 
 
 def on_ranks(*looked_at):
@@ -58,7 +59,7 @@ def test_every_question_in_every_type_gives_the_simulators_answer(ranks, part):
 
 
 @on_ranks("results")
-@pytest.mark.parametrize("name", ["by name", "own scores", "observed", "groups", "losses"])
+@pytest.mark.parametrize("name", ["by name", "own scores", "observed", "groups", "losses", *JUDGED])
 def test_every_rank_has_the_whole_result(ranks, part, name):
     assert found_on(ranks, part)[name] is True
 

@@ -25,6 +25,7 @@ COMMANDS: Table = {
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "control": ("control", "Agree on a lambda from a file of losses: risk control."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
+    "detect": ("detect", "Flag anomalies among test points, with few false alarms."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),
     "sweep": ("sweep", "Many networks, methods, alphas and draws in one call."),

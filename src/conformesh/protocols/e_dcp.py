@@ -23,7 +23,8 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Literal
+from typing import Any, ClassVar, Literal, TypeVar
+from typing import Protocol as TypingProtocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,18 +82,23 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Outcome]:
-        mine, spares = samples.masses, None
-        if site.rounds_weights:
-            lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
-            n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
-        else:
-            n = (yield from total(mine))[0]
+        n, spares = yield from weigh_all(site, samples, total)
         ranks = site.ranks(n, spares)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
         return replace(counted_outcome(site, ranks, n, brackets), facts={"stage_width": str(width)})
 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
+
+
+def weigh_all(site: Site, samples: Samples, total: Total) -> Protocol[tuple[Ints, Ints | None]]:
+    """Add up what all scores of each trial weigh, and how much more they might have before rounding, (trials,) each."""
+    mine = samples.masses
+    if not site.rounds_weights:
+        return (yield from total(mine))[0], None
+    lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
+    n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]  # weights of their own may have been rounded
+    return n, spares
 
 
 def best_width(site: Site, aggregate: str, prefer: str) -> int:
@@ -123,9 +129,24 @@ def ways_to_add(site: Site, aggregate: str, prefer: str, width: int) -> list[str
     return [aggregate]
 
 
+class Noted(TypingProtocol):
+    """A dataclass that says what was chosen on the way, and what deserves a warning."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
+    @property
+    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 - as in `Outcome`
+
+    @property
+    def facts(self) -> dict[str, str]: ...  # noqa: D102
+
+
+N = TypeVar("N", bound=Noted)
+
+
 def with_exact_sums(
-    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[Outcome]]
-) -> Protocol[Outcome]:
+    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[N]]
+) -> Protocol[N]:
     """Run `attempt` on the chosen way to add up; a sum that fails its integer check moves on to the next way."""
     notes: list[str] = []
     for name in ways_to_add(site, aggregate, prefer, width):

@@ -1,0 +1,307 @@
+r"""`detect`: which test points, spread over the devices, are unlike what the devices know, with few false alarms.
+
+A test point is judged by its score: ordinary ones score like the calibration scores, others higher. Benjamini and
+Hochberg's rule keeps the false discovery rate at or below q if the p-values depend on each other in the right way. With
+fixed numbers of scores per device nobody has proved that they do. *Thinning* makes it so: a public seed draws how many
+scores each device uses, :math:`(N_k) \sim \text{Mult}(n', \pi)`, again until all :math:`N_k \le n_k`, and each device
+picks so many of its own at random. But for the redrawing these are n' independent draws of the mixture
+:math:`\sum_k \pi_k P_k`, and so are ordinary test points: ordinary p-values :math:`(1 + \#)/(n' + 1)` and the ordinary
+proof. Redrawing can raise a rate by the factor 1/P(no redrawing) at most, so the rule runs at the level q P; see
+docs/guarantees.md.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.calibrating import CalibrationNote, running, samples_here
+from conformesh.engines import Engine
+from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.graph.network import Network
+from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.io.arrays import as_array
+from conformesh.methods import make_options
+from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.protocols.e_dcp import EDCP
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.site import Site, in_rows
+from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
+from conformesh.pvalues import exact_p_values, up
+from conformesh.result.detection import Detection
+from conformesh.samples import Samples
+from conformesh.streams import stream
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+THINNED, PLAIN = "thinned", "plain"
+RULES = {
+    THINNED: "proven: a random part of the scores, as if drawn from all devices together",
+    PLAIN: "assumed: all scores, though nobody has proved the rate for fixed numbers of scores per device",
+}
+EXACT = 5 * 10**7  # steps of arithmetic below which the chance of no redrawing is computed exactly
+SAFE = 1 - 1e-6  # of that chance, far more than its arithmetic can err
+RARE = 1e-3  # a chance below it would mean thousands of draws
+
+
+def detect(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    network: Network | str | Any,
+    test_scores: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
+    fdr: Alpha = 0.1,
+    *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rule: str = THINNED,
+    draws: int | None = None,
+    seed: int = 0,
+    p_values: bool = True,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    **options: Any,
+) -> Detection:
+    """Flag test points that score higher than ordinary ones, of which on average at most a part `fdr` wrongly.
+
+    Parameters
+    ----------
+    devices
+        One array of calibration scores of ordinary examples per device, a dict by device name, or a frame, as in
+        `calibrate`.
+    network
+        Who talks to whom, as in `calibrate`.
+    test_scores
+        The scores of the test points that each device has, in the form of `devices`; a high score is suspicious.
+    fdr
+        The tolerated false discovery rate: the mean part of wrong ones among those that are flagged.
+    target
+        Where an ordinary test point comes from, as in `calibrate`: from a device in proportion to its scores (`sizes`),
+        `paper`, `equal`, or with the shares that a dict gives.
+    rule
+        `thinned`, which is proven, or `plain`, which uses all scores and is only *assumed* to keep the rate.
+    draws
+        How many scores the thinned rule uses; by default what `default_draws` says, from the numbers of scores alone.
+    seed
+        Of the public draw. It must be chosen before the scores are seen: who tries several seeds and keeps the one that
+        flags most has no guarantee.
+    p_values
+        Whether to count every test score's p-value as well, which tells all devices the test scores. False: no test
+        score leaves its device.
+    observer, engine
+        As in `calibrate`.
+    **options
+        Those of the method `e-dcp`: `aggregate`, `prefer`, `width`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, detect
+    >>> rng = np.random.default_rng(0)
+    >>> ordinary = [rng.normal(size=100) for _ in range(10)]
+    >>> tests = [np.append(rng.normal(size=20), [6.0, 7.0]) for _ in range(10)]
+    >>> found = detect(ordinary, Network.cycle(10), tests, fdr=0.1)
+    >>> found.flagged["0"].nonzero()[0].tolist()
+    [20, 21]
+    """
+    started = time.perf_counter()
+    level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
+    if rule not in RULES:
+        raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
+    held, tested = as_held(devices), as_held(test_scores)
+    network = as_network(network, held)
+    asked = make_promise(as_target(devices, target))
+    check_shares(asked, network.ids)
+    with running(engine, network, observer) as host:
+        mine = ids_here(host)
+        rows = in_rows_of(held, network.ids, mine)
+        samples = samples_here(host, rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine))
+        given = held_here(host, in_rows_of(tested, network.ids, mine, "test scores"))
+        arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
+        tests = samples_here(host, Samples.of(arrays, [f"{name}, test scores" for name in mine]))
+        samples, sizes, promise, chance = _used(host, samples, asked, rule, draws, seed)
+        site = Site(network, host.here, sizes[:, None], promise)
+        counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
+        (found, counted, told), cost = host.run(detection(site, samples, tests, level * chance, chosen, counts))
+        threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
+        whole = _of_all(host, arrays)
+        judged = None if counted is None or told is None else _p_values_of(site, counted, told, whole)
+    for note in found.notes:
+        warnings.warn(note, CalibrationNote, stacklevel=2)
+    if p_values and judged is None:  # nobody has a test point
+        judged = [np.empty(0) for _ in whole]
+    return Detection(
+        fdr=float(level),
+        level=float(level * chance),
+        rule=rule,
+        target=asked.target,
+        scores=dict(zip(network.ids, whole, strict=True)),
+        flagged={name: own > threshold for name, own in zip(network.ids, whole, strict=True)},
+        p_values=None if judged is None else dict(zip(network.ids, judged, strict=True)),
+        threshold=threshold,
+        draws=int(sizes.sum()),
+        chance=float(chance),
+        steps=int(found.steps[0]),
+        seed=seed,
+        cost=cost,
+        network=network.name,
+        seconds=time.perf_counter() - started,
+        options=found.facts,
+    )
+
+
+def _floats(own: Any, who: str) -> Floats:
+    array = as_array(own, who)
+    try:
+        return np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{who} must be numbers, got {type(own).__name__} {str(own)[:40]!r}") from None
+
+
+def _used(
+    host: Engine, samples: Samples, asked: Promise, rule: str, draws: int | None, seed: int
+) -> tuple[Samples, Ints, Promise, Fraction]:
+    """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
+    sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
+    if rule == PLAIN:
+        if draws is not None:
+            raise ValueError("draws say how many scores the thinned rule uses; rule='plain' uses all of them")
+        return samples, sizes, asked, Fraction(1)
+    shares = shares_of(asked, sizes, host.network.ids)
+    n = _checked_draws(draws, sizes, shares)
+    kept = thinned_sizes(sizes, shares, n, seed)
+    chance = Fraction(no_redraw(sizes, shares, n))
+    return thinned(samples, host.here, kept, seed), kept, Promise("exchangeable"), chance
+
+
+def detection(
+    site: Site, samples: Samples, tests: Samples, level: Fraction, options: EDCP, counts: Ints | None
+) -> Protocol[tuple[Flagged, Tally | None, Asked | None]]:
+    """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
+    flagged = yield from step_up(site, samples, tests, level, options)
+    if counts is None or not counts.sum():
+        return flagged, None, None
+    told = yield from spread(site, tests, counts)
+    asked, _ = Asked.of(np.zeros(len(told), dtype=np.int64), told)
+    counted = yield from tally(site, samples, asked, options)
+    return flagged, counted, asked
+
+
+def _p_values_of(site: Site, counted: Tally, asked: Asked, tests: Sequence[Floats]) -> list[Floats]:
+    """Return the p-values of test scores, in their order."""
+    found, runs = exact_p_values(site, asked, counted)
+    floats = np.array([up(p) for p in found])[runs]
+    return [floats[np.searchsorted(asked.thresholds, own)] for own in tests]
+
+
+def _of_all(host: Engine, mine: list[Floats]) -> list[Floats]:
+    """Return what every device has, by row, from what those here have."""
+    parts = host.share(mine)
+    if len(parts) == 1:  # hosted here all, by row
+        return parts[0]
+    whole = dict(zip(np.concatenate(host.blocks).tolist(), (own for part in parts for own in part), strict=True))
+    return [whole[row] for row in range(len(whole))]
+
+
+def shares_of(promise: Promise, sizes: Ints, ids: Sequence[str]) -> list[Fraction]:
+    """Return how likely an ordinary test point comes from each device."""
+    given = promise.shares
+    if given is not None:
+        shares = [given[name] for name in ids]
+    else:
+        shares = [Fraction(SHARES[promise.target](n)) for n in sizes.tolist()]
+    total = sum(shares, Fraction(0))
+    if not total:
+        raise ValueError("detection needs calibration scores, got none on any device")
+    return [share / total for share in shares]
+
+
+def default_draws(sizes: Ints, shares: Sequence[Fraction]) -> int:
+    """Return how many scores to draw: n' with the largest (n' + 1) P(no redrawing), from the numbers of scores alone.
+
+    A test point can be flagged as one of R if 1/(n' + 1) is at most q P R / m: this n' lets the fewest be enough.
+    """
+    n = int(sizes.sum())
+
+    def worth(draws: int) -> float:
+        return (draws + 1) * no_redraw(sizes, shares, draws, exact=n <= 2000)
+
+    low, high, best = 1, max(n, 1), 1
+    while high > low:
+        tried = sorted({*np.linspace(low, high, 17).astype(int).tolist()})
+        best = max(tried, key=worth)
+        place = tried.index(best)
+        low, high = tried[max(place - 1, 0)], tried[min(place + 1, len(tried) - 1)]
+        if high - low <= 2:
+            return max(range(low, high + 1), key=worth)
+    return best
+
+
+def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool = True) -> float:
+    r"""Return a lower bound of the chance that no device is to use more scores than it has.
+
+    Independent Poisson numbers with means :math:`n' \pi_k`, given that they add up to n', are multinomial: the chance
+    is the coefficient of :math:`x^{n'}` in the product of the devices' truncated series over that of a Poisson number
+    with mean n'. All terms are positive, so that arithmetic errs by less than `SAFE` allows. Where that product is too
+    long, one minus the sum of the devices' chances to be asked for too much.
+    """
+    from scipy.special import bdtrc, gammaln
+
+    kinds: dict[tuple[int, Fraction], int] = {}
+    for n, share in zip(sizes.tolist(), shares, strict=True):
+        if share:
+            kinds[n, share] = kinds.get((n, share), 0) + 1
+    held = sum(n * count for (n, _), count in kinds.items())
+    if held < draws:
+        return 0.0
+    if not exact or held * draws > EXACT:
+        tails = sum(count * float(bdtrc(n, draws, float(share))) for (n, share), count in kinds.items() if n < draws)
+        return max(0.0, (1.0 - tails * (1 + 1e-6)) * SAFE)
+    series = np.ones(1)
+    for (n, share), count in kinds.items():
+        mean, j = draws * float(share), np.arange(min(n, draws) + 1)
+        terms = np.exp(j * math.log(mean) - mean - gammaln(j + 1))
+        for _ in range(count):
+            series = np.convolve(series, terms)[: draws + 1]
+    whole = math.exp(draws * math.log(draws) - draws - float(gammaln(draws + 1))) if draws else 1.0
+    return min(1.0, float(series[draws]) / whole) * SAFE if len(series) > draws else 0.0
+
+
+def _checked_draws(draws: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
+    if draws is not None and draws < 1:
+        raise ValueError(f"draws must be at least 1, got {draws}")
+    best = default_draws(sizes, shares)
+    if (chance := no_redraw(sizes, shares, best)) < RARE:
+        raise ValueError(
+            f"the {int(sizes.sum())} calibration scores are not where ordinary test points come from: of draws by the "
+            f"target's shares only {chance:.1g} ask no device for more than it has; give other shares or more scores"
+        )
+    if draws is not None and (chance := no_redraw(sizes, shares, draws)) < RARE:
+        raise ValueError(
+            f"draws={draws} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask no device "
+            f"for more than it has; the default is {best}"
+        )
+    return best if draws is None else draws
+
+
+def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:
+    """Draw from the public seed how many scores each device uses, again until all have enough: (devices,)."""
+    rng, chances = stream(seed, "thinning"), np.array([float(share) for share in shares])
+    while True:
+        counts = rng.multinomial(draws, chances / chances.sum())
+        if (counts <= sizes).all():
+            return np.asarray(counts, dtype=np.int64)
+
+
+def thinned(samples: Samples, here: Ints, counts: Ints, seed: int) -> Samples:
+    """Return so many scores of each device here, picked at random by its own part of the seed."""
+    return Samples.of(
+        [
+            stream(seed, "thinning", row).choice(samples.segment(k), int(counts[row]), replace=False)
+            for k, row in enumerate(here.tolist())
+        ]
+    )

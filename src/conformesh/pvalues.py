@@ -1,0 +1,304 @@
+"""`p_values`: how unusual new scores are beside the scores of all devices, counted without pooling them."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from conformesh.calibrating import CalibrationNote, rows_here, running, samples_here
+from conformesh.engines import Engine
+from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.graph.network import Network
+from conformesh.inputs import as_held, as_network, as_target, in_rows_of, labels_by_device
+from conformesh.io.arrays import as_array
+from conformesh.methods import make_options
+from conformesh.names import natural_order, unknown
+from conformesh.promises import AUTO, PLAIN, Demand, Promise, check_shares, make_promise
+from conformesh.protocols.site import Site, in_rows
+from conformesh.protocols.tally import Asked, Tally, tally
+from conformesh.result.certificate import Cost
+from conformesh.result.pvalues import PValues
+from conformesh.samples import Samples
+from conformesh.scores import Score, as_score
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+
+def p_values(
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    network: Network | str | Any,
+    test_scores: ArrayLike,
+    *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
+    test_labels: ArrayLike | None = None,
+    score: Score | str | None = None,
+    classes: Sequence[Any] | None = None,
+    draws: Mapping[str, Any] | None = None,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    **options: Any,
+) -> PValues:
+    """Return a p-value for every test score: a new score of the target has p <= t with probability at most t.
+
+    Parameters
+    ----------
+    devices
+        One array of calibration scores per device, a dict by device name, or a frame, as in `calibrate`.
+    network
+        Who talks to whom, as in `calibrate`.
+    test_scores
+        Scores to be judged, known to all devices: one number each, or a table (rows, classes) with the score of every
+        class. With `score`, the model's outputs, from which such a table is made. A million of them are one run.
+    target, rank
+        Whom the promise is about, and by which rule, as in `calibrate`; `auto` takes the smaller proven p-value.
+    labels
+        The class of every calibration score, in the form of `devices` (or a column of the frame). Then p-values are
+        class-wise: valid given that the class is y, each compared with the scores of class y alone.
+    test_labels
+        With `labels`, the class that each of a list of test scores is to be judged as; a table has a column for each.
+    score
+        The nonconformity score of the calibration scores, or its name: test scores are then model outputs.
+    classes
+        The names of the columns of a table; by default 0, 1, ...
+    draws
+        For a randomised score, what ``score.draws`` takes: `rng` or `keys`.
+    observer, engine
+        As in `calibrate`.
+    **options
+        `aggregate` and `prefer`, how sums are formed, as for the method `e-dcp`.
+
+    Examples
+    --------
+    >>> from conformesh import Network, p_values
+    >>> found = p_values([[0.1, 0.4], [0.2, 0.3, 0.5]], Network.chain(2), [0.0, 0.35, 0.9])
+    >>> found.values.round(6).tolist()
+    [1.0, 0.6, 0.2]
+    """
+    started = time.perf_counter()
+    held, kind = as_held(devices), as_score(score)
+    network = as_network(network, held)
+    scores = _test_scores(test_scores, kind, draws or {})
+    names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
+    promise = make_promise(as_target(devices, target), rank)
+    with running(engine, network, observer) as host:
+        mine = ids_here(host)
+        rows = in_rows_of(held, network.ids, mine)
+        if labels is None:
+            if test_labels is not None:
+                raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
+            samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
+            trials, items = np.zeros(scores.size, dtype=np.int64), None
+        else:
+            given = as_held(devices, labels) if isinstance(labels, str) else as_held(labels)
+            of = held_here(host, in_rows_of(given, network.ids, mine, "labels"))
+            own = held_here(host, rows)
+            known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
+            samples = _by_class(own, of, mine, known)
+            promise = replace(promise, part=True)  # a class is a part of what every device holds
+            items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
+        batch = p_values_batch(
+            samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
+        )
+    for note in batch.tally.notes:
+        warnings.warn(note, CalibrationNote, stacklevel=2)
+    return PValues(
+        values=batch.values.reshape(scores.shape),
+        target=promise.target,
+        rule=batch.rule,
+        scores=int(batch.sizes.sum()),
+        devices=network.devices,
+        cost=batch.cost,
+        classwise=labels is not None,
+        classes=names,
+        exact=batch.exact,
+        network=network.name,
+        seconds=time.perf_counter() - started,
+        options=batch.tally.facts,
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class PBatch:
+    """P-values from one run of sums, with what they were made from.
+
+    Attributes
+    ----------
+    values
+        The p-values of the asked scores, rounded up to floats.
+    fractions
+        The same, exactly, as an array of `Fraction`.
+    exact
+        The largest of the fractions that each float stands for.
+    rule
+        The rule that was used, of `promises.RULES`, or `auto` where each p-value is the smaller of two.
+    tally, cost, sizes
+        The counts, what they cost, and how many scores every device held in each trial.
+    """
+
+    values: Floats
+    fractions: NDArray[Any]
+    exact: dict[float, Fraction]
+    rule: str
+    tally: Tally
+    cost: Cost
+    sizes: Ints
+
+
+def p_values_batch(
+    samples: Samples,
+    network: Network,
+    trials: ArrayLike,
+    scores: ArrayLike,
+    *,
+    promise: Promise = PLAIN,
+    items: Ints | None = None,
+    observer: Observer | None = None,
+    engine: str | Engine = "simulator",
+    **options: Any,
+) -> PBatch:
+    """Return the p-value of ``scores[i]`` beside the scores of trial ``trials[i]``, for all i in one run of sums.
+
+    `samples`, `promise` and `items` are as in `calibrate_batch`.
+    """
+    chosen = make_options("e-dcp", options)
+    _check_promise(promise)
+    check_shares(promise, network.ids)
+    asked, places = Asked.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
+    with running(engine, network, observer) as host:
+        mine = samples_here(host, samples)
+        sizes = in_rows(host.blocks, host.share(mine.sizes))
+        held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
+        site = Site(network, host.here, sizes, promise, held)
+        counted, cost = host.run(tally(site, mine, asked, chosen))
+    fractions, runs = exact_p_values(site, asked, counted)
+    floats = np.array([up(p) for p in fractions])
+    exact: dict[float, Fraction] = {}
+    for p, value in zip(fractions, floats.tolist(), strict=True):
+        exact[value] = max(p, exact.get(value, p))
+    where = runs[places]
+    rules = {_rule_of(demand) for demand in site.demands}
+    return PBatch(
+        floats[where] if len(floats) else np.empty(0),
+        np.array(fractions, dtype=object)[where],
+        exact,
+        rules.pop() if len(rules) == 1 else AUTO,
+        counted,
+        cost,
+        sizes,
+    )
+
+
+def up(p: Fraction) -> float:
+    """Return the smallest float at or above a fraction, so that a p-value never becomes smaller.
+
+    >>> up(Fraction(3, 10)) > 0.3
+    True
+    """
+    nearest = float(p)
+    return nearest if Fraction(nearest) >= p else math.nextafter(nearest, math.inf)
+
+
+def exact_p_values(site: Site, asked: Asked, counted: Tally) -> tuple[list[Fraction], Ints]:
+    """Return the p-values that occur, and which of them each asked threshold has; many thresholds share a count."""
+    if not len(asked.trials):
+        return [], np.empty(0, dtype=np.int64)
+    new = np.ones(len(asked.trials), dtype=bool)
+    new[1:] = (np.diff(counted.below) != 0) | (np.diff(asked.trials) != 0)
+    demands, totals, spares = site.demands, counted.totals.tolist(), counted.spares.tolist()
+    pairs = zip(asked.trials[new].tolist(), counted.below[new].tolist(), strict=True)
+    found = [demands[t].p_value(site.promise, t, below, totals[t], spares[t]) for t, below in pairs]
+    return found, np.cumsum(new) - 1
+
+
+def _rule_of(demand: Demand) -> str:
+    return AUTO if hasattr(demand, "other") else demand.rule
+
+
+def _check_promise(promise: Promise) -> None:
+    if promise.confidence is not None or promise.losses or promise.tests is not None:
+        raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {promise}")
+
+
+def _numbers(values: ArrayLike, what: str) -> Floats:
+    array = as_array(values, what)
+    try:
+        array = np.asarray(array, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be numbers, got {type(values).__name__} {str(values)[:40]!r}") from None
+    if np.isnan(array).any():
+        raise ValueError(f"{what} must be numbers, got NaN; drop or repair these rows first")
+    return array
+
+
+def _test_scores(given: ArrayLike, score: Score | None, draws: Mapping[str, Any]) -> Floats:
+    """Return test scores, one each or a table with a column per class."""
+    if score is not None:
+        if score.task == "regression":
+            raise ValueError(
+                f"score '{score.name}' is for regression, where a p-value belongs to a number: score your candidates, "
+                "score(outputs, numbers), and pass these scores without score="
+            )
+        table = as_array(given, "outputs")
+        return np.asarray(score.of_all_labels(table, **score.draws(table, **draws)))  # type: ignore[attr-defined]
+    scores = _numbers(given, "test scores")
+    if scores.ndim not in (1, 2):
+        raise ValueError(
+            f"test scores must be a list, or a table with a row each and a column per class, got shape {scores.shape}"
+        )
+    return scores
+
+
+def _class_names(classes: Sequence[Any] | None, columns: int) -> tuple[str, ...]:
+    names = tuple(str(name) for name in (range(columns) if classes is None else classes))
+    if len(names) != columns:
+        raise ValueError(f"classes must name every column of the test scores, {columns}, got {len(names)} names")
+    return names
+
+
+def _all_labels(host: Engine, of: Sequence[Any], mine: Sequence[str]) -> tuple[str, ...]:
+    """Return the classes that any device has a score of."""
+    seen = {name for label in labels_by_device(of, mine) for name in label.tolist()}
+    return tuple(natural_order(set().union(*host.share(seen))))
+
+
+def _judged_as(
+    scores: Floats, names: tuple[str, ...] | None, test_labels: ArrayLike | None, seen: tuple[str, ...]
+) -> tuple[tuple[str, ...], Ints]:
+    """Return the classes, and which of them every test score is judged as."""
+    if names is not None:
+        if test_labels is not None:
+            raise ValueError("a table of test scores has a column for each class; leave test_labels out")
+        if strange := [name for name in seen if name not in names]:
+            raise ValueError(f"labels: {unknown('class', strange[0], names)}")
+        return names, np.tile(np.arange(len(names)), len(scores))
+    if test_labels is None:
+        raise ValueError("class-wise p-values need test_labels=, a class for every test score, or a table of scores")
+    asked = as_array(test_labels, "test_labels").astype(str)
+    if asked.shape != scores.shape:
+        raise ValueError(f"test_labels must be one for each of {len(scores)} test scores, got shape {asked.shape}")
+    known = tuple(natural_order({*asked.tolist(), *seen}))
+    place = {name: i for i, name in enumerate(known)}
+    return known, np.array([place[name] for name in asked.tolist()], dtype=np.int64)
+
+
+def _by_class(own: Sequence[Any], of: Sequence[Any], mine: Sequence[str], classes: tuple[str, ...]) -> Samples:
+    """Return the scores of the devices here with a trial for every class."""
+    labels = labels_by_device(of, mine)
+    held = [as_array(one, f"device {name}") for name, one in zip(mine, own, strict=True)]
+    for name, one, label in zip(mine, held, labels, strict=True):
+        if len(one) != len(label):
+            raise ValueError(f"device {name} has {len(one)} scores but {len(label)} labels; one each is needed")
+    return Samples.of_trials(
+        [[one[label == c] for one, label in zip(held, labels, strict=True)] for c in classes], mine
+    )

@@ -1,0 +1,71 @@
+"""`conformesh detect`: the answer of the library, from files and flags."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import polars as pl
+import pytest
+
+from conformesh import Network, detect
+
+
+@pytest.fixture
+def files(tmp_path):
+    """Scores of four devices; test points of three, and of a fifth that has no scores."""
+    rng = np.random.default_rng(0)
+    held = {f"d{k}": rng.normal(size=60) for k in range(4)}
+    tests = {f"d{k}": np.append(rng.normal(size=6), 8.5) for k in (0, 1, 3, 4)}
+    for name, devices in (("scores", held), ("tests", tests)):
+        rows = [(device, score) for device, own in devices.items() for score in own.tolist()]
+        pl.DataFrame(rows, schema=["device", "score"], orient="row").write_csv(tmp_path / f"{name}.csv")
+    return held, tests
+
+
+def test_the_command_answers_as_the_library_does(run, files):
+    held, tests = files
+    result = run("detect", "scores.csv", "tests.csv", "--fdr", "0.2", "--topology", "cycle", "--json")
+    assert result.exit_code == 0, result.output
+    found = json.loads(result.stdout)
+    ids = tuple(f"d{k}" for k in range(5))
+    network = Network.cycle(5).relabelled(ids)
+    everyone = {name: held.get(name, []) for name in ids}, {name: tests.get(name, []) for name in ids}
+    right = detect(everyone[0], network, everyone[1], fdr=0.2)
+    for name in ids:
+        assert found["devices"][name]["flagged"] == np.flatnonzero(right.flagged[name]).tolist()
+        assert found["devices"][name]["p_values"] == right.p_values[name].tolist()
+    assert found["certificate"] == right.certificate
+    assert found["kind"] == "counted"
+
+
+def test_people_see_who_is_flagged_and_why(run, files, tmp_path):
+    result = run("detect", "scores.csv", "tests.csv", "--topology", "cycle", "--no-p-values", "--out", "found.csv")
+    assert result.exit_code == 0, result.output
+    assert "at most 0.1 of the flagged test points" in " ".join(result.stdout.split())
+    table = pl.read_csv(tmp_path / "found.csv")
+    assert table.columns == ["device", "row", "score", "flagged"]
+    assert table.filter(pl.col("flagged"))["row"].to_list().count(6) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--fdr", "2"], "fdr must lie strictly between 0 and 1"),
+        (["--rule", "magic"], "rule must be thinned or plain"),
+        (["--draws", "many"], "draws must be an integer"),
+        (["--draws", "241"], "draws=241 of 240 scores is too many"),
+        (["--out", "found.txt"], "must end in .json or .csv"),
+        (["--aggregate", "magic"], "unknown aggregator"),
+        (["--engine", "magic"], "unknown engine"),
+    ],
+)
+def test_what_cannot_be_is_one_line(run, files, words, said):
+    result = run("detect", "scores.csv", "tests.csv", "--topology", "cycle", *words)
+    assert result.exit_code != 0
+    assert said in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_only_one_file_can_come_from_a_pipe(run):
+    assert "only one of SCORES and TESTS" in run("detect", "-", "-").stderr

@@ -1,0 +1,354 @@
+"""Detection: Benjamini and Hochberg's rule without pooling, thinning with its exact rate, and what users see of it."""
+
+import itertools
+import json
+import math
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from conformesh import Network, Samples, detect
+from conformesh.detecting import default_draws, detection, no_redraw, shares_of, thinned, thinned_sizes
+from conformesh.engines import Simulator
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import Faults, play
+from conformesh.peer.settings import Settings
+from conformesh.promises import Promise, make_promise
+from conformesh.protocols.e_dcp import EDCP
+from conformesh.protocols.joint import joint
+from conformesh.protocols.site import Site
+from conformesh.protocols.tally import step_up
+from conformesh.pvalues import p_values_batch
+from tests.statistics import assert_coverage, power_against
+
+POOLED = Promise("exchangeable")
+
+
+def benjamini_hochberg(p, level):
+    """Return how many of the exact p-values are flagged: the largest R with #{p <= level R / m} >= R."""
+    m = len(p)
+    return max((r for r in range(1, m + 1) if sum(x <= level * Fraction(r, m) for x in p) >= r), default=0)
+
+
+def run_step_up(held, tests, level, promise=POOLED, network=None):
+    """Run the rule on trials of scores and test scores, by device."""
+    samples, judged = Samples.of_trials(held), Samples.of_trials(tests)
+    net = network or Network.complete(samples.devices)
+    site = Site(net, np.arange(net.devices), samples.sizes, promise)
+    return Simulator(net).run(step_up(site, samples, judged, level, EDCP()))[0]
+
+
+@pytest.mark.parametrize("promise", [POOLED, *(make_promise(target, "swap") for target in ("sizes", "paper", "equal"))])
+def test_theorem_the_mesh_flags_what_benjamini_and_hochberg_flag(promise):
+    """With ties, devices without scores or tests, several draws at once; against sorted exact p-values."""
+    rng = np.random.default_rng(1)
+    net = Network.cycle(5)
+    sizes = [rng.integers(0, 9, 5) for _ in range(40)]
+    held = [[rng.integers(0, 15, n) for n in row] for row in sizes]
+    tests = [[rng.integers(0, 25, rng.integers(0, 7)) for _ in range(5)] for _ in range(40)]
+    flagged = 0
+    for level in (Fraction(1, 10), Fraction(1, 3), Fraction(4, 5)):
+        found = run_step_up(held, tests, level, promise, net)
+        for t in range(40):
+            mine = np.concatenate(tests[t])
+            exact = p_values_batch(Samples.of(held[t]), net, np.zeros(len(mine)), mine, promise=promise).fractions
+            right = benjamini_hochberg([*exact], level)
+            assert found.flagged[t] == right
+            if right:
+                above = mine > found.thresholds[t]
+                assert above.sum() == right
+                assert max(exact[above]) <= level * Fraction(right, len(mine))
+            flagged += right
+    assert flagged > 100
+
+
+def test_halving_would_miss_what_the_steps_find():
+    """Four tests of p-value 1/2 flag each other at level 1/2, though R = 2 satisfies no inequality."""
+    held, tests = [[np.array([0.0, 9.0, 9.0])]], [[np.array([5.0, 5.0, 5.0, 5.0])]]
+    level = Fraction(3, 4)
+    found = run_step_up(held, tests, level)
+    assert found.flagged.tolist() == [4]
+    p = [Fraction(3, 4)] * 4
+    assert sum(x <= level * Fraction(2, 4) for x in p) < 2
+
+
+def exact_chance(counts, chances):
+    """Return how likely a multinomial draw has these counts."""
+    ways = math.factorial(sum(counts)) // math.prod(map(math.factorial, counts))
+    return ways * math.prod((c**k for c, k in zip(chances, counts, strict=True)), start=Fraction(1))
+
+
+def exact_rate(pmfs, chances, sizes, draws, nulls, others, fdr):
+    """Return the exact false discovery rate of the thinned rule, given that the draw fits, through the rule itself."""
+    atoms = range(len(pmfs[0]))
+    fits = [n for n in itertools.product(*(range(size + 1) for size in sizes)) if sum(n) == draws]
+    ways = [exact_chance(n, chances) for n in fits]
+    mixture = [sum(c * pmf[a] for c, pmf in zip(chances, pmfs, strict=True)) for a in atoms]
+    held, tests, mass = [], [], []
+    for n, way in zip(fits, ways, strict=True):
+        owners = np.repeat(np.arange(len(n)), n)
+        for values in itertools.product(atoms, repeat=draws):
+            chance = way / sum(ways) * math.prod(pmfs[k][v] for k, v in zip(owners, values, strict=True))
+            seen = [np.array(values, dtype=float)[owners == k] for k in range(len(n))]
+            for judged in itertools.product(atoms, repeat=nulls):
+                held.append(seen)
+                tests.append([np.array([*judged, *others], dtype=float), *[np.empty(0)] * (len(n) - 1)])
+                mass.append(chance * math.prod((mixture[v] for v in judged), start=Fraction(1)))
+    level = fdr * Fraction(no_redraw(np.array(sizes), chances, draws))
+    found = run_step_up(held, tests, level)
+    rate = Fraction(0)
+    for t, chance in enumerate(mass):
+        if found.flagged[t]:
+            wrong = int((tests[t][0][:nulls] > found.thresholds[t]).sum())
+            rate += chance * Fraction(wrong, int(found.flagged[t]))
+    assert sum(mass) == 1
+    return rate
+
+
+def drawn_pmf(rng, atoms=3):
+    parts = rng.integers(0, 6, atoms) + (np.arange(atoms) == rng.integers(atoms))
+    return [Fraction(int(part), int(parts.sum())) for part in parts]
+
+
+def check_rates(seed, configurations):
+    """Draw devices, shares and anomalies; the exact rate is at most fdr times the part of ordinary tests."""
+    rng = np.random.default_rng(seed)
+    worst = Fraction(0)
+    for _ in range(configurations):
+        pmfs = [drawn_pmf(rng), drawn_pmf(rng)]
+        share = Fraction(int(rng.integers(1, 6)), 6)
+        sizes = rng.integers(1, 4, 2) + (np.arange(2) == rng.integers(2))
+        nulls, others = [(2, ()), (1, (2,)), (2, (1,)), (1, ())][rng.integers(4)]
+        fdr = Fraction(int(rng.integers(1, 10)), 10)
+        rate = exact_rate(pmfs, [share, 1 - share], sizes.tolist(), 3, nulls, others, fdr)
+        bound = fdr * Fraction(nulls, nulls + len(others))
+        assert rate <= bound, (
+            f"{pmfs} {share} {sizes} {others}: rate {float(rate):.4f}, proven at most {float(bound):.4f}"
+        )
+        worst = max(worst, rate / bound)
+    return worst
+
+
+def test_theorem_thinning_keeps_the_false_discovery_rate():
+    """All values of scores and tests of unlike devices on three atoms, all draws that fit, in fractions."""
+    assert check_rates(1, 12) > Fraction(1, 3)
+
+
+@pytest.mark.slow
+def test_theorem_thinning_keeps_the_false_discovery_rate_of_many_devices():
+    assert check_rates(2, 200) > Fraction(1, 2)
+
+
+def test_p_values_without_the_one_are_caught(monkeypatch):
+    """# / n' instead of (1 + #) / (n' + 1): the exact rate is too high."""
+    proven = Promise.demand
+
+    def wrong(self, *args, **more):
+        demand = proven(self, *args, **more)
+        return replace(demand, base=demand.base - 1)
+
+    monkeypatch.setattr(Promise, "demand", wrong)
+    with pytest.raises(AssertionError, match="proven at most"):
+        check_rates(1, 12)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "shares"), [((2, 1), (2, 1)), ((3, 3, 1), (1, 1, 1)), ((0, 4), (1, 5)), ((5,), (1,))]
+)
+def test_theorem_the_chance_of_no_redrawing_is_bounded_from_below(sizes, shares):
+    chances = [Fraction(share, sum(shares)) for share in shares]
+    for draws in range(1, sum(sizes) + 1):
+        fits = (n for n in itertools.product(*(range(size + 1) for size in sizes)) if sum(n) == draws)
+        exact = sum(exact_chance(n, chances) for n in fits)
+        found = no_redraw(np.array(sizes), chances, draws)
+        assert found <= exact
+        assert found == pytest.approx(float(exact), rel=2e-6)
+        assert no_redraw(np.array(sizes), chances, draws, exact=False) <= exact
+    assert no_redraw(np.array(sizes), chances, sum(sizes) + 1) == 0
+
+
+def test_the_default_draw_is_worth_most_and_knows_only_sizes():
+    """672 of 1,000 scores of twenty devices, redrawn one time in twenty; all of a single device."""
+    sizes, shares = np.full(20, 50), [Fraction(1, 20)] * 20
+    best = default_draws(sizes, shares)
+    worth = [(n + 1) * no_redraw(sizes, shares, n) for n in range(1, 1001)]
+    assert best == 1 + int(np.argmax(worth)) == 672
+    assert no_redraw(sizes, shares, best) == pytest.approx(0.952, abs=0.001)
+    assert default_draws(np.array([70]), [Fraction(1)]) == 70
+
+
+def test_the_draw_is_multinomial_given_that_it_fits():
+    """Sizes (2, 1), three shares of four: n' = 2 has the draws (2, 0) and (1, 1), 9 to 6. False alarm below 1e-6."""
+    sizes, shares = np.array([2, 1]), [Fraction(3, 4), Fraction(1, 4)]
+    firsts = sum(int(thinned_sizes(sizes, shares, 2, seed)[0] == 2) for seed in range(4000))
+    assert_coverage(firsts, 4000, 0.6)
+    assert_coverage(4000 - firsts, 4000, 0.4)
+    assert power_against(4000, 0.6, 0.55) > 0.9
+
+
+def test_each_device_picks_its_own_scores_by_the_seed():
+    samples = Samples.of([np.arange(10.0), np.arange(100.0, 110)])
+    both = thinned(samples, np.arange(2), np.array([4, 3]), 7)
+    alone = thinned(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
+    assert both.sizes.ravel().tolist() == [4, 3]
+    np.testing.assert_array_equal(both.segment(1), alone.segment(0))
+    assert len({*both.segment(0).tolist()}) == 4
+    other = thinned(samples, np.arange(2), np.array([4, 3]), 8)
+    assert both.values.tolist() != other.values.tolist()
+
+
+def test_theorem_thinning_flags_nobody_wrongly_too_often():
+    """All tests ordinary: some is flagged in at most a tenth of 2,500 draws. Eight unlike devices, 12 scores each.
+
+    False alarm below 1e-6; power above 0.99 against a rate of 0.15.
+    """
+    draws, fdr = 2500, Fraction(1, 10)
+    assert power_against(draws, 0.9, 0.85) > 0.99
+    rng = np.random.default_rng(651978631)
+    spread = np.array([1.0, 1, 1, 1, 2, 2, 4, 8])
+    scores = rng.standard_normal((draws, 8, 12)) * spread[:, None]
+    sizes, shares = np.full(8, 12), [Fraction(1, 8)] * 8
+    n = default_draws(sizes, shares)
+    kept = [thinned_sizes(sizes, shares, n, seed) for seed in range(draws)]
+    device = rng.integers(8, size=(draws, 10))
+    tests = rng.standard_normal((draws, 10)) * spread[device]
+    found = run_step_up(
+        [[own[: kept[d][k]] for k, own in enumerate(scores[d])] for d in range(draws)],
+        [[tests[d][device[d] == k] for k in range(8)] for d in range(draws)],
+        fdr * Fraction(no_redraw(sizes, shares, n)),
+    )
+    assert_coverage(int((found.flagged == 0).sum()), draws, 0.9)
+
+
+def example(devices=6, seed=0, lift=8.137):
+    rng = np.random.default_rng(seed)
+    held = {f"d{k}": rng.normal(size=40) for k in range(devices)}
+    tests = {f"d{k}": np.append(rng.normal(size=9), lift) for k in range(devices)}
+    return held, tests
+
+
+def test_anomalies_are_found_on_their_devices():
+    held, tests = example()
+    found = detect(held, "cycle", tests, fdr=0.2)
+    for name in held:
+        assert found.flagged[name][9]
+        assert found.p_values[name].shape == (10,)
+        assert found.p_values[name][found.flagged[name]].max() <= found.level * found.flags / found.tests
+    assert found.kind == "counted"
+    assert found.level == pytest.approx(0.2 * found.chance)
+    assert "at most 0.2 of the flagged" in found.certificate
+    assert "public seed 0" in found.certificate
+    again = detect(held, "cycle", tests, fdr=0.2)
+    assert again.threshold == found.threshold
+    assert detect(held, "cycle", tests, fdr=0.2, seed=1).draws == found.draws
+
+
+def test_without_p_values_no_test_score_is_told():
+    """The same flags for far fewer numbers, none of them a test score."""
+    held, tests = example()
+    sent = []
+    found = detect(
+        held,
+        "cycle",
+        tests,
+        fdr=0.2,
+        p_values=False,
+        observer=lambda _, message, __: sent.append(message.values.copy()),
+    )
+    whole = detect(held, "cycle", tests, fdr=0.2)
+    assert found.p_values is None
+    assert {k: v.tolist() for k, v in found.flagged.items()} == {k: v.tolist() for k, v in whole.flagged.items()}
+    assert found.cost.numbers_per_device < whole.cost.numbers_per_device
+    told = np.concatenate([values.ravel().astype(float) for values in sent])
+    assert not np.isin(np.concatenate([*tests.values()]), told).any()
+
+
+def test_the_plain_rule_is_only_assumed():
+    held, tests = example()
+    found = detect(held, "cycle", tests, fdr=0.2, rule="plain")
+    assert found.kind == "assumed"
+    assert "not proved" in found.certificate
+    assert found.draws == 240
+    assert found.flags >= 6
+
+
+def test_devices_may_have_no_scores_or_no_tests():
+    found = detect([np.arange(30.0), []], "chain", [[], [99.0]], fdr=0.5)
+    assert found.flagged["1"].tolist() == [True]
+    assert found.flagged["0"].tolist() == []
+    none = detect([np.arange(30.0), []], "chain", [[], []])
+    assert (none.flags, none.tests, none.threshold) == (0, 0, math.inf)
+
+
+def test_a_result_is_saved_as_json_or_as_a_table(tmp_path):
+    held, tests = example(3)
+    found = detect(held, "chain", tests, fdr=0.3)
+    for ending in ("json", "csv", "parquet", "npz"):
+        found.save(tmp_path / f"found.{ending}")
+    lines = (tmp_path / "found.csv").read_text().splitlines()
+    assert lines[0] == "device,row,score,p,flagged"
+    assert sum(line.endswith("true") for line in lines) == found.flags
+    kept = json.loads((tmp_path / "found.json").read_text())
+    assert kept["devices"]["d1"]["flagged"] == np.flatnonzero(found.flagged["d1"]).tolist()
+    assert "flagged" in repr(found)
+    assert "of 30 test points flagged" in str(found)
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"fdr": 1.5}, "fdr must lie strictly between 0 and 1"),
+        ({"rule": "magic"}, "rule must be thinned or plain"),
+        ({"draws": 0}, "draws must be at least 1"),
+        ({"draws": 5}, "draws=5 of 3 scores is too many"),
+        ({"draws": 5, "rule": "plain"}, "uses all of them"),
+        ({"target": {"0": 0, "1": 0}}, "some device must have a share"),
+        ({"tests": [[math.nan], []]}, "device 0, test scores: scores must be numbers, got NaN"),
+        ({"held": [[], []]}, "detection needs calibration scores"),
+        ({"held": [[1.0], []], "target": {"0": 0, "1": 1}}, "are not where ordinary test points come from"),
+    ],
+)
+def test_what_cannot_be_detected_is_refused(asked, words):
+    held, tests = asked.pop("held", [[1.0, 2.0], [3.0]]), asked.pop("tests", [[1.0], []])
+    with pytest.raises(ValueError, match=words):
+        detect(held, "chain", tests, **asked)
+
+
+def test_devices_that_know_only_the_map_flag_the_same():
+    """On the loopback engine, each device by itself."""
+    network = Network.star(5)
+    rng = np.random.default_rng(5)
+    held, tests = [rng.normal(size=12) for _ in range(5)], [np.append(rng.normal(size=3), 9.0) for _ in range(5)]
+    counts = np.full(5, 4)
+
+    def start(k, journal):
+        def make(net, row):
+            def method(site, mine):
+                return step_up(site, mine, Samples.of([tests[k]]), Fraction(1, 5), EDCP())
+
+            return joint(net, row, Samples.of([held[k]]), method, POOLED)
+
+        return Device(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k))
+
+    played = play(network, start, Faults(), np.random.default_rng(1))
+    site = Site(network, np.arange(5), np.full((5, 1), 12), POOLED)
+    run = detection(site, Samples.of(held), Samples.of(tests), Fraction(1, 5), EDCP(), counts)
+    (right, _, _), _ = Simulator(network).run(run)
+    assert right.flagged[0] >= 5
+    for device in played.devices:
+        assert device.phase == "finished"
+        assert device.result.thresholds.tolist() == right.thresholds.tolist()
+
+
+def test_shares_follow_the_target():
+    sizes = np.array([3, 0, 1])
+    ids = ("a", "b", "c")
+    assert shares_of(make_promise("sizes"), sizes, ids) == [Fraction(3, 4), 0, Fraction(1, 4)]
+    assert shares_of(make_promise("paper"), sizes, ids) == [Fraction(4, 7), Fraction(1, 7), Fraction(2, 7)]
+    assert shares_of(make_promise({"a": 1, "b": 1, "c": 2}), sizes, ids) == [
+        Fraction(1, 4),
+        Fraction(1, 4),
+        Fraction(1, 2),
+    ]
