@@ -366,6 +366,13 @@ def make_promise(
     return Promise(GIVEN, rank, shares, confidence=level)
 
 
+def promise_in(options: Mapping[str, Any], otherwise: Promise = PLAIN) -> tuple[Promise, dict[str, Any]]:
+    """Take `target` and `rank` out of the options of a method; return the promise that they ask for, and the rest."""
+    rest = {**options}
+    asked = {name: rest.pop(name) for name in ("target", "rank") if name in rest}
+    return make_promise(**asked) if asked else otherwise, rest
+
+
 def check_shares(promise: Promise, ids: Sequence[str]) -> None:
     """Refuse shares that leave out a device, or name another."""
     if promise.shares is None:

@@ -19,6 +19,7 @@ from typing import Any
 from conformesh.calibrating import calibrate_batch, counted_ranks
 from conformesh.graph.network import Network
 from conformesh.methods import get_method, make_options
+from conformesh.promises import promise_in
 from conformesh.samples import Samples
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
@@ -70,7 +71,7 @@ def code_digest() -> str:
 def rides_along(method: MethodSpec, record: tuple[str, ...]) -> bool:
     """Whether draws and alphas may share a run without any recorded value showing it."""
     entry = get_method(method.name)
-    if entry.apart(make_options(method.name, dict(method.options))):
+    if entry.apart(make_options(method.name, promise_in(dict(method.options))[1])):
         return True
     drawn = "seed" in entry.option_names()  # then every draw has its own seed
     return not drawn and not OF_COMPANY & {*record}
@@ -114,12 +115,12 @@ def _run(
     draws: list[Draw],
     samples: Samples,
 ) -> list[dict[str, Any]]:
-    options = dict(cell.method.options)
+    promise, options = promise_in(dict(cell.method.options))
     if "seed" in get_method(cell.method.name).option_names():
         options["seed"] = cell.seed + block[0]
     started = time.perf_counter()
     try:
-        batch = calibrate_batch(samples, network, alphas, cell.method.name, **options)
+        batch = calibrate_batch(samples, network, alphas, cell.method.name, promise=promise, **options)
         refused = None
     except (ValueError, ArithmeticError) as reason:  # this method cannot work here: a row that says so, not a number
         batch, refused = None, str(reason)
@@ -184,7 +185,8 @@ def _measured(
         "seconds": seconds,
     }
     if "rank" in record:
-        found["counted_rank"] = int(counted_ranks(samples, smallest, t))
+        counted = certificate.counted_rank  # of weights, where scores have them
+        found["counted_rank"] = int(counted_ranks(samples, smallest, t)) if certificate.weight is None else counted
     if {"covered", "size"} & {*record}:
         found["covered"], found["size"] = draw.measure(thresholds, "size" in record)
     return {name: value for name, value in found.items() if _COLUMNS_OF[name] in record}

@@ -15,9 +15,9 @@ from msgspec import structs
 from conformesh.data.partition import PARTITIONS
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.schemas import checked
-from conformesh.methods import get_method, make_options
+from conformesh.methods import get_method, make_options, promise_of
 from conformesh.names import unknown
-from conformesh.promises import exact_alpha
+from conformesh.promises import exact_alpha, promise_in
 from conformesh.scores import ClassificationScore, get_score
 from conformesh.sweeping.schema import FileScores, MethodTable, NetworkTable, OutputScores, SweepFile, SyntheticScores
 
@@ -218,7 +218,9 @@ def _methods(entry: MethodTable, where: str) -> list[MethodSpec]:
             get_method(entry.name)
             if "seed" in dict(options):
                 raise ValueError("the seed of a method follows the draw; set the sweep's seed instead")
-            make_options(entry.name, dict(options))
+            promise, own = promise_in(dict(options))
+            promise_of(entry.name, promise)
+            make_options(entry.name, own)
         except (ValueError, TypeError) as problem:
             raise ValueError(f"{where}: {problem}") from None
         specs.append(MethodSpec(entry.name, options))

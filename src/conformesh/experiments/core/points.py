@@ -18,7 +18,7 @@ from conformesh.experiments.core.settings import Draws, Setting, Source, draws_o
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
 from conformesh.methods import PUBLISHED, get_method
-from conformesh.promises import exact_alpha, make_promise
+from conformesh.promises import exact_alpha, promise_in
 from conformesh.protocols.site import Site
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 
@@ -142,9 +142,7 @@ def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     samples = draws.samples(point.draws)
     convention = CONVENTIONS.get(point.method)
     if convention is None:
-        options = {**point.options}
-        asked = {name: options.pop(name) for name in ("target", "rank") if name in options}
-        promise = make_promise(**asked) if asked else get_method(point.method).promise or PUBLISHED
+        promise, options = promise_in(point.options, get_method(point.method).promise or PUBLISHED)
         batch = calibrate_batch(samples, network, point.alphas, point.method, promise=promise, **options)
         certificates = batch.outcome.certificates
         missing = any(c.epsilon is None for row in certificates for c in row)
