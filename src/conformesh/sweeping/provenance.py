@@ -20,7 +20,7 @@ NUMBERS = (  # the files of the package on which every calibration depends
     "data/partition.py",
     "data/synthetic.py",
     "result/certificate.py",
-    *(f"{name}.py" for name in ("calibrating", "inputs", "methods", "promises", "samples", "streams")),
+    *(f"{name}.py" for name in ("calibrating", "inputs", "methods", "promises", "samples", "shifting", "streams")),
 )
 
 
