@@ -70,8 +70,8 @@ def test_theorem_p_values_are_valid_on_every_table(target):
 @pytest.mark.parametrize("rank", ["auto", "swap"])
 @pytest.mark.parametrize("target", TARGETS)
 def test_theorem_p_values_are_valid_on_very_many_tables(target, rank):
-    """2,400 tables a case, 19,200 in all."""
-    assert check_tables(target, rank, 4, 300, 130, range(1, 9)) > Fraction(9, 10)
+    """800 tables a case, 6,400 in all."""
+    assert check_tables(target, rank, 4, 100, 60, range(1, 9)) > Fraction(9, 10)
 
 
 def test_p_values_without_the_heaviest_score_are_caught(monkeypatch):
@@ -328,6 +328,7 @@ def test_a_million_test_scores_are_one_run():
     found = p_values(held, Network.torus(5, 4), tests)
     pooled = np.sort(held.ravel())
     counts = 1000 - np.searchsorted(pooled, tests, "left")
-    np.testing.assert_allclose(found.values, np.minimum((1 + counts) / 1000, 1), rtol=1e-15)
+    swap, ghost = (1 + counts) / 1000, (20 + counts) / 1020  # equally many scores each: both are proven
+    np.testing.assert_allclose(found.values, np.minimum(swap, ghost), rtol=1e-15)
     assert isinstance(found, PValues)
     assert found.rule == "auto"
