@@ -16,11 +16,13 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of, labels_by_device
+from conformesh.inputs import as_groups, as_held, as_network, as_target, in_rows_of
 from conformesh.io.arrays import as_array
+from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised
 from conformesh.names import natural_order
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
@@ -28,6 +30,7 @@ from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
+from conformesh.streams import stream
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -172,7 +175,10 @@ def calibrate_several(
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
     confidence: Alpha | None = None,
-    groups: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
+    groups: Iterable[Any] | Mapping[Any, Any] | str | None = None,
+    group_rule: str | None = None,
+    group_order: Sequence[str] | None = None,
+    group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
     score: Score | str | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -189,8 +195,20 @@ def calibrate_several(
         One array of group labels per device, beside its scores: classes, sites, anything (Mondrian conformal
         prediction). A dict by device name where the scores are one, or the name of a column where they are a frame.
         Each group has its own rank, of its own scores; coverage then holds within each group.
+
+        Groups may overlap: a list of labels for each score, a table of truth values (scores x groups), or the names of
+        several columns of a frame. Coverage then holds within each group, and for everyone.
+    group_rule
+        What holds for a point that lies in several groups, a name of `GROUP_RULES`. `auto` is `atoms` where
+        `group_atoms` expects enough scores of each, else `seq`. Groups that do not overlap need none.
+    group_order
+        The order of groups for `seq`, by default that of their names; everyone comes last. It must not depend on the
+        calibration scores.
+    group_atoms
+        Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
+        calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
     alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
-        As in `calibrate`. A confidence holds for all levels and groups together.
+        As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples
     --------
@@ -206,54 +224,47 @@ def calibrate_several(
     if isinstance(held, Samples):
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
-    labels = None if groups is None else as_held(devices, groups) if isinstance(groups, str) else as_held(groups)
+    labels = None if groups is None else as_groups(devices, groups)
     if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
         raise TypeError("scores and groups must both go by device name or both by order, got one of each")
+    promise = make_promise(as_target(devices, target), rank, confidence)
+    if labels is None and (group_rule or group_order or group_atoms):
+        raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
+    expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
+    if isinstance(group_atoms, Mapping):
+        expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
     with running(engine, network, observer) as host:
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network.ids, mine))
         of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
-        names, table = _by_group(host, own, of, mine)
-        samples = Samples.of_trials(table, ids_here(host))
-        promise, examples = make_promise(as_target(devices, target), rank, confidence), None
-        if of is not None and promise_of(method, promise) == promise and rank != "ghost":
-            promise = replace(promise, part=True)  # a group is a part of what every device holds
-            examples = np.repeat(np.array([[len(mine)] for mine in own]), len(names), axis=1)
-        batch = calibrate_batch(
-            samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
-        )
-    totals = batch.sizes.sum(axis=0).tolist()
-    for note in batch.outcome.notes:
-        warnings.warn(note, CalibrationNote, stacklevel=2)
-    items: dict[tuple[str | None, float], Calibration] = {}
-    short = []
-    for t, name in enumerate(names):
-        for a, alpha in enumerate(alphas):
-            item = Calibration.of(
-                batch.outcome,
-                batch.cost,
-                method=method,
-                alpha=alpha,
-                device_ids=network.ids,
-                scores=totals[t],
-                trial=t,
-                level=a,
-                network=network.name,
-                options=batch.options,
-                score=score,
-                seconds=time.perf_counter() - started,
+        parts = _by_atom(host, own, of, mine, expected)
+        samples = Samples.of_trials(parts.scores, mine)
+        if group_rule is not None or parts.overlapping:
+            grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
+            if grouping.rule == "regression":
+                grouping = replace(grouping, hidden=parts.hidden(own, host.here))
+            batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
+        else:
+            grouping, examples = None, None
+            if of is not None and promise_of(method, promise) == promise and rank != "ghost":
+                _refuse_confidence(promise)
+                promise = replace(promise, part=True)  # a group is a part of what every device holds
+                examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
+            batch = calibrate_batch(
+                samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
             )
-            items[name, item.alpha] = item
-            if item.certificate.is_short(item.scores):
-                short.append(f"{'' if name is None else f'group {name}, '}alpha {item.alpha:g}")
-    if short:
-        words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
-            ", ..." if short[5:] else ""
-        )
-        if strict:
-            raise TooFewScores(words)
-        warnings.warn(words, TooFewScores, stacklevel=2)
-    return Calibrations(items, batch.cost)
+    names: tuple[str | None, ...] = (None,) if of is None else tuple(map(name_of, parts.atoms))
+    totals, rule, members = batch.sizes.sum(axis=0), "", {}
+    if grouping is not None:
+        names, rule, members = grouping.parts, grouping.rule, {name_of(atom): atom for atom in grouping.atoms}
+        totals = totals if grouping.by_atoms else grouping.members @ totals
+    places = [
+        Place(name, alpha, int(totals[t]), t, level)
+        for t, name in enumerate(names)
+        for level, alpha in enumerate(alphas)
+    ]
+    several = collected(batch, places, network, method, score, strict, started)
+    return replace(several, rule=rule, members=members)
 
 
 def calibrate_shifted(
@@ -384,7 +395,8 @@ def collected(
             seconds=time.perf_counter() - started,
         )
         items[place.group, item.alpha] = item
-        if item.certificate.is_short(item.scores):
+        endless = item.certificate.rule == "regression" and item.threshold == np.inf  # which has no rank to be short of
+        if endless or item.certificate.is_short(item.scores):
             short.append(f"{'' if place.group is None else f'group {place.group}, '}alpha {item.alpha:g}")
     if short:
         words = f"too few scores, so that the threshold is +inf: {'; '.join(short[:5])}" + (
@@ -407,22 +419,77 @@ def _assuming(batch: Batch, words: str) -> Batch:
     return replace(batch, outcome=replace(batch.outcome, certificates=certificates))
 
 
-def _by_group(
-    engine: Engine, devices: Sequence[Any], groups: Sequence[Any] | None, here: Sequence[str]
-) -> tuple[tuple[str | None, ...], list[list[NDArray[Any]]]]:
-    """Return the groups that any device has, and for each of them what every device here holds of it."""
+@dataclass(frozen=True, eq=False)
+class _Parts:
+    """What the devices here hold of every atom, ``scores[atom][device]``, and which atom each of their scores is of."""
+
+    atoms: tuple[Atom, ...]
+    scores: list[list[NDArray[Any]]]
+    codes: list[NDArray[np.int64]]
+    overlapping: bool
+
+    def hidden(self, devices: Sequence[Any], rows: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one score of each device, drawn by its place and not by its value, in the column of its atom."""
+        table = np.full((len(rows), len(self.atoms)), np.inf)
+        for k, (row, own, codes) in enumerate(zip(rows.tolist(), devices, self.codes, strict=True)):
+            if len(codes):
+                place = int(stream(0, "hidden", row).integers(len(codes)))
+                table[k, codes[place]] = np.asarray(own)[place]
+        return table
+
+
+def _by_atom(
+    engine: Engine, devices: Sequence[Any], groups: Sequence[Any] | None, here: Sequence[str], named: Iterable[Atom]
+) -> _Parts:
+    """Tell scores apart by the groups they lie in, as any device has them or as they were named beforehand."""
     held = [as_array(own, f"device {name}") for name, own in zip(here, devices, strict=True)]
     if groups is None:
-        return (None,), [held]
-    labels = labels_by_device(groups, here)
-    for name, own, label in zip(here, held, labels, strict=True):
-        if len(own) != len(label):
-            raise ValueError(f"device {name} has {len(own)} scores but {len(label)} group labels; one each is needed")
-    mine = {name for label in labels for name in label.tolist()}
-    names = natural_order(set().union(*engine.share(mine)))
-    if not names:
+        return _Parts(((),), [held], [], False)
+    found = [Memberships.of(own, f"device {name}") for name, own in zip(here, groups, strict=True)]
+    for name, own, of in zip(here, held, found, strict=True):
+        if len(own) != len(of):
+            raise ValueError(f"device {name} has {len(own)} scores but {len(of)} group labels; one each is needed")
+    shared = engine.share(({atom for of in found for atom in of.atoms}, any(of.overlapping for of in found)))
+    by_name = {name_of(atom): atom for atoms, _ in shared for atom in atoms}
+    if not by_name:
         raise ValueError("groups were asked for, but no device has a score")
-    return names, [[own[label == name] for own, label in zip(held, labels, strict=True)] for name in names]
+    by_name |= {name_of(atom): atom for atom in named}
+    atoms = tuple(by_name[name] for name in natural_order(by_name))
+    place = {atom: i for i, atom in enumerate(atoms)}
+    codes = [np.array([place[atom] for atom in of.atoms], dtype=np.int64)[of.codes] for of in found]
+    table = [[own[code == at] for own, code in zip(held, codes, strict=True)] for at in range(len(atoms))]
+    return _Parts(atoms, table, codes, any(several for _, several in shared))
+
+
+def _grouped_batch(
+    host: Engine,
+    samples: Samples,
+    alphas: Sequence[Alpha],
+    method: str,
+    promise: Promise,
+    grouping: Grouping,
+    options: Mapping[str, Any],
+) -> Batch:
+    """Calibrate overlapping groups in one run: `samples` hold the scores of the devices here by atom."""
+    chosen = make_options(method, options)
+    if get_method(method).weights(chosen) != "scores":
+        raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
+    _refuse_confidence(promise)
+    levels = tuple(exact_alpha(alpha) for alpha in alphas)
+    check_shares(promise, host.network.ids)
+    sizes = in_rows(host.blocks, host.share(samples.sizes))
+    site = Site(host.network, host.here, sizes, promise, None, levels)
+    part, cost = host.run(grouped(site, samples, chosen, grouping), 1)
+    outcome = Outcome.joined(host.blocks, host.share(part))
+    return Batch(outcome, cost, _named_options(method, chosen), sizes)
+
+
+def _refuse_confidence(promise: Promise) -> None:
+    if promise.confidence is not None:
+        raise ValueError(
+            "confidence and groups do not go together: how many scores of a group there are is itself a draw; leave "
+            "confidence out, or calibrate each group on its own"
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -492,9 +559,12 @@ def calibrate_batch(
         part, cost = host.run(promised(method, site, mine, chosen), runs)
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
-    named = {name: getattr(chosen, name) for name in entry.option_names()}
-    plain = {name: _plain(value) for name, value in named.items()}
-    return Batch(outcome, cost, plain, sizes, sizes if held is None else held)
+    return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)
+
+
+def _named_options(method: str, chosen: Any) -> dict[str, Any]:
+    """Return a method's options as they may stand in a result."""
+    return {name: _plain(getattr(chosen, name)) for name in get_method(method).option_names()}
 
 
 def samples_here(host: Engine, samples: Samples) -> Samples:

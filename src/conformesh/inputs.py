@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import as_array
+from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.promises import CHOSEN
 from conformesh.samples import Samples
@@ -127,6 +128,20 @@ def labels_by_device(groups: Sequence[Any], here: Sequence[str]) -> list[NDArray
             )
         found.append(labels.astype(str))
     return found
+
+
+def as_groups(devices: Any, groups: Any) -> Held:
+    """Return the groups of what devices hold: by order or name as given, or from one or several columns of a frame."""
+    columns = columns_of(devices)
+    if isinstance(groups, str):
+        return as_held(devices, groups)
+    if columns is not None and isinstance(groups, list | tuple) and all(isinstance(name, str) for name in groups):
+        each = {name: _of_frame(devices, columns, name) for name in groups}
+        return {
+            owner: Memberships.of_columns({name: held[owner] for name, held in each.items()}, f"device {owner}")
+            for owner in _of_frame(devices, columns, SCORE)
+        }
+    return as_held(groups)
 
 
 def columns_of(devices: Any) -> list[str] | None:

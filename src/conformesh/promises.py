@@ -51,6 +51,14 @@ RULES: dict[str, str] = {
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
     "binomial": "a binomial tail",
+    "seq": "the swap rank of groups in a public order, each after those before it",
+    "regression": "quantile regression over groups, its optimality counted",
+}
+GROUP_RULES: dict[str, str] = {  # where groups overlap: what holds for a point that lies in several of them
+    "atoms": "each combination of groups has the threshold of its own swap rank",
+    "max": "the largest threshold of the groups that hold the point",
+    "seq": "groups in a public order, each raised only as far as those before it leave to do",
+    "regression": "quantile regression over the groups: thresholds that add up over them",
 }
 CHOSEN = ("sizes", "paper", "equal")  # of targets, for the user, who may also give shares
 CHOICES = (AUTO, "swap", "ghost")  # of rules, for the user

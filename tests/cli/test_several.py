@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, calibrate, calibrate_several, scores
+from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_several, scores
 
 
 @pytest.fixture
@@ -83,3 +83,48 @@ def test_predict_refuses_what_does_not_fit(run, table):
     assert "not by device" in run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "1").stderr
     run("calibrate", path, "--score", "lac", "--out", "one.json")
     assert "--group-column needs" in run("predict", "one.json", outputs, "--group-column", "a").stderr
+
+
+@pytest.fixture
+def people(tmp_path):
+    """Rows of four devices with two columns of groups, and the same groups in one column of lists."""
+    rng = np.random.default_rng(1)
+    sex, age = rng.choice(["f", "m"], 240), rng.choice(["old", "young", ""], 240)
+    p = rng.dirichlet(np.ones(3), size=240)
+    labels = rng.integers(0, 3, 240)
+    score, device = scores.LAC()(p, labels), rng.integers(0, 4, 240)
+    lists = [";".join([f"sex={s}"] + [f"age={a}"] * bool(a)) for s, a in zip(sex, age, strict=True)]
+    columns = zip(device.tolist(), score.tolist(), sex, age, lists, strict=True)
+    (tmp_path / "s.csv").write_text(
+        "device,score,sex,age,tags\n" + "".join(f"{d},{x!r},{s},{a},{t}\n" for d, x, s, a, t in columns)
+    )
+    rows = "".join(f"{','.join(map(repr, row))},{s},{a}\n" for row, s, a in zip(p.tolist(), sex, age, strict=True))
+    (tmp_path / "p.csv").write_text("0,1,2,sex,age\n" + rows)
+    groups = [[t.split(";") for t, d in zip(lists, device, strict=True) if d == k] for k in range(4)]
+    return tmp_path, [score[device == k] for k in range(4)], groups, lists, p
+
+
+@pytest.mark.parametrize("words", [["--group", "sex", "--group", "age"], ["--group", "sex,age"], ["--group", "tags"]])
+@pytest.mark.parametrize("rule", [None, "max", "regression"])
+def test_groups_that_overlap_come_in_several_columns_or_in_lists(run, people, words, rule):
+    folder, held, groups, lists, p = people
+    asked = [] if rule is None else ["--group-rule", rule]
+    done = run(
+        "calibrate", folder / "s.csv", *words, *asked, "--topology", "cycle", "--score", "lac", "--out", "r.json"
+    )
+    assert done.exit_code == 0, done.stderr
+    expected = calibrate_several(held, Network.cycle(4), (0.1,), groups=groups, group_rule=rule, score=scores.LAC())
+    found = Calibrations.load("r.json")
+    assert found.rule == expected.rule == (rule or "seq")
+    assert found.groups == ("age=old", "age=young", "sex=f", "sex=m", "everyone")
+    wanted = expected.thresholds([text.split(";") for text in lists])
+    np.testing.assert_array_equal(found.thresholds([text.split(";") for text in lists]), wanted)
+    assert f"{found.rule}: " in done.stdout
+    printed = run("predict", "r.json", folder / "p.csv", "--group-column", "sex,age").stdout
+    sizes = [int(row["size"]) for row in csv.DictReader(io.StringIO(printed))]
+    assert sizes == (1 - p <= wanted[:, None]).sum(axis=1).tolist()
+
+
+def test_a_rule_needs_groups(run, people):
+    assert "need --group" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
+    assert "unknown group rule" in run("calibrate", people[0] / "s.csv", "--group", "sex", "--group-rule", "mx").stderr

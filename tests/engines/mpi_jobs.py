@@ -28,6 +28,7 @@ from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
+from conformesh.promises import GROUP_RULES
 from conformesh.protocols.aggregate import tree
 from conformesh.protocols.messages import KINDS, Each, Max, Min, Pool, Sum
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
@@ -231,6 +232,7 @@ def whole_results():
         == without_time(control(lost_here, network, 0.4, target="equal", engine=engine).to_dict())
         == without_time(controlled),
         **judged(network, scores, groups, engine),
+        "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
     }
     everyone = COMM.allgather(found)
     return {name: all(each[name] for each in everyone) for name in found}
@@ -264,6 +266,16 @@ def judged(network, scores, labels, engine):
     }
 
 
+def _overlapping_alike(scores, network, rule):
+    """Whether ranks find what the simulator does where groups overlap; each rank knows the groups of its own scores."""
+    tables = [np.arange(len(own))[:, None] % [2, 3] == 0 for own in scores]
+    alone, together = (
+        calibrate_several(scores, network, (0.3, 0.5), groups=tables, group_rule=rule, engine=engine).to_dict()
+        for engine in ("simulator", "mpi")
+    )
+    return without_time(alone) == without_time(together)
+
+
 def many_engines():
     """Make more engines than MPI has room for at once: each gives back what it took."""
     network = NETWORKS["torus"]
@@ -277,7 +289,7 @@ def loading(folder):
     """Read scores from each kind of source; every rank gets those it hosts, and of a folder no others."""
     found = {}
     for source in ("scores.csv", "parts", "hive", "arrays"):
-        held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", Layout(group="site"), around)
+        held, engine = Ranks(Mpi, COMM).load(f"{folder}/{source}", Layout(groups=("site",)), around)
         ids = tuple(engine.network.ids[row] for row in engine.here)
         mine = [sorted(own.tolist()) for own in held.for_devices(ids)]
         read = engine.network.ids if source == "scores.csv" else ids

@@ -59,7 +59,9 @@ def test_every_question_in_every_type_gives_the_simulators_answer(ranks, part):
 
 
 @on_ranks("results")
-@pytest.mark.parametrize("name", ["by name", "own scores", "observed", "groups", "losses", *JUDGED])
+@pytest.mark.parametrize(
+    "name", ["by name", "own scores", "observed", "groups", "losses", *JUDGED, "overlapping groups"]
+)
 def test_every_rank_has_the_whole_result(ranks, part, name):
     assert found_on(ranks, part)[name] is True
 

@@ -15,12 +15,12 @@ from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
-from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
+from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
-from conformesh.promises import AUTO, RULES, TARGETS, exact_alpha
+from conformesh.promises import AUTO, GROUP_RULES, RULES, TARGETS, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS
@@ -53,8 +53,26 @@ def calibrate(
     topology_option: TopologyOption = None,
     graph: Graph = None,
     group: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="Cover within each value of this column; several columns, or cells as a;b, make groups that overlap.",
+            show_default=False,
+        ),
+    ] = None,
+    group_rule: Annotated[
         str | None,
-        typer.Option(metavar="COLUMN", help="One threshold for each value of this column.", show_default=False),
+        typer.Option(
+            metavar="|".join((AUTO, *GROUP_RULES)),
+            help="What holds for a row that is in several groups; by default auto, which is seq.",
+            show_default=False,
+        ),
+    ] = None,
+    group_order: Annotated[
+        str | None,
+        typer.Option(
+            metavar="A,B,...", help="The order of groups for seq; by default that of their names.", show_default=False
+        ),
     ] = None,
     warm: Annotated[
         Path | None,
@@ -95,7 +113,7 @@ def calibrate(
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
-        if weight is not None and (group is not None or confidence is not None):
+        if weight is not None and (group or confidence is not None):
             raise ValueError("--weight goes neither with --group nor with --confidence; leave one of them out")
         if (weight is None) != (weight_bound is None):
             raise ValueError(
@@ -106,9 +124,12 @@ def calibrate(
             options["seed"] = whole(seed, "seed", 0)
         chosen = checked_options(method, options)
         kind = named_score(score, score_option or [])
+        columns = _group_columns(group, group_rule, group_order)
         if warm is not None:
-            chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or group is not None)
-        layout = Layout(device_column, score_column, group=group, separator=separator, decimal=decimal, weight=weight)
+            chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or bool(columns))
+        layout = Layout(
+            device_column, score_column, groups=columns, separator=separator, decimal=decimal, weight=weight
+        )
         whom = chosen_target(target, scores, layout)
         held, host = hosts.load(
             scores,
@@ -127,15 +148,25 @@ def calibrate(
             if weight is not None:
                 common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}
             result: Calibration | Calibrations
+            if columns:
+                order = named(group_order) or None
+                common |= {"groups": held.groups_for(mine), "group_rule": group_rule, "group_order": order}
             if weight is not None and len(levels) > 1:
                 result = calibrate_shifted(own, network, levels, method, **common)
-            elif len(levels) > 1 or group is not None:
-                labels = None if group is None else held.groups_for(mine)
-                result = calibrate_several(own, network, levels, method, groups=labels, **common)
+            elif len(levels) > 1 or columns:
+                result = calibrate_several(own, network, levels, method, **common)
             else:
                 result = agree(own, network, levels[0], method, **common)
         if hosts.first:
             _show(result if held.classes is None else _with_classes(result, held.classes), method, out, as_json)
+
+
+def _group_columns(group: list[str] | None, rule: str | None, order: str | None) -> tuple[str, ...]:
+    """Return the columns of groups; a rule or an order without them is a mistake."""
+    columns = tuple(name for one in group or [] for name in named(one))
+    if not columns and (rule or order):
+        raise ValueError("--group-rule and --group-order need --group, the columns that name the groups")
+    return columns
 
 
 def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...]) -> Calibration | Calibrations:
@@ -177,6 +208,8 @@ def _print_several(results: Calibrations) -> None:
         rows.append((*((str(group),) if grouped else ()), *row))
     console.print_table(columns, rows, right=("alpha", "threshold", *names))
     cost = results.cost
+    if results.rule:
+        print(f"\n{results.rule}: {GROUP_RULES[results.rule]}")
     print(
         f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
         f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"

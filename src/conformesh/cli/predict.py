@@ -82,10 +82,11 @@ def predict(
         str | None, typer.Option(metavar="<float>", help="Which of several levels to use.", show_default=False)
     ] = None,
     group_column: Annotated[
-        str | None,
+        list[str] | None,
         typer.Option(
             metavar="COLUMN",
-            help="The column that names each row's group; without it groups are labels (class-conditional sets).",
+            help="The columns that name each row's groups, as in calibrate --group; without it groups are labels "
+            "(class-conditional sets).",
             show_default=False,
         ),
     ] = None,
@@ -121,11 +122,9 @@ def predict(
     kind: Score | Loss = _loss(calibration, named_one) or _score(calibration, named_one)
     if isinstance(kind, Score):
         kind = kind.seeded(whole(seed, "seed", 0))
-    _check_fit(calibration, device or device_column, group_column, alpha)
-    several = isinstance(calibration, Calibrations)
-    layout = Layout(
-        group_column if several else device_column, None, label_column, id_column, None, named(keep), separator, decimal
-    )
+    columns_of_groups = tuple(name for one in group_column or [] for name in named(one))
+    _check_fit(calibration, device or device_column, columns_of_groups, alpha)
+    layout = Layout(device_column, None, label_column, id_column, columns_of_groups, named(keep), separator, decimal)
     classes = calibration.classes if kind.task == "classification" else None
     outputs = read_outputs(probabilities, layout, logits=kind.reads == "logits", classes=classes)
     values = outputs.values
@@ -140,8 +139,7 @@ def predict(
         one = calibration.get(level) if isinstance(calibration, Calibrations) else calibration
         predicted = one.predict(values, device=device if device is not None else outputs.devices)
     elif isinstance(calibration, Calibrations):
-        rows = outputs.devices if group_column is not None else None
-        predicted = calibration.predict(values, score=kind, groups=rows, alpha=level, labels=outputs.labels)
+        predicted = calibration.predict(values, score=kind, groups=outputs.groups, alpha=level, labels=outputs.labels)
     else:
         predicted = calibration.predict(values, score=kind, device=device if device is not None else outputs.devices)
     columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
@@ -160,14 +158,14 @@ def predict(
 
 
 def _check_fit(
-    calibration: Calibration | Calibrations, device: str | None, group_column: str | None, alpha: str | None
+    calibration: Calibration | Calibrations, device: str | None, groups: tuple[str, ...], alpha: str | None
 ) -> None:
     """Refuse what was asked for and is not in the result."""
     if isinstance(calibration, Calibrations):
         if device is not None:
             raise ValueError("several calibrations go by --group-column and --alpha, not by device")
         return
-    if group_column is not None:
+    if groups:
         raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
     if alpha is not None and float(exact_number(alpha, f"alpha must be a number, got {alpha}")) != calibration.level:
         raise ValueError(f"the result was calibrated with alpha {calibration.level:g}, got --alpha {alpha}")

@@ -93,7 +93,7 @@ def make(
     measure = _score(score, score_option or []).seeded(number)
     if test_out is not None:
         check_ending(test_out, (".npz",))
-    layout = Layout(device_column, None, label_column, id_column, None, named(keep), separator, decimal)
+    layout = Layout(device_column, None, label_column, id_column, (), named(keep), separator, decimal)
     found = read_model_outputs(outputs, labels, layout=layout)
     taken = [name for name in found.kept if name in COLUMNS]
     if taken:

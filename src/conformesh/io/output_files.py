@@ -13,7 +13,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.tables import CLASSES, Layout, Table, is_number, listed, read_table, same_length
+from conformesh.io.memberships import Memberships
+from conformesh.io.tables import CLASSES, Layout, Table, groups_in, is_number, listed, read_table, same_length
 
 NEEDED = "one row of model outputs per example, one numeric column per class"
 DEVICE = "device"
@@ -40,6 +41,8 @@ class OutputFile:
         Where they come from, for errors.
     kept
         Columns that pass through as they are, by name: id, label and what else was asked for.
+    groups
+        The groups of every row, where columns of them were asked for.
     """
 
     values: Floats
@@ -47,6 +50,7 @@ class OutputFile:
     devices: list[str] | None
     name: str
     kept: dict[str, list[Any]] = field(default_factory=dict)
+    groups: Memberships | None = None
 
 
 def read_outputs(
@@ -72,13 +76,16 @@ def read_outputs(
     if in_arrays(table):
         _, values, names = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
     else:
-        values, names = class_columns(table, (where, *kept), classes)
+        values, names = class_columns(table, (where, *layout.groups, *kept), classes)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
     if classes is not None:
         values, names = in_order(values, names, classes, table.name)
     passing = {name: cells_of(table, name, len(values)) for name in kept}
-    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing)
+    groups = groups_in(table, layout.groups) if layout.groups else None
+    if groups is not None and len(groups) != len(values):
+        raise ValueError(f"{table.name}: has {len(values)} rows of outputs but groups of {len(groups)}; one each")
+    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing, groups)
 
 
 def in_arrays(table: Table) -> bool:

@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.tables import CLASSES, STDIN, Layout, Table, listed, read_table, same_length
+from conformesh.io.memberships import Memberships
+from conformesh.io.tables import CLASSES, STDIN, Layout, Table, groups_in, listed, read_table, same_length
 from conformesh.names import natural_order
 
 NEEDED = "columns 'device' and 'score', one row per score"
@@ -25,6 +26,8 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
     "device": ("devices", "node", "client", "site"),
     "score": ("scores", "nonconformity"),
 }
+
+NOBODY = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,7 +43,7 @@ class ScoreFile:
     name
         Where they come from, for errors.
     groups
-        The group of each score, where a column was asked for.
+        The groups of each score, where columns were asked for.
     classes
         The classes of the model whose outputs were scored, where the file names them.
     weights
@@ -50,7 +53,7 @@ class ScoreFile:
     devices: tuple[str, ...]
     scores: tuple[NDArray[np.float64], ...]
     name: str
-    groups: tuple[NDArray[np.str_], ...] | None = None
+    groups: tuple[Memberships, ...] | None = None
     classes: tuple[str, ...] | None = None
     weights: tuple[NDArray[np.float64], ...] | None = None
 
@@ -59,10 +62,10 @@ class ScoreFile:
         held = dict(zip(self.devices, self.scores, strict=True))
         return [held.get(device, np.empty(0)) for device in ids]
 
-    def groups_for(self, ids: tuple[str, ...]) -> list[NDArray[np.str_]]:
+    def groups_for(self, ids: tuple[str, ...]) -> list[Memberships]:
         """Return the groups of each device's scores."""
         held = dict(zip(self.devices, self.groups or (), strict=True))
-        return [held.get(device, np.empty(0, dtype=str)) for device in ids]
+        return [held.get(device, NOBODY) for device in ids]
 
     def weights_for(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return the weights of each device's scores."""
@@ -77,7 +80,7 @@ def read_scores(
 
     `group` names a column of groups; `layout` says what else is known about the table.
     """
-    layout = layout or Layout(group=group)
+    layout = layout or Layout(groups=() if group is None else (group,))
     if source != STDIN and Path(source).is_dir():
         from conformesh.io.score_folders import ScoreFolder
 
@@ -114,16 +117,14 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
     held = dict(zip(names, np.split(values[order], cuts), strict=True))
     devices = natural_order(names)
 
-    def beside(column: NDArray[Any]) -> tuple[NDArray[Any], ...]:
-        each = dict(zip(names, np.split(column[order], cuts), strict=True))
-        return tuple(each[name] for name in devices)
-
+    rows = dict(zip(names, np.split(order, cuts), strict=True))
     groups = weights = None
-    if layout.group is not None:
-        kinds, which = table.names(layout.group)
-        groups = beside(np.array(kinds)[which])
+    if layout.groups:
+        of = groups_in(table, layout.groups)
+        groups = tuple(of.taken(rows[name]) for name in devices)
     if layout.weight is not None:
-        weights = beside(table.numbers(layout.weight))
+        own = table.numbers(layout.weight)
+        weights = tuple(own[rows[name]] for name in devices)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes, weights)
 

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import unquote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformesh.io.score_files import NEEDED, ScoreFile, read_scores, scores_in
 from conformesh.io.tables import CLASSES, Layout, Table, listed
@@ -110,7 +109,7 @@ class ScoreFolder:
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
         if frame is None or not len(frame):
-            groups, weights = (None if column is None else () for column in (layout.group, layout.weight))
+            groups, weights = (() if asked else None for asked in (layout.groups, layout.weight))
             return ScoreFile((), (), str(self.path), groups, None, weights)
         table = Table({column.name: column for column in frame.get_columns()}, str(self.path))
         return scores_in(table, replace(layout, device=device, score=score))
@@ -161,8 +160,8 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
     whole = ScoreFile(order, tuple(held[device] for device in order), name, classes=max(known, key=bool, default=None))
 
-    def beside(columns: list[tuple[NDArray[Any], ...] | None]) -> tuple[NDArray[Any], ...] | None:
-        each: dict[str, NDArray[Any]] = {}
+    def beside(columns: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
+        each: dict[str, Any] = {}
         for part, column in zip(parts, columns, strict=True):
             if column is None:
                 return None

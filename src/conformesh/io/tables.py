@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.memberships import Memberships
 from conformesh.io.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
 from conformesh.names import closest
 
@@ -48,8 +49,8 @@ class Layout:
     ----------
     device, score, label, id
         Names of columns; by default what they are called here.
-    group
-        The column of groups, if scores are to be told apart by it.
+    groups
+        The columns of groups, if scores are to be told apart by them.
     keep
         Columns of model outputs that are no classes and pass through.
     separator, decimal
@@ -63,7 +64,7 @@ class Layout:
     score: str | None = None
     label: str | None = None
     id: str | None = None
-    group: str | None = None
+    groups: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
     separator: str | None = None
     decimal: str | None = None
@@ -72,7 +73,7 @@ class Layout:
     @property
     def beside(self) -> tuple[str, ...]:
         """The columns beside device and score that are asked for."""
-        return tuple(column for column in (self.group, self.weight) if column is not None)
+        return self.groups if self.weight is None else (*self.groups, self.weight)
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,11 @@ class Table:
             return
         check_finite(value.to_numpy(), text.cast(str).to_list())
 
-    def names(self, name: str) -> tuple[list[str], NDArray[np.int64]]:
-        """Return the distinct names in a column, in order of appearance, and for each row the index of its name."""
+    def names(self, name: str, gaps: bool = False) -> tuple[list[str], NDArray[np.int64]]:
+        """Return the distinct names in a column, in order of appearance, and for each row the index of its name.
+
+        An empty cell is an error, or with `gaps` a name without characters.
+        """
         column = self.column(name)
         if isinstance(column, np.ndarray | list):
             cells = [cell.strip() for cell in (self._texts(name, column) if isinstance(column, np.ndarray) else column)]
@@ -178,7 +182,7 @@ class Table:
         else:
             names, index = self._names_in_series(name, column)
         for i, text in enumerate(names):
-            if not text:
+            if not text and not gaps:
                 row = int((index == i).argmax())
                 raise ValueError(
                     f"{self.where(row)}: the {name} is empty; name the {name} of every row, or drop this one"
@@ -249,6 +253,18 @@ def same_length(table: Table, names: Iterable[str]) -> None:
     if len({*lengths.values()}) > 1:
         each = ", ".join(f"{name} {length}" for name, length in lengths.items())
         raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {each}")
+
+
+def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:
+    """Return the groups of every row: one label each, several columns, or cells that list several."""
+    cells = {}
+    for column in columns:
+        kinds, which = table.names(column, gaps=True)
+        cells[column] = np.array(kinds, dtype=object)[which].tolist()
+    found = Memberships.of_cells(cells)
+    if not found.overlapping:
+        table.names(columns[0])  # where everybody has one group, an empty cell is a mistake
+    return found
 
 
 def _bytes_of(source: str, stdin: BinaryIO | None) -> bytes:

@@ -207,7 +207,7 @@ class Calibration:
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, threshold, rows)
         draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self._columns(truth), threshold, rows, draws)
+        return evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -330,7 +330,7 @@ class Calibration:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found
 
-    def _columns(self, labels: NDArray[Any]) -> NDArray[Any]:
+    def columns_of(self, labels: NDArray[Any]) -> NDArray[Any]:
         """Return labels as column numbers, where they are names of classes."""
         if self.classes is None or labels.dtype.kind not in "OUST":
             return labels

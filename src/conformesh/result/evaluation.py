@@ -66,8 +66,8 @@ class Evaluation:
         Labels per set, or the mean width of intervals.
     empty, singleton
         Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
-    per_class, per_device
-        Coverage by true label and by device (where rows named their devices).
+    per_class, per_device, per_group
+        Coverage by true label, by device and by group (where rows named their devices or groups).
     """
 
     coverage: Coverage
@@ -76,6 +76,7 @@ class Evaluation:
     singleton: float | None = None
     per_class: dict[int, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
+    per_group: dict[str, Coverage] = field(default_factory=dict)
 
     def __str__(self) -> str:
         c = self.coverage
@@ -93,6 +94,7 @@ def evaluate_sets(
     threshold: float | NDArray[np.float64],
     devices: ArrayLike | None = None,
     draws: Mapping[str, NDArray[np.float64]] | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
     _same_length(outputs, labels, devices)
@@ -107,6 +109,7 @@ def evaluate_sets(
         singleton=_mean(sizes == 1),
         per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
         per_device=_per_device(hits, devices),
+        per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
     )
 
 
@@ -116,6 +119,7 @@ def evaluate_intervals(
     labels: NDArray[Any],
     threshold: float | NDArray[np.float64],
     devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate intervals; coverage is by the score itself, width by the interval."""
     _same_length(outputs, labels, devices)
@@ -127,6 +131,7 @@ def evaluate_intervals(
         mean_size=_mean(np.maximum(widths, 0.0)),
         empty=_mean(widths < 0),
         per_device=_per_device(hits, devices),
+        per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
     )
 
 

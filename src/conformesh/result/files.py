@@ -15,9 +15,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from conformesh.io.json_numbers import number
+from conformesh.io.memberships import EVERYONE
 from conformesh.io.schemas import Number, checked
 from conformesh.names import unknown
-from conformesh.promises import PARTS, RULES, TARGETS, conformal_rank, exact_alpha
+from conformesh.promises import GROUP_RULES, PARTS, RULES, TARGETS, conformal_rank, exact_alpha
 from conformesh.result.certificate import Kind
 
 FORMAT = "conformesh-calibration/1"
@@ -108,6 +109,8 @@ class _CalibrationsFields(Struct, forbid_unknown_fields=True):
     groups: Annotated[list[str | None], Meta(min_length=1)]
     cost: CostFields
     calibrations: list[dict[str, Any]]
+    rule: str = ""
+    members: dict[str, list[str]] = {}
 
 
 def checked_calibration(raw: Any, where: str) -> _CalibrationFields:
@@ -131,6 +134,8 @@ def checked_calibrations(raw: Any, where: str) -> _CalibrationsFields:
             f"{where}: it lists {len(fields.groups)} groups and {len(fields.alphas)} alphas, so calibrations must have "
             f"one entry for each pair of them, in this order, got {len(got)} others; it was changed or damaged"
         )
+    for problem in _mismatched_groups(fields):
+        raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
     return fields
 
 
@@ -138,6 +143,26 @@ def _level(raw: dict[str, Any]) -> Any:
     """Return the level of one of several results: its risk, or alpha."""
     risk = raw.get("risk")
     return risk.get("level") if isinstance(risk, dict) else raw.get("alpha")
+
+
+def _mismatched_groups(file: _CalibrationsFields) -> Iterator[str]:
+    """Yield what cannot be so in the groups of a file where they may overlap."""
+    if not file.rule:
+        if file.members:
+            yield "members are for groups that overlap, whose rule must be named"
+        return
+    if file.rule not in GROUP_RULES:
+        yield unknown("group rule", file.rule, GROUP_RULES)
+    names = {name for atom in file.members.values() for name in atom}
+    wanted = {*file.members} if file.rule in ("atoms", "regression") else {*names, EVERYONE}
+    if {*file.groups} != wanted or len({tuple(atom) for atom in file.members.values()}) < len(file.members):
+        yield f"its groups must be those that the rule {file.rule!r} and members call for, each once"
+    if file.rule in ("atoms", "regression"):
+        return
+    for alpha in file.alphas:  # every score is in one atom, and in everyone
+        scores = {item["group"]: number(item.get("scores")) for item in file.calibrations if item["alpha"] == alpha}
+        if any(n > scores[EVERYONE] for n in scores.values()):
+            yield f"no group may have more scores than {EVERYONE}"
 
 
 def _require_format(raw: Any, wanted: str, what: str, where: str) -> None:
@@ -174,7 +199,10 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         yield f"threshold must be the largest of thresholds, {max(thresholds)}, got {file.threshold}"
     if file.bracket is not None and not file.bracket[0] <= max(thresholds) <= file.bracket[1]:
         yield f"bracket must be two numbers around the threshold, got {list(file.bracket)}"
-    if certificate.kind == "counted" and (certificate.counted_rank is None or certificate.required_rank is None):
+    by_rank = certificate.rule != "regression"  # which counts its conditions of optimality instead
+    if certificate.kind == "counted" and (
+        certificate.counted_rank is None or (by_rank and certificate.required_rank is None)
+    ):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
     yield from _of_risk(file)
     required, counted = certificate.required_rank, certificate.counted_rank

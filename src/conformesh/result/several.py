@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +14,19 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
-from conformesh.promises import exact_number
+from conformesh.io.memberships import EVERYONE, Atom, Memberships
+from conformesh.names import natural_order
+from conformesh.promises import GROUP_RULES, exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import Cost
+from conformesh.result.certificate import Certificate, Cost
+from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Score, as_score
 from conformesh.scores.draws import Rng
 
 MOST = 20  # groups that the printed table shows
+BY_ATOM = ("atoms", "regression")  # rules with a threshold for every combination of groups
 
 
 def at_most(weight: float) -> str:
@@ -37,18 +41,32 @@ class Calibrations:
     Attributes
     ----------
     items
-        ``items[group, alpha]``; the group is None where there are none.
+        ``items[group, alpha]``; the group is None where there are none. Where groups overlap the rule says what has an
+        item: every atom, that is every combination of groups that occurs (`atoms`, `regression`), or every group.
     cost
         What the whole run cost.
+    rule
+        A name of `GROUP_RULES` where groups may overlap, otherwise empty.
+    members
+        The groups of every atom, by its name, where groups may overlap.
     """
 
     items: dict[tuple[str | None, float], Calibration]
     cost: Cost
+    rule: str = ""
+    members: dict[str, Atom] = field(default_factory=dict)
+
+    @property
+    def parts(self) -> tuple[str | None, ...]:
+        """What has a threshold of its own: groups or atoms."""
+        return tuple(dict.fromkeys(part for part, _ in self.items))
 
     @property
     def groups(self) -> tuple[str | None, ...]:
-        """The groups, in natural order."""
-        return tuple(dict.fromkeys(group for group, _ in self.items))
+        """The groups, in natural order; where they may overlap, everyone is the last."""
+        if not self.rule:
+            return self.parts
+        return (*natural_order({name for atom in self.members.values() for name in atom}), EVERYONE)
 
     @property
     def alphas(self) -> tuple[float, ...]:
@@ -63,11 +81,56 @@ class Calibrations:
             raise ValueError(f"no threshold for group {group!r}; known: {', '.join(map(str, self.groups))}")
         return self.items[key]
 
+    def threshold(self, groups: Iterable[object] = (), alpha: float | None = None) -> float:
+        """Return the threshold of a point that lies in these groups, however many.
+
+        Where groups may overlap, a combination that no calibration score had is always covered by `max` and `seq`, and
+        has the threshold +inf with `atoms` and `regression`.
+        """
+        level = self._alpha(alpha)
+        names = natural_order({str(name) for name in groups} - ({EVERYONE} if self.rule else set()))
+        known = self.groups
+        if strange := next((name for name in names if name not in known), None):
+            raise ValueError(f"no threshold for group {strange!r}; known: {', '.join(map(str, known))}")
+        if not self.rule:
+            if len(names) != 1:
+                raise ValueError(f"a point lies in one of the groups {', '.join(map(str, known))}, got {list(names)}")
+            return self.items[names[0], level].threshold
+        if self.rule in BY_ATOM:
+            name = next((name for name, atom in self.members.items() if atom == names), None)
+            return np.inf if name is None else self.items[name, level].threshold
+        return max(self.items[name, level].threshold for name in (*names, EVERYONE))
+
+    def thresholds(self, groups: Any, alpha: float | None = None) -> NDArray[np.float64]:
+        """Return the threshold of every row, whose groups are given in any form that `calibrate_several` takes."""
+        given = Memberships.of(groups, "groups")
+        each = np.array([self.threshold(atom, alpha) for atom in given.atoms])
+        return each[given.codes] if len(each) else np.zeros(0)
+
+    def certificate(self, group: object = EVERYONE, alpha: float | None = None) -> Certificate:
+        """Return why a group is covered; a union of atoms is, because each of them is.
+
+        Of such a union it says how many of its calibration scores lie at or below their thresholds, and no rank.
+        """
+        level, name = self._alpha(alpha), str(group)
+        if self.rule not in BY_ATOM:
+            return self.get(level, name if self.rule or group != EVERYONE else None).certificate
+        if name not in self.groups:
+            raise ValueError(f"no threshold for group {group!r}; known: {', '.join(map(str, self.groups))}")
+        parts = [
+            self.items[part, level].certificate
+            for part, atom in self.members.items()
+            if name == EVERYONE or name in atom
+        ]
+        counted = [part.counted_rank for part in parts]
+        whole = sum(count for count in counted if isinstance(count, int))
+        return replace(parts[0], required_rank=None, counted_rank=whole, weight=None)
+
     def predict(
         self,
         outputs: ArrayLike,
         *,
-        groups: ArrayLike | None = None,
+        groups: Any = None,
         weight: ArrayLike | None = None,
         alpha: float | None = None,
         score: Score | str | None = None,
@@ -75,7 +138,7 @@ class Calibrations:
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> NDArray[Any]:
-        """Return prediction sets or intervals, each row by the threshold of its group.
+        """Return prediction sets or intervals, each row by the threshold of its group or groups.
 
         Without `groups` the groups must be labels (0, 1, ..., or the names in `labels`, one per column): then label y
         is in a set exactly if its own score is at most the threshold of class y (class-conditional sets). A class
@@ -86,21 +149,18 @@ class Calibrations:
         table = as_array(outputs, "outputs")
         if self._controlled:
             return self.get(alpha).predict(table)
-        kind = self.score if score is None else as_score(score)
-        if kind is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        kind = self._score(score)
         level = self._alpha(alpha)
         if weight is not None:
             groups = self._by_weight(as_array(weight, "weight"), len(table))
         if groups is not None:
-            names = [str(name) for name in np.asarray(groups).tolist()]
-            thresholds = np.array([self.get(level, name).threshold for name in names])
+            thresholds = self.thresholds(groups, level)
             if kind.task == "regression":
                 return kind.intervals(table, thresholds)
             return kind.sets(table, thresholds, **kind.draws(table, rng=rng, keys=keys))
         if self.weights is not None:
             raise ValueError("predict needs weight=, one per row: thresholds are for weights of new examples")
-        if kind.task == "regression" or None in self.groups:
+        if kind.task == "regression" or None in self.groups or self.rule:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
         columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
@@ -114,6 +174,29 @@ class Calibrations:
         scores = kind.of_all_labels(table, **kind.draws(table, rng=rng, keys=keys))  # type: ignore[attr-defined]
         return np.asarray(scores <= by_label)
 
+    def evaluate(
+        self,
+        outputs: ArrayLike,
+        labels: ArrayLike,
+        *,
+        groups: Any,
+        alpha: float | None = None,
+        score: Score | str | None = None,
+        rng: Rng | None = None,
+        keys: Iterable[Any] | None = None,
+    ) -> Evaluation:
+        """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`."""
+        kind, given = self._score(score), Memberships.of(groups, "groups")
+        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        thresholds = self.thresholds(given, alpha)
+        names = [str(name) for name in self.groups if name != EVERYONE]
+        within = {name: given.is_in(name) for name in names}
+        if kind.task == "regression":
+            return evaluate_intervals(kind, table, truth, thresholds, groups=within)
+        draws = kind.draws(table, rng=rng, keys=keys)
+        columns = next(iter(self.items.values())).columns_of(truth)
+        return evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
+
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: shared facts, and one calibration per group and level."""
         first = next(iter(self.items.values()))
@@ -121,9 +204,10 @@ class Calibrations:
             "format": SEVERAL,
             "method": first.method,
             "alphas": list(self.alphas),
-            "groups": list(self.groups),
+            "groups": list(self.parts),
             "cost": self.cost.to_dict(),
             "calibrations": [{"group": group, **item.to_dict()} for (group, _), item in self.items.items()],
+            **({"rule": self.rule, "members": {k: [*atom] for k, atom in self.members.items()}} if self.rule else {}),
         }
 
     def to_json(self) -> str:
@@ -145,7 +229,8 @@ class Calibrations:
         file = checked_calibrations(raw, where)
         parts = [Calibration.from_dict(raw, f"{where}, calibrations[{i}]") for i, raw in enumerate(file.calibrations)]
         items = {(raw["group"], item.level): item for raw, item in zip(file.calibrations, parts, strict=True)}
-        return cls(items, next(iter(items.values())).cost)
+        members = {name: tuple(atom) for name, atom in file.members.items()}
+        return cls(items, next(iter(items.values())).cost, file.rule, members)
 
     @property
     def weights(self) -> tuple[float, ...] | None:
@@ -165,16 +250,17 @@ class Calibrations:
         return next(iter(self.items.values())).classes
 
     def __repr__(self) -> str:
-        """Return a table of thresholds: a line for each group, a column for each alpha."""
+        """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
         first = next(iter(self.items.values()))
-        word = "risk" if self._controlled else "alpha"
-        rows = [["group", *(f"{word} {alpha:g}" for alpha in self.alphas)]]
-        for group in self.groups[:MOST]:
-            rows.append([str(group or "all"), *(f"{self.items[group, a].threshold:.6g}" for a in self.alphas)])
+        word, what = "risk" if self._controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
+        rows = [[what, *(f"{word} {alpha:g}" for alpha in self.alphas)]]
+        for part in self.parts[:MOST]:
+            rows.append([str(part or "all"), *(f"{self.items[part, a].threshold:.6g}" for a in self.alphas)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
-        more = [f"... and {len(self.groups) - MOST:,} more groups"] if len(self.groups) > MOST else []
-        head = f"Calibrations({first.method} on {several(first.devices, 'device')}; {self.cost})"
+        more = [f"... and {len(self.parts) - MOST:,} more groups"] if len(self.parts) > MOST else []
+        rule = f", {self.rule}: {GROUP_RULES[self.rule]}" if self.rule else ""
+        head = f"Calibrations({first.method} on {several(first.devices, 'device')}{rule}; {self.cost})"
         return "\n".join([head, *lines, *more])
 
     def _by_weight(self, weight: NDArray[Any], rows: int) -> list[str]:
@@ -196,6 +282,12 @@ class Calibrations:
     def _controlled(self) -> bool:
         """Whether the results are of risk control."""
         return next(iter(self.items.values())).certificate.losses is not None
+
+    def _score(self, score: Score | str | None) -> Score:
+        kind = self.score if score is None else as_score(score)
+        if kind is None:
+            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        return kind
 
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:
