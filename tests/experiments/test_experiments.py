@@ -17,7 +17,8 @@ from conformesh.experiments.core.points import VARIANTS, network_of
 from conformesh.experiments.core.published import published
 from conformesh.experiments.core.runner import SCORES, Request
 from conformesh.experiments.core.settings import DATA
-from conformesh.methods import make_options
+from conformesh.methods import make_options, promise_of
+from conformesh.promises import promise_in
 
 CASES = [(variant, scores) for variant in VARIANTS for scores in SCORES]
 
@@ -123,7 +124,9 @@ def test_references_are_in_each(experiment, variant, scores):
 def test_every_method_takes_its_options(experiment, variant, scores):
     for point in experiment.points(case_of(experiment, variant, scores)):
         if point.method in METHODS:
-            make_options(point.method, point.options)
+            promise, options = promise_in(point.options)
+            promise_of(point.method, promise)
+            make_options(point.method, options)
             continue
         function = CONVENTIONS[point.method].run
         inspect.signature(function).bind("site", "samples", "given", **point.options)

@@ -213,10 +213,10 @@ def _reading(lines: Sequence[_Line], target: float) -> list[str]:
     at = {(line.method, line.network): line for line in lines}
     first, second = dict.fromkeys(line.network for line in lines)
     exact, pooled = at["e-dcp", first], at["fcp", first]
-    same = "the same thresholds as" if exact.thresholds == pooled.thresholds else "other thresholds than"
     texts = [
-        f"Target: coverage {target:.4g} or more. Without a server e-dcp finds {same} fcp, whose server sees every "
-        f"score:\nit covers {exact.coverage:.4f} with {exact.size:.3f} digits a set.",
+        f"Target: coverage {target:.4g} or more. Without a server e-dcp covers {exact.coverage:.4f} with "
+        f"{exact.size:.3f} digits a set, by the swap rank;\nfcp, whose server sees every score, asks for one imagined "
+        f"score per device as published: {pooled.coverage:.4f} with {pooled.size:.3f}.",
         *(
             f"On the {name} a device sends {in_bits(at['e-dcp', name].bits)} for it, where h-dcp sends "
             f"{in_bits(at['h-dcp', name].bits)} and q-dcp {in_bits(at['q-dcp', name].bits)}."
