@@ -3,7 +3,7 @@ r"""Quantile regression over groups: the largest fit for a point that is exchang
 A fit gives atom c the value :math:`u_c = \sum_{g \ni c} \beta_g` and minimises a sum of convex, piecewise linear
 functions of these values, one per atom, that bend at the atom's scores:
 
-.. math:: \sum_c f_c(u_c) - \sum_c e_c u_c, \qquad f_c' = M \#\{S_i \le u_c\} - Q n_c \quad \text{right of } u_c
+.. math:: \sum_c f_c(u_c) - \sum_c e_c u_c, \qquad f_c' = M \, |\{S_i \le u_c\}| - Q n_c \quad \text{right of } u_c
 
 With :math:`M = m (n + 1)` and :math:`Q = (m - p)(n + 1) - 1` for :math:`\alpha = p / m` this is the pinball loss at the
 level Q/M, just below :math:`1 - \alpha`, in whole numbers. A pull e on some atoms stands for a score that is added at
