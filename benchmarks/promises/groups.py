@@ -5,8 +5,8 @@ classes of the model's first two guesses. Classes are spread unevenly over devic
 coverage is that over all draws; the worst is the smallest of them, which lies a little below its expectation because it
 is the smallest of several.
 
-``CONFORMESH_DATA=... python benchmarks/groups.py`` writes groups.csv beside it; ``--quick`` tries everything once,
-small. Half an hour on two cores. The level is alpha = 0.1, scores are -log p.
+``CONFORMESH_DATA=... python benchmarks/promises/groups.py`` writes groups.csv beside it; ``--quick`` tries everything
+once, small. Half an hour on two cores. The level is alpha = 0.1, scores are -log p.
 """
 
 from __future__ import annotations
