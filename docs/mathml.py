@@ -17,6 +17,7 @@ GREEK = {
 }
 OPERATORS = {
     **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
+    **{"propto": "∝", "ni": "∋", "mid": "|", "leftarrow": "←", "#": "#"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}

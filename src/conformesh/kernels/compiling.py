@@ -66,15 +66,15 @@ def load(kernel: str) -> Any:
 def prepared(kernels: Iterable[str], work: float) -> Iterator[None]:
     """Have everything compiled before a run, and nothing compiled within it.
 
+    Small work needs no compiler and none is loaded: the run is then NumPy's, whatever it comes to. Enter before the
+    roll call; the setting belongs to the calling thread.
+
     Parameters
     ----------
     kernels
         Those whose loops a long run would use, `Method.kernels`.
     work
         What a device has to do in the run, about: its scores, or the devices on its map where they are more.
-
-    Small work needs no compiler and none is loaded: the run is then NumPy's, whatever it comes to. Enter before the
-    roll call; the setting belongs to the calling thread.
     """
     for kernel in kernels:
         if LOSS[kernel] * work >= LOADING / 10:
