@@ -49,8 +49,12 @@ def thresholds_of(rule, values, codes, alphas, atoms=ATOMS, promise=None):
 
 
 def pooled(rule):
-    """A rule for scores that weigh alike, which does not ask on which device they are: one device holds them all."""
-    return lambda values, codes, owners, alphas: thresholds_of(rule, [values], [codes], alphas)
+    """A rule for scores that weigh alike, which does not ask on which device they are: one device holds them all.
+
+    By the swap rank, as of several devices: one that really is alone may take the ordinary rank, which is smaller.
+    """
+    swap = Promise(rule="swap")
+    return lambda values, codes, owners, alphas: thresholds_of(rule, [values], [codes], alphas, promise=swap)
 
 
 def worst_ratio(rule, tables, codes, alphas, target="sizes"):
@@ -88,6 +92,19 @@ def test_theorem_no_group_is_missed_more_often_than_alpha(rule):
     """Four levels of each of four tables; the long version has thousands."""
     rng = np.random.default_rng(20260101)
     assert max(worst_ratio(pooled(rule), *draw(rng, 2, 3), ALPHAS) for _ in range(4)) <= 1
+
+
+def test_one_device_alone_has_the_swap_rank_where_only_that_is_proven():
+    """The ordinary rank of a single device is proven for each group by itself, not for groups in an order."""
+    values, codes = [np.arange(40.0)], [np.arange(40) % 4]
+    alone, swap = (
+        {rule: thresholds_of(rule, values, codes, ALPHAS, promise=promise) for rule in PROVED}
+        for promise in (None, Promise(rule="swap"))
+    )
+    for rule in ("seq", "regression"):
+        assert (alone[rule] == swap[rule]).all()
+    assert (alone["max"] <= swap["max"]).all()
+    assert (alone["max"] < swap["max"]).any()
 
 
 @pytest.mark.slow

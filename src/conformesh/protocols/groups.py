@@ -116,7 +116,10 @@ def grouped(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> 
     as every example is in one atom.
     """
     examples = np.repeat(site.sizes.sum(axis=1)[:, None], site.trials, axis=1)
-    site = replace(site, promise=replace(site.promise, part=True), items=examples)
+    promise = replace(site.promise, part=True)
+    if grouping.rule in ("seq", "regression"):  # proven by an exchange of scores, also where one device holds them all
+        promise = replace(promise, rule="swap")
+    site = replace(site, promise=promise, items=examples)
     outcome = yield from _PROTOCOLS[grouping.rule](site, site.weighed(samples), options, grouping)
     signed = [
         [site.signed(certificate, 0, level) for level, certificate in enumerate(row)] for row in outcome.certificates
