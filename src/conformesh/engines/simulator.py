@@ -28,7 +28,7 @@ from conformesh.kernels.neighbours import (
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum, not_heard
+from conformesh.protocols.messages import Each, Heard, Max, Min, Packets, Pool, Protocol, Sum, Tell, Told, not_heard
 from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
@@ -72,6 +72,7 @@ class Simulator:
             Max: self._extreme,
             Min: self._extreme,
             Each: self._each,
+            Tell: self._tell,
             Pool: self._pool,
         }
 
@@ -131,6 +132,11 @@ class Simulator:
         heard = _Broadcast(self, message, round_)
         return heard if self.observer is None else Heard(heard.receiver, heard.sender, heard.values, round_)
 
+    def _tell(self, message: Tell, round_: int) -> Told | _BroadcastBytes:
+        """Deliver each speaker's bytes along its edges, as in `_each`."""
+        told = _BroadcastBytes(self, message, round_)
+        return told if self.observer is None else Told(told.receiver, told.sender, told.packets, round_)
+
     def route(self, places: Ints) -> tuple[Ints, Ints]:
         """Return who hears whom when these speak, as rows of the network, by receiver and then by sender."""
         few = self.network.devices <= REMEMBERED  # a tree speaks in the same order for every sum
@@ -173,9 +179,12 @@ class Simulator:
 class _Broadcast:
     """A `Heard` that is worked out when asked for: who takes values by sender needs no list of messages."""
 
-    def __init__(self, simulator: Simulator, message: Each, round_: int) -> None:
+    def __init__(self, simulator: Simulator, message: Each | Tell, round_: int) -> None:
         self._simulator, self._round, self._places = simulator, round_, message.places
-        self._said = message.values.take(self._places, axis=0)  # as it is now: what was said does not change any more
+        self._said = self._kept(message)
+
+    def _kept(self, message: Any) -> Any:
+        return message.values.take(self._places, axis=0)  # as it is now: what was said does not change any more
 
     @cached_property
     def _route(self) -> tuple[Ints, Ints]:
@@ -190,9 +199,28 @@ class _Broadcast:
         return self._route[1]
 
     @cached_property
-    def values(self) -> NDArray[Any]:
+    def _which(self) -> Ints:
+        """Which of those who speak each message is from."""
         place = self._simulator.place
-        return self._said[np.searchsorted(self._places, self.sender if place is None else place[self.sender])]
+        return np.searchsorted(self._places, self.sender if place is None else place[self.sender])
 
-    def said_by(self, receivers: Ints, senders: Ints) -> NDArray[Any]:
+    @property
+    def values(self) -> NDArray[Any]:
+        return np.asarray(self._said[self._which])
+
+    def said_by(self, receivers: Ints, senders: Ints) -> Any:
         return self._said.take(self._simulator.spoken(self._places, receivers, senders, self._round), axis=0)
+
+
+class _BroadcastBytes(_Broadcast):
+    """The same for bytes: a `Told`."""
+
+    def _kept(self, message: Any) -> Any:
+        return message.packets
+
+    @property
+    def packets(self) -> Packets:
+        return self._said.taken(self._which)  # type: ignore[no-any-return]
+
+    def said_by(self, receivers: Ints, senders: Ints) -> Any:
+        return self._said.taken(self._simulator.spoken(self._places, receivers, senders, self._round))

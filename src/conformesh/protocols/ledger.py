@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Sum, kind_of
+from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Sum, Tell, kind_of
 from conformesh.result.certificate import Cost
 
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
@@ -32,6 +32,7 @@ class Ledger:
     )  # paid by all runs together: most rounds touch only these
     spoken: dict[tuple[int, bytes], int] = field(default_factory=dict)  # numbers of those who spoke, by width and whom
     sent: dict[int, NDArray[np.int64]] = field(default_factory=dict)  # numbers of each device, by how many bits one has
+    told: NDArray[np.int64] | None = None  # numbers and bits of each device in strings of bytes
 
     def enter(self, message: Message) -> None:
         """Charge those who spoke in this round."""
@@ -57,6 +58,12 @@ class Ledger:
         key = (width, places.tobytes())
         self.spoken[key] = self.spoken.get(key, 0) + numbers
 
+    def _charge_tellers(self, message: Tell, width: int) -> None:
+        if self.told is None:
+            self.told = np.zeros((2, self.devices), dtype=np.int64)
+        self.told[0, message.speakers] += message.numbers
+        self.told[1, message.speakers] += width * np.diff(message.packets.offsets)
+
     def _charge_uploaders(self, message: Pool, width: int) -> None:
         # the offsets may cut a device's values into trials: add them up per device
         self._sent(width)[:] += np.diff(message.offsets).reshape(self.devices, -1).sum(axis=1)
@@ -71,8 +78,12 @@ class Ledger:
         for (width, key), spoken in self.spoken.items():
             self._sent(width)[np.frombuffer(key, dtype=np.int64)] += spoken
         self.spoken.clear()
-        numbers = sum(self.sent.values(), np.full(self.devices, self.everyone[0])) / self.runs + self.shared[0]
-        bits = sum((width * sent for width, sent in self.sent.items()), np.full(self.devices, self.everyone[1]))
+        numbers, bits = (np.full(self.devices, paid) for paid in self.everyone)
+        for width, sent in self.sent.items():
+            numbers, bits = numbers + sent, bits + width * sent
+        if self.told is not None:
+            numbers, bits = numbers + self.told[0], bits + self.told[1]
+        numbers = numbers / self.runs + self.shared[0]
         bits = bits / self.runs + self.shared[1]
         if order is not None:
             numbers[order], bits[order] = numbers.copy(), bits.copy()
@@ -82,5 +93,6 @@ class Ledger:
 CHARGES: dict[str, Callable[[Ledger, Any, int], None]] = {
     "everyone": Ledger._charge_everyone,
     "speakers": Ledger._charge_speakers,
+    "tellers": Ledger._charge_tellers,
     "uploaders": Ledger._charge_uploaders,
 }

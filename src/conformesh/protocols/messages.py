@@ -7,18 +7,22 @@ The first axis of `values` is always the devices hosted here. The *dtype* of `va
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
 neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
 
+`Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
+
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
+
+from conformesh.kernels.segments import take_segments
 
 Array = NDArray[Any]
 T = TypeVar("T")
@@ -131,6 +135,79 @@ class Heard:
         return at
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Packets:
+    """Strings of bytes: number i is ``values[offsets[i]:offsets[i + 1]]``."""
+
+    values: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def of(cls, strings: Sequence[bytes]) -> Packets:
+        """Put strings one after the other."""
+        offsets = np.zeros(len(strings) + 1, dtype=np.int64)
+        np.cumsum([len(string) for string in strings], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(strings), dtype=np.uint8), offsets)
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> bytes:
+        return self.values[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    def taken(self, which: NDArray[np.int64]) -> Packets:
+        """Return these of the strings, in this order."""
+        if len(which) == len(self) and (which == np.arange(len(self))).all():
+            return self
+        return Packets(*take_segments(self.values, self.offsets, which))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Tell:
+    """Ask for what every speaking neighbour tells, in as many bytes as it takes.
+
+    Attributes
+    ----------
+    packets
+        What the speakers say, one string of bytes each, in their order.
+    speakers
+        Their places among the devices here, ascending. A silent device costs nothing. The answer is a `Told`.
+    numbers
+        How many numbers each string stands for, (speakers,): what the ledger charges besides the bits.
+    """
+
+    packets: Packets
+    speakers: NDArray[np.int64]
+    numbers: NDArray[np.int64]
+
+    @property
+    def values(self) -> NDArray[np.uint8]:
+        """All that is said, byte by byte."""
+        return self.packets.values
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Who speaks, as in `Each`."""
+        return self.speakers
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Told:
+    """What `Tell` brought: message i went from `sender[i]` to `receiver[i]` (rows of the network).
+
+    Messages stand by receiver, and of one receiver by sender. `round` is the round in which they came, for errors.
+    """
+
+    receiver: NDArray[np.int64]
+    sender: NDArray[np.int64]
+    packets: Packets
+    round: int = 0
+
+    def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Packets:
+        """Return what each of these senders said to the receiver beside it (rows of the network), as in `Heard`."""
+        return self.packets.taken(Heard(self.receiver, self.sender, self.sender, self.round).places(receivers, senders))
+
+
 def not_heard(round_: int, receiver: int, sender: int) -> ValueError:
     """Return the error for a device that asks what it cannot know."""
     return ValueError(
@@ -164,7 +241,7 @@ class Kind:
     code
         Its number in the frames between neighbours; None where only a server can answer.
     payers
-        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `uploaders` for what they hand over.
+        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `tellers` for their bytes, `uploaders` for what they hand over.
     rounds
         How many rounds it takes.
     silence
@@ -173,7 +250,7 @@ class Kind:
 
     name: str
     code: int | None
-    payers: Literal["everyone", "speakers", "uploaders"]
+    payers: Literal["everyone", "speakers", "tellers", "uploaders"]
     rounds: int = 1
     silence: bool = False
 
@@ -184,10 +261,11 @@ KINDS: dict[type, Kind] = {
     Max: Kind("max", 2, "everyone"),
     Min: Kind("min", 3, "everyone"),
     Each: Kind("each", 4, "speakers", silence=True),
+    Tell: Kind("tell", 5, "tellers", silence=True),
     Pool: Kind("pool", None, "uploaders", rounds=2),  # up to the server, and back
 }
 
-Message = Sum | Max | Min | Each | Pool
+Message = Sum | Max | Min | Each | Tell | Pool
 Protocol = Generator[Message, Any, T]
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Message, Pool, Sum, kind_of
+from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Message, Pool, Sum, Tell, kind_of
 
 _TYPES = frozenset(map(np.dtype, TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
@@ -45,6 +45,9 @@ class Rules:
                 raise TypeError(f"values must be an array of {_names()}, got {_described(values)}")
             if isinstance(message, Pool):
                 self._check_pool(message)
+                return kind
+            if isinstance(message, Tell):
+                self._check_tell(message)
                 return kind
             if values.ndim == 0 or len(values) != self.devices:
                 raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
@@ -84,6 +87,21 @@ class Rules:
             or (len(speakers) > 1 and np.count_nonzero(speakers[1:] <= speakers[:-1]))
         ):
             raise ValueError(f"speakers must be places from 0 to {self.devices - 1}, ascending, each once")
+
+    def _check_tell(self, message: Tell) -> None:
+        self._check_speakers(message.speakers)
+        values, offsets, speakers = message.values, message.packets.offsets, len(message.speakers)
+        if message.speakers.dtype != np.int64 or values.dtype != np.uint8 or values.ndim != 1:
+            raise TypeError(f"bytes are told by places, in a flat array of uint8, got {_described(values)}")
+        if offsets.dtype != np.int64 or len(offsets) != speakers + 1 or offsets[0] != 0 or offsets[-1] != len(values):
+            raise ValueError(
+                f"offsets must be int64 and cut {len(values)} bytes into a string for each of {speakers} speakers, got "
+                f"{_described(offsets)}"
+            )
+        if (offsets[1:] < offsets[:-1]).any():
+            raise ValueError("offsets must not fall")
+        if message.numbers.shape != (speakers,):
+            raise ValueError(f"numbers need one entry for each of {speakers} speakers, got {message.numbers.shape}")
 
     def _check_pool(self, message: Pool) -> None:
         offsets, n = message.offsets, len(message.values) if message.values.ndim == 1 else -1
