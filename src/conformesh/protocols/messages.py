@@ -241,7 +241,8 @@ class Kind:
     code
         Its number in the frames between neighbours; None where only a server can answer.
     payers
-        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `tellers` for their bytes, `uploaders` for what they hand over.
+        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `tellers` for their bytes,
+        `uploaders` for what they hand over.
     rounds
         How many rounds it takes.
     silence
