@@ -30,9 +30,9 @@ from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.promises import GROUP_RULES
 from conformesh.protocols.aggregate import tree
-from conformesh.protocols.messages import KINDS, Each, Max, Min, Pool, Sum
+from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
-from tests.engines.strictness import BAD, NETWORK, POOLS, STRANGE, childless_tree
+from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 
 COMM = MPI.COMM_WORLD
 
@@ -90,13 +90,13 @@ def equal_messages():
     """Every question in every type that travels, with weights and with several axes, on every partition."""
     network = Network.of("geometric", 40, seed=3)
     asked = [*messages(network, np.random.default_rng(0))]
-    answers = [Simulator(network).run(once(message))[0] for _, message in asked]
+    answers = [Simulator(network).run(once(message)) for _, message in asked]
     bad = []
     for by in PARTITIONS:
         engine = Mpi(network, partition=by)
-        for (name, message), right in zip(asked, answers, strict=True):
-            ours, _ = engine.run(once(block_of(message, engine)))
-            if not same_answer(ours, right, engine):
+        for (name, message), (right, paid) in zip(asked, answers, strict=True):
+            ours, cost = engine.run(once(block_of(message, engine)))
+            if not same_answer(ours, right, engine) or not same_cost(cost, paid):
                 bad.append(f"{by}-{name}")
         engine.close()
     return {"asked": len(asked), "bad": sorted({name for names in COMM.allgather(bad) for name in names})}
@@ -126,6 +126,11 @@ def messages(network, rng):
         for kind in (Sum, Max, Min):
             yield f"{kind.__name__}-{name}", kind(x)
         yield f"each-{name}", Each(x, rng.random(network.devices) < 0.5)
+    for share in (0.0, 0.3, 1.0):
+        for longest in (0, 1, 3, 1000):
+            speakers = np.flatnonzero(rng.random(network.devices) < share)
+            strings = [rng.bytes(rng.integers(longest, endpoint=True)) for _ in speakers]
+            yield f"tell-{share}-{longest}", Tell(Packets.of(strings), speakers, rng.integers(0, 9, len(speakers)))
     sizes = rng.integers(0, 5, 2 * network.devices)
     yield "pool", Pool(rng.normal(size=sizes.sum()), np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -140,6 +145,10 @@ def block_of(message, engine):
         return Pool(mine, np.concatenate([[0], np.cumsum(sizes)]))
     if isinstance(message, Each):
         return Each(message.values[here], message.mask[here])
+    if isinstance(message, Tell):
+        mine = np.flatnonzero(np.isin(message.speakers, here))
+        places = np.searchsorted(here, message.speakers[mine])
+        return Tell(Packets.of([message.packets[i] for i in mine]), places, message.numbers[mine])
     if isinstance(message, Sum) and message.weights is not None:
         return Sum(message.values[here], message.weights[np.isin(engine.network.receivers, here)])
     return type(message)(message.values[here])
@@ -153,12 +162,28 @@ def same_answer(ours, right, engine):
         expected = right[engine.here]
         return ours.dtype == right.dtype and ours.shape == expected.shape and in_bytes(ours) == in_bytes(expected)
     mine = np.isin(right.receiver, engine.here)
+    if not (np.array_equal(ours.receiver, right.receiver[mine]) and np.array_equal(ours.sender, right.sender[mine])):
+        return False
+    if hasattr(right, "packets"):
+        expected = right.packets.taken(np.flatnonzero(mine))
+        return all(
+            one.dtype == other.dtype and np.array_equal(one, other)
+            for one, other in (
+                (ours.packets.values, expected.values),
+                (ours.packets.offsets, expected.offsets),
+            )
+        )
     return (
-        np.array_equal(ours.receiver, right.receiver[mine])
-        and np.array_equal(ours.sender, right.sender[mine])
-        and ours.values.dtype == right.values.dtype
+        ours.values.dtype == right.values.dtype
         and ours.values.shape == right.values[mine].shape
         and ours.values.tobytes() == right.values[mine].tobytes()
+    )
+
+
+def same_cost(ours, right):
+    """Compare what every device paid."""
+    return ours.rounds == right.rounds and all(
+        np.array_equal(one, other) for one, other in ((ours.numbers, right.numbers), (ours.bits, right.bits))
     )
 
 
@@ -173,17 +198,8 @@ def in_bytes(values):
 def strict():
     """Say and ask what no device could: every rank meets the same error, or one of them does and all hear of it."""
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
-    refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **POOLS}.items()}
-    said = {}
-    for name, (speakers, receivers, senders, _) in STRANGE.items():
-        heard, _ = engine.run(once(Each(engine.here.astype(float), np.isin(engine.here, speakers))))
-        asked = np.isin(receivers, engine.here)
-        mine = np.array(receivers)[asked], np.array(senders)[asked]
-        try:
-            said[name] = [str(heard.said_by(*mine).tolist())]
-        except ValueError as error:
-            said[name] = [str(error)]
-        said[name] = [words for each in COMM.allgather(said[name]) for words in each]
+    refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
+    said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
     tree._grow, sound = childless_tree(), tree._grow
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
@@ -198,6 +214,18 @@ def strict():
         "planted": [words for each in COMM.allgather(planted) for words in each],
         "kinds": sorted(KINDS[kind].name for kind in engine._answers),
     }
+
+
+def not_said(engine, question, name):
+    """Ask what was not said; return what every rank hears of it."""
+    speakers, receivers, senders, _ = STRANGE[name]
+    heard, _ = engine.run(once(saying(question, engine.here, speakers)))
+    asked = np.isin(receivers, engine.here)
+    try:
+        words = str(rows_said(heard, np.array(receivers)[asked], np.array(senders)[asked]))
+    except ValueError as error:
+        words = str(error)
+    return COMM.allgather(words)
 
 
 def refusal(engine, protocol):

@@ -15,15 +15,27 @@ from conformesh.peer.loopback import Faults, play
 from conformesh.protocols import ledger, messages
 from conformesh.protocols.aggregate import tree
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import KINDS, Each, Heard, Kind, Max, Pool, Sum
+from conformesh.protocols.messages import KINDS, Each, Heard, Kind, Max, Packets, Pool, Sum, Tell, Told
 from conformesh.protocols.rules import Rules
 from conformesh.protocols.site import Site
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import PARTS
-from tests.engines.strictness import BAD, NETWORK, POOLS, STRANGE, asks, childless_tree, once
+from tests.engines.strictness import (
+    BAD,
+    MORE,
+    NETWORK,
+    POOLS,
+    STRANGE,
+    asks,
+    childless_tree,
+    once,
+    rows_said,
+    saying,
+)
 from tests.peer.devices import starter
 
 MPI = pytest.mark.xdist_group("mpi")
+QUESTIONS = pytest.mark.parametrize("question", ["each", "tell"])
 
 
 def on_ranks(name):
@@ -39,9 +51,9 @@ def make(request, monkeypatch):
     return lambda network: Simulator(network, order=near_order(network) if request.param == "reordered" else None)
 
 
-@pytest.mark.parametrize("name", [*BAD, *POOLS])
+@pytest.mark.parametrize("name", [*BAD, *MORE, *POOLS])
 def test_a_message_that_no_device_could_send_is_refused_by_the_simulator(name):
-    message, error, words = {**BAD, **POOLS}[name]
+    message, error, words = {**BAD, **MORE, **POOLS}[name]
     with pytest.raises(error, match=words):
         Simulator(NETWORK).run(once(message(np.arange(6))))
 
@@ -66,9 +78,9 @@ def test_a_device_holds_its_protocol_to_the_rules():
 
 
 @MPI
-@pytest.mark.parametrize("name", [*BAD, *POOLS])
+@pytest.mark.parametrize("name", [*BAD, *MORE, *POOLS])
 def test_and_by_mpi_ranks(name):
-    _, error, words = {**BAD, **POOLS}[name]
+    _, error, words = {**BAD, **MORE, **POOLS}[name]
     kind, said = on_ranks("messages")[name]
     assert kind == error.__name__
     assert re.search(words, said)
@@ -94,59 +106,67 @@ def test_the_largest_sum_that_fits_is_right(largest):
 # --- what was said ----------------------------------------------------------------------------------------------------
 
 
+@QUESTIONS
 @pytest.mark.parametrize("name", STRANGE)
-def test_what_was_not_said_to_a_device_is_not_known(make, name):
+def test_what_was_not_said_to_a_device_is_not_known(make, question, name):
     speakers, receivers, senders, words = STRANGE[name]
     engine = make(NETWORK)
     with pytest.raises(ValueError, match=f"round 1: {words}, but has heard nothing from it"):
-        engine.run(asks(speakers, receivers, senders)(engine.here))
+        engine.run(asks(question, speakers, receivers, senders)(engine.here))
 
 
+@QUESTIONS
 @pytest.mark.parametrize("name", STRANGE)
-def test_nor_on_a_mesh(name):
+def test_nor_on_a_mesh(question, name):
     speakers, receivers, senders, words = STRANGE[name]
     row = int(words.split()[1])
-    heard = {j: np.float64(j) if j in speakers else None for j in NETWORK.neighbours(row).tolist()}
-    answer = combine.answer(Each(np.array([0.0]), np.array([False])), row, heard, 1)
+    said = {j: str(j).encode() if question == "tell" else np.float64(j) for j in speakers}
+    heard = {j: said.get(j) for j in NETWORK.neighbours(row).tolist()}
+    answer = combine.answer(saying(question, np.array([row]), []), row, heard, 1)
     mine = [at for at, receiver in enumerate(receivers) if receiver == row]
     with pytest.raises(ValueError, match=f"round 1: {words}"):
         answer.said_by(np.array(receivers)[mine], np.array(senders)[mine])
 
 
 @MPI
+@QUESTIONS
 @pytest.mark.parametrize("name", STRANGE)
-def test_nor_on_mpi_ranks(name):
-    assert any(f"round 1: {STRANGE[name][3]}" in said for said in on_ranks("said")[name])
+def test_nor_on_mpi_ranks(question, name):
+    assert any(f"round 1: {STRANGE[name][3]}" in said for said in on_ranks("said")[question][name])
 
 
-def test_what_was_said_is_known(make):
+@QUESTIONS
+def test_what_was_said_is_known(make, question):
     engine = make(NETWORK)
-    said, _ = engine.run(asks([0, 2, 4], [3, 0, 0, 1], [0, 4, 2, 0])(engine.here))
+    said, _ = engine.run(asks(question, [0, 2, 4], [3, 0, 0, 1], [0, 4, 2, 0])(engine.here))
     assert said == [0.0, 4.0, 2.0, 0.0]
 
 
+@QUESTIONS
 @pytest.mark.parametrize("network", [Network.torus(5, 4), Network.complete(7), Network.of("geometric", 40, seed=3)])
-def test_every_pair_is_answered_as_the_list_of_messages_says(make, network):
+def test_every_pair_is_answered_as_the_list_of_messages_says(make, network, question):
     """The slow version: for each (receiver, sender) look whether there is a message; speakers of all shares."""
     engine, rng = make(network), np.random.default_rng(0)
     pairs = np.stack(np.meshgrid(np.arange(network.devices), np.arange(network.devices)), -1).reshape(-1, 2)
     for share in (0.0, 0.2, 1.0):
         speakers = np.flatnonzero(rng.random(network.devices) < share)
-        heard, _ = engine.run(once(Each(engine.here * 10, np.isin(engine.here, speakers))))
+        heard, _ = engine.run(once(saying(question, engine.here, speakers)))
         known = {(k, j) for j in speakers.tolist() for k in network.neighbours(j).tolist()}
         assert {*zip(heard.receiver.tolist(), heard.sender.tolist(), strict=True)} == known
         for k, j in pairs.tolist():
             one = np.array([k]), np.array([j])
             if (k, j) in known:
-                assert heard.said_by(*one).tolist() == [10 * j]
+                assert rows_said(heard, *one) == [j]
             else:
                 with pytest.raises(ValueError, match=f"device {k} asks what device {j} said"):
                     heard.said_by(*one)
 
 
 def test_receivers_and_senders_go_in_pairs():
-    with pytest.raises(ValueError, match="a receiver for each sender"):
-        Heard(np.array([0]), np.array([1]), np.ones(1)).said_by(np.array([0, 0]), np.array([1]))
+    answers = Heard(np.array([0]), np.array([1]), np.ones(1)), Told(np.array([0]), np.array([1]), Packets.of([b"x"]))
+    for answer in answers:
+        with pytest.raises(ValueError, match="a receiver for each sender"):
+            answer.said_by(np.array([0, 0]), np.array([1]))
 
 
 def test_what_was_said_stays_said(make):
@@ -160,6 +180,17 @@ def test_what_was_said_stays_said(make):
 
     engine = make(NETWORK)
     assert engine.run(protocol(engine.here))[0] == ([4.0], [0.0] * 5 + [1.0, 2.0, 3.0, 4.0, 5.0])
+
+
+def test_what_was_told_stays_told(make):
+    def protocol(here):
+        strings = Packets(here.astype(np.uint8), np.arange(7))
+        told = yield Tell(strings, np.arange(6), np.ones(6, dtype=np.int64))
+        strings.values[:], strings.offsets[:] = 9, 0
+        return told.said_by(np.array([0]), np.array([4]))[0], sorted(told.packets.values.tolist())
+
+    engine = make(NETWORK)
+    assert engine.run(protocol(engine.here))[0] == (b"\4", [0] * 5 + [1, 2, 3, 4, 5])
 
 
 def test_nobody_writes_into_what_others_will_hear():

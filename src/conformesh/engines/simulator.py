@@ -216,7 +216,7 @@ class _BroadcastBytes(_Broadcast):
     """The same for bytes: a `Told`."""
 
     def _kept(self, message: Any) -> Any:
-        return message.packets
+        return Packets(message.packets.values.copy(), message.packets.offsets.copy())
 
     @property
     def packets(self) -> Packets:

@@ -90,18 +90,19 @@ class Rules:
 
     def _check_tell(self, message: Tell) -> None:
         self._check_speakers(message.speakers)
-        values, offsets, speakers = message.values, message.packets.offsets, len(message.speakers)
-        if message.speakers.dtype != np.int64 or values.dtype != np.uint8 or values.ndim != 1:
-            raise TypeError(f"bytes are told by places, in a flat array of uint8, got {_described(values)}")
-        if offsets.dtype != np.int64 or len(offsets) != speakers + 1 or offsets[0] != 0 or offsets[-1] != len(values):
-            raise ValueError(
-                f"offsets must be int64 and cut {len(values)} bytes into a string for each of {speakers} speakers, got "
-                f"{_described(offsets)}"
-            )
-        if (offsets[1:] < offsets[:-1]).any():
-            raise ValueError("offsets must not fall")
-        if message.numbers.shape != (speakers,):
-            raise ValueError(f"numbers need one entry for each of {speakers} speakers, got {message.numbers.shape}")
+        values, offsets, speakers = message.values, message.packets.offsets, message.speakers
+        if speakers.dtype != np.int64:
+            raise TypeError(f"speakers of bytes must be their places in int64, got {_described(speakers)}")
+        if values.dtype != np.uint8 or values.ndim != 1:
+            raise TypeError(f"bytes must stand in a flat array of uint8, got {_described(values)}")
+        needed = {"offsets": (offsets, len(speakers) + 1), "numbers": (message.numbers, len(speakers))}
+        for name, (array, length) in needed.items():
+            if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != (length,):
+                raise ValueError(
+                    f"{name} for {len(speakers)} speakers must be int64 of shape {(length,)}, got {_described(array)}"
+                )
+        if offsets[0] != 0 or offsets[-1] != len(values) or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"offsets must lead from 0 to {len(values)}, the number of bytes, and must not fall")
 
     def _check_pool(self, message: Pool) -> None:
         offsets, n = message.offsets, len(message.values) if message.values.ndim == 1 else -1

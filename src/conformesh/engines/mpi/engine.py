@@ -31,7 +31,20 @@ from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.threads import limit_threads
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Pool, Protocol, Sum, kind_of
+from conformesh.protocols.messages import (
+    Each,
+    Heard,
+    Max,
+    Message,
+    Min,
+    Packets,
+    Pool,
+    Protocol,
+    Sum,
+    Tell,
+    Told,
+    kind_of,
+)
 from conformesh.protocols.rules import Rules
 from conformesh.protocols.site import in_rows
 from conformesh.result.certificate import Cost
@@ -87,6 +100,7 @@ class Mpi:
             Max: self._extreme,
             Min: self._extreme,
             Each: self._each,
+            Tell: self._tell,
             Pool: self._pool,
         }
 
@@ -157,9 +171,24 @@ class Mpi:
 
     def _each(self, message: Each, round_: int) -> Heard:
         """Deliver each speaker's row along its edges: work, memory and messages follow the speakers."""
-        table, mine = _table(message.values), message.places
-        ghosts, said = self.exchange.speak(self._stamp_of(message), table, message.mask)
-        speakers = np.concatenate([mine, ghosts])
+        speakers, shape = message.places, message.values.shape[1:]
+        mine = _table(message.values)[speakers]
+        ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
+        receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
+        values = np.concatenate([mine, theirs])[which]
+        return Heard(receiver, sender, values.reshape(len(which), *shape), round_)
+
+    def _tell(self, message: Tell, round_: int) -> Told:
+        """Deliver each speaker's bytes along its edges, as in `_each`."""
+        speakers, mine = message.speakers, message.packets
+        ghosts, theirs = self.exchange.tell(self._stamp_of(message), speakers, mine)
+        receiver, sender, which = self._route(np.concatenate([speakers, ghosts]))
+        offsets = np.concatenate([mine.offsets, mine.offsets[-1] + theirs.offsets[1:]])
+        packets = Packets(np.concatenate([mine.values, theirs.values]), offsets)
+        return Told(receiver, sender, packets.taken(which), round_)
+
+    def _route(self, speakers: Ints) -> tuple[Ints, Ints, Ints]:
+        """Return receivers and senders of all that these columns say, as rows, and which of the speakers said it."""
         key = speakers.tobytes() if len(speakers) <= REMEMBERED // 8 else None
         route = self._routes.get(key) if key is not None else None
         if route is None:
@@ -167,9 +196,7 @@ class Mpi:
             if key is not None and len(self._routes) < REMEMBERED:
                 self._routes[key] = route
         receiver, which = route
-        values = np.concatenate([table[mine], said])[which]
-        shape = (len(which), *message.values.shape[1:])
-        return Heard(self.here[receiver], self.halo.columns[speakers[which]], values.reshape(shape), round_)
+        return self.here[receiver], self.halo.columns[speakers[which]], which
 
     def _pool(self, message: Pool, round_: int) -> Pool:
         """Give every rank everybody's values, in the order of the devices: each rank plays the server for its block."""
@@ -222,8 +249,8 @@ class Mpi:
         return self._weights[1], self._weights[2]
 
     def _stamp_of(self, message: Message) -> int:
-        """Return the stamp of a question: what is asked, in which type and shape; a server is sent any size."""
-        shape = () if isinstance(message, Pool) else message.values.shape[1:]
+        """Return the stamp of a question: what is asked, in which type and shape; flat values may have any size."""
+        shape = () if isinstance(message, Pool | Tell) else message.values.shape[1:]
         return self._stamp(kind_of(message).name, message.values.dtype.str, shape)
 
     def _stamp(self, *question: Any) -> int:

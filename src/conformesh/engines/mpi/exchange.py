@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines.mpi.halo import Halo
+from conformesh.protocols.messages import Packets
 
 Array = NDArray[Any]
 Ints = NDArray[np.int64]
@@ -69,38 +70,60 @@ class Exchange:
         """Make sure that the peers are where this rank is, without sending anything else."""
         self.start(stamp, np.empty((len(self.halo.here), 0), dtype=np.uint8)).rows()
 
-    def speak(self, stamp: int, table: Array, speakers: NDArray[np.bool_]) -> tuple[Ints, Array]:
-        """Send the speakers' rows only; return the columns of the ghosts that spoke, and what they said.
+    def speak(self, stamp: int, speakers: Ints, said: Array) -> tuple[Ints, Array]:
+        """Send the speakers' rows, (speakers, columns); return the columns of the ghosts that spoke, and their rows.
 
         The first message says how many rows follow, the second which and what: both grow with the speakers.
         """
-        chosen = [np.flatnonzero(speakers[sends]) for sends in self.halo.sends]
+        chosen = self._chosen(speakers)
         buffers = self._counts
-        for stamps, rows, which in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
+        for stamps, rows, (places, _) in zip(buffers.stamps_out, buffers.rows_out, chosen, strict=True):
             stamps[0] = stamp
-            rows[0, 0] = len(which)
+            rows[0, 0] = len(places)
         heard = _Pending(self, stamp, buffers, self.graph.Ineighbor_alltoallv(buffers.out, buffers.into)).rows()
-        told = [int(rows[0, 0]) for rows in heard]
+        counts = [int(rows[0, 0]) for rows in heard]
 
-        width = table.shape[1] * table.dtype.itemsize
+        width = said.shape[1] * said.dtype.itemsize
         out = [
-            piece
-            for sends, which in zip(self.halo.sends, chosen, strict=True)
-            for piece in (_bytes(which.astype(np.int64)), _bytes(table[sends[which]]), _padding(len(which) * width))
+            np.concatenate([_bytes(places), _bytes(said[which]), _padding(len(which) * width)])
+            for places, which in chosen
         ]
-        sizes = [_segment(len(which), width) for which in chosen]
-        arriving = [_segment(count, width) for count in told]
-        into = np.empty(sum(arriving), dtype=np.uint8)
-        sent = np.concatenate([*out, np.empty(0, dtype=np.uint8)])
-        self._wait(self.graph.Ineighbor_alltoallv(self._spec(sent, sizes), self._spec(into, arriving)))
+        arriving = [_segment(count, width) for count in counts]
+        into = self._brought(out, arriving)
 
-        columns, said = [np.empty(0, dtype=np.int64)], [np.empty((0, table.shape[1]), dtype=table.dtype)]
-        for peer, (start, count) in enumerate(zip(_starts(arriving), told, strict=True)):
+        columns, theirs = [np.empty(0, dtype=np.int64)], [np.empty((0, said.shape[1]), dtype=said.dtype)]
+        for peer, (start, count) in enumerate(zip(_starts(arriving), counts, strict=True)):
             middle = start + 8 * count
             columns.append(len(self.halo.here) + self.halo.cuts[peer] + into[start:middle].view(np.int64))
-            values = into[middle : middle + count * width].view(table.dtype)
-            said.append(values.reshape(count, table.shape[1]))
-        return np.concatenate(columns), np.concatenate(said)
+            values = into[middle : middle + count * width].view(said.dtype)
+            theirs.append(values.reshape(count, said.shape[1]))
+        return np.concatenate(columns), np.concatenate(theirs)
+
+    def tell(self, stamp: int, speakers: Ints, packets: Packets) -> tuple[Ints, Packets]:
+        """Send the speakers' strings of bytes; return the columns of the ghosts that spoke, and theirs.
+
+        First they `speak` the lengths of their strings: then everybody knows how many bytes come from whom.
+        """
+        ghosts, lengths = self.speak(stamp, speakers, np.diff(packets.offsets)[:, None])
+        out = [packets.taken(which).values for _, which in self._chosen(speakers)]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ends = offsets[np.searchsorted(ghosts, len(self.halo.here) + self.halo.cuts)]  # ghosts stand by peer
+        return ghosts, Packets(self._brought(out, np.diff(ends).tolist()), offsets)
+
+    def _chosen(self, speakers: Ints) -> list[tuple[Ints, Ints]]:
+        """Return, for every peer, who speaks of those it hears: places among these, and places among the speakers."""
+        speaks = np.zeros(len(self.halo.here), dtype=np.bool_)
+        speaks[speakers] = True
+        heard = [(sends, np.flatnonzero(speaks[sends])) for sends in self.halo.sends]
+        return [(places, np.searchsorted(speakers, sends[places])) for sends, places in heard]
+
+    def _brought(self, out: list[NDArray[np.uint8]], arriving: list[int]) -> NDArray[np.uint8]:
+        """Send bytes to every peer; return theirs, so many of each, one after the other."""
+        into = np.empty(sum(arriving), dtype=np.uint8)
+        sent = np.concatenate([*out, np.empty(0, dtype=np.uint8)])
+        sizes = [len(piece) for piece in out]
+        self._wait(self.graph.Ineighbor_alltoallv(self._spec(sent, sizes), self._spec(into, arriving)))
+        return into
 
     def close(self) -> None:
         """Give the communicator back; all ranks must."""
