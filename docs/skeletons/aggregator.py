@@ -16,7 +16,6 @@ from conformesh.protocols.aggregate.base import (
     Price,
     Total,
     bits_of,
-    dimensions_of,
     narrow_type,
 )
 from conformesh.protocols.messages import Each, Protocol
@@ -52,9 +51,9 @@ def hub_price(site: Site) -> Price:
 
 def hub_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
     """Predict a sum, for plans. Without this function the price would stand for it, in 64 bits a number."""
-    K, bits, dimensions = terrain.devices, bits_of(largest), dimensions_of(largest)
-    up = Stretch(what, 1, numbers, bits, spoken=(K - 1) / K, most=1, copies=K - 1, dimensions=dimensions)
-    return [up, Stretch(what, 1, numbers, bits, spoken=1 / K, most=0, copies=K - 1, dimensions=dimensions)]
+    K, bits = terrain.devices, bits_of(largest)
+    up = Stretch(what, 1, numbers, bits, spoken=(K - 1) / K, most=1, copies=K - 1)
+    return [up, Stretch(what, 1, numbers, bits, spoken=1 / K, most=0, copies=K - 1)]
 
 
 # The line for AGGREGATORS in protocols/aggregate/__init__.py; what is exact has its place in `auto`:

@@ -11,7 +11,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.memory import ENDED, Heading, unpack_round
 from conformesh.peer.settings import Settings
 from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
-from conformesh.protocols.messages import Each, Max
+from conformesh.protocols.messages import Each, Max, Packets, Tell
 
 CHAIN = Network.chain(3)
 ALL = {0, 1, 2}
@@ -176,10 +176,10 @@ def test_what_is_missing_is_asked_for_by_repeating_what_one_said():
     assert hand.said() == [(2, DATA, 1, WANT)]
     hand.data(2, 1.5, 1, value=3)
     assert hand.said() == [(EVERYBODY, DATA, 2, 0)]
-    assert frames.unpack_array(hand.bodies[0])[1].tolist() == [5, 5]
+    assert frames.unpack_array(hand.bodies[0]).tolist() == [5, 5]
     assert hand.device.wake == 1.7
     assert [
-        {j: frames.unpack_array(body)[1][0] for j, _, body in unpack_round(record)}
+        {j: frames.unpack_array(body)[0] for j, _, body in unpack_round(record)}
         for record in hand.journal.records()[1:]
     ] == [{0: 5, 2: 3}]
 
@@ -244,6 +244,16 @@ def test_what_is_sent_and_heard_is_counted():
     assert (counts.heard[0], counts.refused.total()) == (len(heard[0]) - 1, 1)
 
 
+def opened(make):
+    """A protocol in its first round, of which the middle of a chain has said its part and heard nothing."""
+    hand = Hand()
+    hand.device.make = make
+    hand.start()
+    for j in (0, 2):
+        hand.hello(j, 0.0).ready(j, 0.0, {j})
+    return hand
+
+
 def test_silence_is_said_in_few_bytes_and_heard_as_silence():
     """A device that has nothing to say in a round says only that; who answers silently is left out of the answer."""
 
@@ -251,19 +261,79 @@ def test_silence_is_said_in_few_bytes_and_heard_as_silence():
         heard = yield Each(np.array([[7.0, 8.0]]), np.array([], dtype=np.int64))
         return heard.sender.tolist(), heard.values.tolist()
 
-    hand = Hand()
-    hand.device.make = make
-    hand.start()
-    for j in (0, 2):
-        hand.hello(j, 0.0).ready(j, 0.0, {j})
+    hand = opened(make)
     assert hand.said()[-1] == (EVERYBODY, DATA, 1, SILENT)
-    assert frames.unpack_array(hand.bodies[-1])[1].size == 0
-    empty = frames.pack_array("each", np.empty(0, np.uint8))
-    hand.hear(DATA, 0, 0.1, empty, 1, SILENT)
+    assert hand.bodies[-1] == bytes([4])
+    hand.hear(DATA, 0, 0.1, bytes([4]), 1, SILENT)
     hand.hear(DATA, 2, 0.1, frames.pack_array("each", np.array([1.0, 2.0])), 1)
     assert (hand.device.phase, hand.device.result) == ("finishing", ([2], [[1.0, 2.0]]))
     record = hand.journal.records()[-1]
     assert [(j, flags) for j, flags, _ in unpack_round(record)] == [(0, SILENT), (2, 0)]
+
+
+def telling(net, row):
+    """Tell something, then nothing in a string without bytes, then stay silent."""
+    heard = []
+    for strings in ([b"mine"], [b""], []):
+        speakers = np.arange(len(strings))
+        told = yield Tell(Packets.of(strings), speakers, np.ones(len(strings), dtype=np.int64))
+        assert told.receiver.tolist() == [row] * len(told.packets)
+        heard.append({j: told.packets[i] for i, j in enumerate(told.sender.tolist())})
+    return heard
+
+
+def test_what_is_told_travels_as_it_is_and_a_string_without_bytes_is_no_silence():
+    """A body is the question and the bytes; a device that starts again hears all of it from its journal."""
+    hand = opened(telling)
+    assert (hand.said()[-1], hand.bodies[-1]) == ((EVERYBODY, DATA, 1, 0), b"\5mine")
+    hand.hear(DATA, 0, 0.1, b"\5", 1).hear(DATA, 2, 0.1, b"\5" + bytes(range(256)), 1)
+    assert (hand.said()[-1], hand.bodies[-1]) == ((EVERYBODY, DATA, 2, 0), b"\5")
+    hand.hear(DATA, 0, 0.2, b"\5", 2, SILENT).hear(DATA, 2, 0.2, b"\5\5", 2)
+    assert (hand.said()[-1], hand.bodies[-1]) == ((EVERYBODY, DATA, 3, SILENT), b"\5")
+    hand.hear(DATA, 0, 0.3, b"\5", 3, SILENT).hear(DATA, 2, 0.3, b"\5", 3, SILENT)
+    heard = [{0: b"", 2: bytes(range(256))}, {2: b"\5"}, {}]
+    assert (hand.device.phase, hand.device.result) == ("finishing", heard)
+    cost = hand.device.ledger.cost()
+    assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (3, [2.0], [32.0])
+    again = Hand(journal=hand.journal)
+    again.device.make = telling
+    again.start(5.0)
+    assert (again.device.phase, again.device.result) == ("finishing", heard)
+
+
+@pytest.mark.parametrize(
+    ("body", "flags", "words"),
+    [
+        (b"", 0, "begins with nothing, which is no question"),
+        (b"", SILENT, "begins with nothing, which is no question"),
+        (b"\6abc", 0, "begins with 06, which is no question"),
+        (b"\4", SILENT, "asks for the each where this device asks for the tell"),
+        (frames.pack_array("max", np.zeros(2)), 0, "asks for the max where this device asks for the tell"),
+        (b"\5abc", SILENT, "a silent frame that says 3 bytes"),
+    ],
+)
+def test_a_frame_that_lies_about_what_it_tells_is_refused(body, flags, words):
+    hand = opened(telling).hear(DATA, 0, 0.1, body, 1, flags)
+    assert hand.device._heard == {}
+    assert [words in reason for reason in hand.device.counts.refused] == [True]
+
+
+def test_where_an_array_is_awaited_nothing_else_is_taken():
+    for body, flags, words in [
+        (b"\5abc", 0, "asks for the tell where this device asks for the max"),
+        (b"\2", 0, "an array takes at least 4 bytes, got 1"),
+        (b"\2", SILENT, "a silent frame where everybody speaks"),
+        (
+            frames.pack_array("max", np.zeros((2, 1), np.int64)),
+            0,
+            "holds 2 int64 in another shape, this device int64 of",
+        ),
+        (frames.pack_array("max", np.zeros(3, np.int64)), 0, "holds 3 int64, this device int64 of shape (2,)"),
+        (frames.pack_array("max", np.zeros(2)), 0, "holds 2 float64, this device int64 of shape (2,)"),
+    ]:
+        hand = Hand().running().hear(DATA, 0, 0.1, body, 1, flags)
+        assert hand.device._heard == {}
+        assert [words in reason for reason in hand.device.counts.refused] == [True], hand.device.counts.refused
 
 
 def test_a_device_that_starts_again_hears_its_journal_and_goes_on():
@@ -273,7 +343,7 @@ def test_a_device_that_starts_again_hears_its_journal_and_goes_on():
     assert again.state == ("running", 1, 2, ALL)
     assert again.device.run == hand.device.run
     assert again.said() == [(0, DATA, 2, WANT), (2, DATA, 2, WANT)]
-    assert frames.unpack_array(again.bodies[0])[1].tolist() == [9, 9]
+    assert frames.unpack_array(again.bodies[0]).tolist() == [9, 9]
     again.ready(0, 5.1, {0}, WANT)
     assert (again.said(), unpack_rows(again.bodies[0], 3)) == ([(0, READY, 2, 0)], ALL)
     other = Hand(rounds=3, scores="others", journal=hand.journal).start(5.0)

@@ -1,7 +1,6 @@
 """A device in mid-run hears hostile frames: it refuses or ignores them, and ends with the right threshold."""
 
 import json
-import struct
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from conformesh.peer.device import EVERYBODY
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.words import MOST_RUNS, News, pack_rows
+from conformesh.protocols.messages import kind_of
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
 
 MIDDLE, LEFT, RIGHT = 1, 0, 2
@@ -147,7 +147,7 @@ def test_frames_of_others_are_refused(world):
 
 def arrays(values):
     """Values of the wrong type, shape or question for a device that sums these."""
-    yield from (frames.pack_array(name, values) for name in ("max", "min", "each"))
+    yield from (frames.pack_array(name, values) for name in ("max", "min", "each", "tell"))
     other = np.float32 if values.dtype != np.float32 else np.float64
     yield frames.pack_array("sum", values.astype(other))
     yield frames.pack_array("sum", np.concatenate([values.reshape(-1), values.reshape(-1)[:1]]))
@@ -155,11 +155,12 @@ def arrays(values):
     yield frames.pack_array("sum", values.reshape(-1)[:0])
 
 
-def shapes():
-    """Shapes that no memory holds, or that are empty only because one dimension is."""
-    for shape in [(2**32 - 1,) * 8, (2**32 - 1,), (0, *[2**32 - 1] * 7), (*[2**32 - 1] * 7, 0), (2**31, 2**31, 0)]:
-        for code in range(1, len(frames.TYPES) + 1):
-            yield bytes([1, code, len(shape), 0]) + struct.pack(f"<{len(shape)}I", *shape)
+def shapes(values):
+    """As many numbers, or as many bytes, in another shape or type; none, in shapes that no memory holds."""
+    for kind in map(np.dtype, frames.TYPES):
+        for shape in [(1, *values.shape), (*values.shape, 1), (2**32 - 1,), (0, *[2**32 - 1] * 7), (2**31, 2**31, 0)]:
+            head = frames.array_head("sum", kind, shape)
+            yield from (head, head + values.tobytes(), head + bytes(values.size * kind.itemsize))
 
 
 def question(world):
@@ -174,13 +175,15 @@ def test_wrong_arrays_are_refused(world):
     for body in arrays(np.asarray(world.target._message.values[0])):
         harmless(world, with_(frame, body=body), k)
     harmless(world, with_(frame, flags=SILENT), k)
+    harmless(world, with_(frame, body=b"\1", flags=SILENT), k)
     for body in (b"", b"\1", b"\0\0\0\0", b"\xff" * 4, b"\1\1\x09\0", b"\1\1\1\0\1"):
         harmless(world, with_(frame, body=body), k)
     world.ends_well()
 
 
-def test_shapes_that_no_memory_holds_are_refused(world):
-    for body in shapes():
+def test_other_shapes_and_those_that_no_memory_holds_are_refused(world):
+    world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
+    for body in shapes(np.asarray(world.target._message.values[0])):
         harmless(world, with_(real_frame(world), body=body), missing(world))
     world.ends_well()
 
@@ -262,7 +265,7 @@ def test_absurd_reasons_to_fail_are_refused(world):
     world.ends_well()
 
 
-HUGE = bytes([1, 3, 3, 0]) + struct.pack("<3I", 0, 2**31, 2**31)
+HUGE = frames.array_head("sum", np.dtype(np.float64), (0, 2**31, 2**31))
 EARLY = [b"", b"\1", frames.pack_array("sum", np.zeros(77)), HUGE]
 
 
@@ -300,6 +303,15 @@ def test_what_is_counted_stays_small(world):
 # --- at random --------------------------------------------------------------------------------------------------------
 
 
+def fits(frame, message):
+    """Whether a frame answers a message: with silence where that is allowed, or with an array like its own."""
+    kind, row = kind_of(message), message.values[0]
+    if frame.silent:
+        return kind.silence and frame.body == bytes([kind.code])
+    head = frames.array_head(kind.name, row.dtype, row.shape)
+    return frame.body[: len(head)] == head and len(frame.body) == len(head) + row.nbytes
+
+
 def means_something(device, data, sender):  # noqa: PLR0911
     """Whether a frame is a neighbour's right: its word in this round, a new run, an end, a disagreement."""
     try:
@@ -311,7 +323,7 @@ def means_something(device, data, sender):  # noqa: PLR0911
                 return False
             if frame.round > device.round:
                 return True
-            return frame.sender not in device._heard and frames.unpack_array(frame.body) is not None
+            return frame.sender not in device._heard and fits(frame, device._message)
         words = frames.unpack_words(frame.body)
         if frame.kind == HELLO:
             theirs, run = words.get("agreement"), words.get("run")

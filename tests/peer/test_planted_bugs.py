@@ -125,7 +125,7 @@ class CountsSilenceInTheRound(Device):
 
 class TakesAnything(Device):
     def _value(self, frame):
-        return frames.unpack_array(frame.body)[1]
+        return frames.unpack_array(frame.body)
 
 
 def goes_wrong(play_one, right):
@@ -289,6 +289,7 @@ def test_a_neighbour_that_waits_itself_is_not_lost():
         ("sum", np.zeros(2, dtype=np.int64)),
         ("min", np.zeros(2, dtype=np.int64)),
         ("each", np.zeros(2, dtype=np.int64)),
+        ("tell", np.zeros(2, dtype=np.int64)),
     ],
 )
 def test_numbers_of_another_type_shape_or_question_are_refused(question, values):
@@ -302,9 +303,9 @@ def test_numbers_of_another_type_shape_or_question_are_refused(question, values)
 
 def test_silence_is_refused_where_everybody_speaks():
     device = hand_fed(Device)
-    body = frames.pack_array("max", np.empty(0, dtype=np.uint8))
+    body = bytes([frames.QUESTIONS["max"]])
     device.receive(frames.encode(Frame(DATA, device.run, 0, 1, frames.SILENT, body)), 0, 0.2)
-    assert device.counts.refused.total() == 1
+    assert device.counts.refused == {"a silent frame where everybody speaks": 1}
     assert device._heard == {}
 
 

@@ -17,7 +17,6 @@ from conformesh.peer.loopback import Faults, play
 from conformesh.planning.link import Link
 from conformesh.planning.planner import plan, predict
 from conformesh.planning.sending import (
-    BODY,
     SILENT,
     TRANSPORT,
     bytes_on_the_wire,
@@ -29,6 +28,7 @@ from conformesh.planning.sending import (
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.promises import exact_alpha
+from conformesh.protocols.messages import Each, Max, Packets, Tell
 from conformesh.protocols.predicting import Stretch
 from tests.peer.devices import starter
 
@@ -147,10 +147,7 @@ def test_frames_on_the_wire_are_those_of_the_mesh():
     values = np.zeros((3, 1), np.int16)
     body = frames.pack_array("max", values)
     frame = frames.encode(frames.Frame(frames.DATA, 1, 2, 3, 0, body))
-    assert frame_bytes(Stretch("a stage", 1, 3, 16, dimensions=2)) == len(frame)
-    nothing = frames.pack_array("each", np.empty(0, np.uint8))
-    assert len(frames.encode(frames.Frame(frames.DATA, 1, 2, 3, frames.SILENT, nothing))) == SILENT
-    assert len(body) == BODY + 2 * 4 + values.nbytes
+    assert frame_bytes(Stretch("a stage", 1, 3, 16)) == len(frame) == 32 + 4 + 6
 
 
 def test_silence_costs_frames_on_the_wire_but_no_numbers():
@@ -172,6 +169,25 @@ class Counting(Device):
                 for j in self.neighbours if to == EVERYBODY else (to,):
                     self.__dict__.setdefault("sizes", {})[j, frame.round] = len(data)
         return out
+
+
+def test_a_device_says_frames_as_long_as_predicted():
+    """An array of three, a string of five bytes, and silence, on a chain of two of which the second is silent."""
+
+    def make(network, row):
+        speakers = np.flatnonzero([row == 0])
+        yield Max(np.zeros((1, 3, 1), np.int16))
+        yield Each(np.zeros((1, 3, 1), np.int16), speakers)
+        yield Tell(Packets.of([b"12345"][: len(speakers)]), speakers, np.full(len(speakers), 3))
+
+    network = Network.chain(2)
+    played = play(
+        network, lambda row, journal: Counting(row, network, {}, make, journal), Faults(), np.random.default_rng(0)
+    )
+    first, second = ([size for _, size in sorted(device.sizes.items())] for device in played.devices)
+    array, told = Stretch("a stage", 1, 3, 16), Stretch("a stage", 1, 5, 8, told=True)
+    assert first == [frame_bytes(array), frame_bytes(array), frame_bytes(told)]
+    assert second == [frame_bytes(array), SILENT, SILENT]
 
 
 @pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("average")])

@@ -297,18 +297,18 @@ def test_flooding_ends_where_tables_grow_too_large(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("largest", "kind", "bits", "dimensions"),
+    ("largest", "kind", "bits"),
     [
-        (None, np.int64, 64, 1),
-        (0, np.int16, 16, 2),
-        (2**15 - 1, np.int16, 16, 2),
-        (2**15, np.int32, 32, 2),
-        (2**31 - 1, np.int32, 32, 2),
-        (2**31, np.int64, 64, 2),
+        (None, np.int64, 64),
+        (0, np.int16, 16),
+        (2**15 - 1, np.int16, 16),
+        (2**15, np.int32, 32),
+        (2**31 - 1, np.int32, 32),
+        (2**31, np.int64, 64),
     ],
 )
-def test_integers_are_as_wide_as_the_largest_sum(largest, kind, bits, dimensions):
-    assert (base.narrow_type(largest), base.bits_of(largest), base.dimensions_of(largest)) == (kind, bits, dimensions)
+def test_integers_are_as_wide_as_the_largest_sum(largest, kind, bits):
+    assert (base.narrow_type(largest), base.bits_of(largest)) == (kind, bits)
 
 
 def test_a_sum_without_a_plan_of_its_own_is_planned_by_its_price():
@@ -316,13 +316,13 @@ def test_a_sum_without_a_plan_of_its_own_is_planned_by_its_price():
     terrain = Terrain.of(Network.chain(3), [5, 5, 5])
     way = Aggregator(None, lambda site: Price(4, 10.0, 3), "ten numbers in four rounds")
     assert way.sent_before(terrain) == [Stretch("prepare sums", 3, 1, 64)]
-    assert way.sent_for(terrain, "a stage", 6, 100) == [Stretch("a stage", 4, 15.0, 64, dimensions=2, number_ns=1.5)]
-    assert way.sent_for(terrain, "add up n", 1, None) == [Stretch("add up n", 4, 2.5, 64, dimensions=1, number_ns=1.5)]
+    assert way.sent_for(terrain, "a stage", 6, 100) == [Stretch("a stage", 4, 15.0, 64, number_ns=1.5)]
+    assert way.sent_for(terrain, "add up n", 1, None) == [Stretch("add up n", 4, 2.5, 64, number_ns=1.5)]
     alone = Aggregator(None, lambda site: Price(site.devices - 3, 0.0), "nobody else")
     assert alone.sent_before(terrain) == []
-    assert alone.sent_for(terrain, "a stage", 6, 100) == [Stretch("a stage", 0, 0.0, 64, dimensions=2, number_ns=1.5)]
+    assert alone.sent_for(terrain, "a stage", 6, 100) == [Stretch("a stage", 0, 0.0, 64, number_ns=1.5)]
     slow = Aggregator(None, lambda site: Price(2, 2.0), "slow to simulate", number_ns=5.0)
-    assert slow.sent_for(terrain, "a stage", 1, 100) == [Stretch("a stage", 2, 1.0, 64, dimensions=2, number_ns=5.0)]
+    assert slow.sent_for(terrain, "a stage", 1, 100) == [Stretch("a stage", 2, 1.0, 64, number_ns=5.0)]
 
 
 def test_a_tree_is_planned_by_who_speaks():
@@ -333,11 +333,8 @@ def test_a_tree_is_planned_by_who_speaks():
     tree = AGGREGATORS["tree"]
     (built,) = tree.sent_before(star)
     assert (built.what, built.rounds, built.numbers, built.bits, built.said) == ("build the tree", 2, 1, 32, (1, 1))
-    assert built.dimensions == 0
     up, down = tree.sent_for(star, "a stage", 3, 100)
-    assert [(one.what, one.rounds, one.numbers, one.bits, one.dimensions) for one in (up, down)] == [
-        ("a stage", 1, 3, 16, 2)
-    ] * 2
+    assert [(one.what, one.rounds, one.numbers, one.bits) for one in (up, down)] == [("a stage", 1, 3, 16)] * 2
     assert (up.said, down.said) == ((4 / 5, 1), (1 / 5, 0.0))
     up, down = tree.sent_for(chain, "a stage", 3, 100)
     assert (up.rounds, up.said, down.rounds, down.said) == (3, (3 / 4, 1), 3, (3 / 4, 1.0))

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Sum, kind_of
+from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Packets, Sum, Tell, Told, kind_of
 
 Array = NDArray[Any]
-Said = list[tuple[int, Array]]  # by ascending row: who spoke, and what
+Value = Array | bytes  # what one neighbour said: a row of numbers, or what it told
+Said = list[tuple[int, Any]]  # by ascending row: who spoke, and what
 
 
 def question_of(message: Message) -> str:
@@ -27,7 +28,7 @@ def question_of(message: Message) -> str:
     return kind.name
 
 
-def answer(message: Message, row: int, heard: Mapping[int, Array | None], round_: int = 0) -> Any:
+def answer(message: Message, row: int, heard: Mapping[int, Value | None], round_: int = 0) -> Any:
     """Combine what the neighbours said, by row of the neighbour; None where it was silent."""
     spoken = [(j, x) for j in sorted(heard) if (x := heard[j]) is not None]
     return ANSWERS[type(message)](message, spoken, row, round_)
@@ -53,7 +54,21 @@ def _extreme(message: Max | Min, spoken: Said, row: int, round_: int) -> Array:
 def _each(message: Each, spoken: Said, row: int, round_: int) -> Heard:
     values = np.array([x for _, x in spoken], dtype=message.values.dtype)
     values = values.reshape(len(spoken), *message.values.shape[1:])
-    return Heard(np.full(len(spoken), row), np.array([j for j, _ in spoken], dtype=np.int64), values, round_)
+    return Heard(np.full(len(spoken), row), _senders(spoken), values, round_)
 
 
-ANSWERS: dict[type, Callable[[Any, Said, int, int], Any]] = {Sum: _sum, Max: _extreme, Min: _extreme, Each: _each}
+def _tell(message: Tell, spoken: Said, row: int, round_: int) -> Told:
+    return Told(np.full(len(spoken), row), _senders(spoken), Packets.of([told for _, told in spoken]), round_)
+
+
+def _senders(spoken: Said) -> NDArray[np.int64]:
+    return np.array([j for j, _ in spoken], dtype=np.int64)
+
+
+ANSWERS: dict[type, Callable[[Any, Said, int, int], Any]] = {
+    Sum: _sum,
+    Max: _extreme,
+    Min: _extreme,
+    Each: _each,
+    Tell: _tell,
+}

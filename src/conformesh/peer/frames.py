@@ -4,7 +4,7 @@ All numbers are little-endian. Every frame is a header of 32 bytes and a body::
 
     offset  bytes  field
     0       4      magic, b"cfmh"
-    4       1      version, 2
+    4       1      version, 3
     5       1      kind: 1 hello, 2 data, 3 ready, 4 finished, 5 failed
     6       2      flags: 1 please send me yours of this round; 2 nothing to say this round
     8       8      run: a digest of all that must match, of the run's number and of who was lost
@@ -13,15 +13,17 @@ All numbers are little-endian. Every frame is a header of 32 bytes and a body::
     24      4      length of the body
     28      4      CRC-32 of the 28 bytes before and of the body
 
-A data body is one array: question (1 sum, 2 max, 3 min, 4 each), type, number of dimensions, one byte 0, each dimension
-as 4 bytes, and the numbers themselves in the type that the protocol sends: integers stay integers. The other bodies are
-JSON (`words`). TLS protects frames in transit; the CRC finds what a disk or a bug does to them.
+A data body begins with the question in one byte: 1 sum, 2 max, 3 min, 4 each, 5 tell. Who has nothing to say this round
+says no more than that. What is told follows as it is, byte by byte; everything else is one array: its type in one byte,
+a check of its shape in two (the low half of the CRC-32 of its dimensions, 4 bytes each), and the numbers themselves in
+the type that the protocol sends: integers stay integers. A receiver sends an array of the same shape in the same round,
+so it knows the shape, and the check finds a neighbour that thinks of another. The other bodies are JSON (`words`). TLS
+protects frames in transit; the CRC finds what a disk or a bug does to them.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import struct
 import zlib
 from typing import Any, NamedTuple
@@ -29,15 +31,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import DIMENSIONS, TYPES
 from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
+from conformesh.protocols.messages import TYPES
 
 MAGIC = b"cfmh"
-VERSION = 2  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+VERSION = 3  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 HEADER = struct.Struct("<4sBBHQIII")
 CHECK = struct.Struct("<I")
 WHOLE = struct.Struct(HEADER.format + "I")  # both at once
 SIZE = WHOLE.size
+ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 
 HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
@@ -121,29 +124,27 @@ def array_head(question: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> b
     code = CODES.get(dtype.newbyteorder("<"))
     if code is None:
         raise TypeError(f"messages hold numbers of 8 to 64 bits, got {dtype}")
-    return struct.pack(f"<4B{len(shape)}I", QUESTIONS[question], code, len(shape), 0, *shape)
+    return ARRAY.pack(QUESTIONS[question], code, zlib.crc32(struct.pack(f"<{len(shape)}I", *shape)) & 0xFFFF)
 
 
-def unpack_array(body: bytes) -> tuple[str, NDArray[Any]]:
-    """Return the question and the array in the body of a data frame."""
-    if len(body) < 4:
-        raise FrameError(f"a data body has at least 4 bytes, got {len(body)}")
-    question, code, ndim, zero = body[:4]
-    if question not in _NAMES or not 1 <= code <= len(TYPES) or ndim > DIMENSIONS or zero:
-        raise FrameError(f"a data body begins with {body[:4].hex()}, which is no array")
-    start = 4 + 4 * ndim
-    if len(body) < start:
-        raise FrameError("a data body ends inside its shape")
-    shape = struct.unpack_from(f"<{ndim}I", body, 4)
+def unpack_question(body: bytes) -> str:
+    """Return the question with which the body of a data frame begins."""
+    if not body or body[0] not in _NAMES:
+        raise FrameError(f"a data body begins with {body[:1].hex() or 'nothing'}, which is no question")
+    return _NAMES[body[0]]
+
+
+def unpack_array(body: bytes) -> NDArray[Any]:
+    """Return the numbers of the array in the body of a data frame, one after the other."""
+    if len(body) < ARRAY.size:
+        raise FrameError(f"an array takes at least {ARRAY.size} bytes, got {len(body)}")
+    code = body[1]
+    if not 1 <= code <= len(TYPES):
+        raise FrameError(f"an array of the unknown type {code}")
     dtype = np.dtype(TYPES[code - 1])
-    needed = math.prod(shape) * dtype.itemsize
-    if len(body) - start != needed:
-        raise FrameError(f"an array of shape {shape} needs {needed} bytes, got {len(body) - start}")
-    try:
-        values = np.frombuffer(body, dtype, offset=start).reshape(shape)
-    except ValueError:  # dimensions of an empty array can be absurd
-        raise FrameError("an array of an impossible shape") from None
-    return _NAMES[question], values.astype(dtype.newbyteorder("="))
+    if (len(body) - ARRAY.size) % dtype.itemsize:
+        raise FrameError(f"an array of {dtype} ends inside a number, after {len(body)} bytes")
+    return np.frombuffer(body, dtype, offset=ARRAY.size).astype(dtype.newbyteorder("="))
 
 
 def pack_words(words: dict[str, Any]) -> bytes:

@@ -8,25 +8,24 @@ protocol is deterministic given the answers: a device that starts again replays 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.combine import answer, question_of
+from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.memory import Heading, pack_round, unpack_round
 from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Message, kind_of
+from conformesh.protocols.messages import Each, Message, Tell, kind_of
 from conformesh.protocols.rules import Rules
 
-Array = NDArray[Any]
 Make = Callable[[Network, int], Generator[Message, Any, Any]]
 Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
 EVERYBODY = -1  # in the outbox: to all neighbours alike
@@ -68,7 +67,7 @@ class Rounds(ABC):
         self._protocol: Generator[Message, Any, Any] | None = None
         self._message: Message | None = None
         self._mine: dict[int, Frame] = {}
-        self._heard: dict[int, Array | None] = {}
+        self._heard: dict[int, Value | None] = {}
         self._bodies: dict[int, tuple[int, bytes]] = {}
         self._early: dict[int, Frame] = {}
         self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
@@ -115,17 +114,23 @@ class Rounds(ABC):
         self.round += 1
         self._message = message
         self._rules.check(message, self.round)
-        row, question = message.values[0], question_of(message)
-        self._head, self._wire = frames.array_head(question, row.dtype, row.shape), row.dtype.newbyteorder("<")
-        self._length = len(self._head) + row.nbytes
-        if isinstance(message, Each) and not message.mask[0]:
-            flags, body = SILENT, frames.pack_array(question, np.empty(0, np.uint8))
-        else:
-            flags, body = 0, self._head + row.astype(self._wire, copy=False).tobytes()
+        flags, body = self._said(message)
         self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
         self._mine.pop(self.round - 2, None)
         self._heard, self._bodies = {}, {}
+
+    def _said(self, message: Message) -> tuple[int, bytes]:
+        """Return the flags and the body of what this device says, and note how the arrays of the others will look."""
+        name = question_of(message)
+        question, self._length = bytes([frames.QUESTIONS[name]]), -1  # no array is that long
+        silent = isinstance(message, Each | Tell) and not len(message.places)
+        if isinstance(message, Tell):
+            return (SILENT, question) if silent else (0, question + message.packets[0])
+        row = message.values[0]
+        self._head, self._wire = frames.array_head(name, row.dtype, row.shape), row.dtype.newbyteorder("<")
+        self._length = len(self._head) + row.nbytes
+        return (SILENT, question) if silent else (0, self._head + row.astype(self._wire, copy=False).tobytes())
 
     def _speak(self) -> None:
         """Say what this round is about, and use what came early."""
@@ -179,22 +184,27 @@ class Rounds(ABC):
         self._answer()
         self._speak()
 
-    def _value(self, frame: Frame) -> Array | None:
-        """Return the numbers in a frame, which must be of the kind that this device sends in this round."""
+    def _value(self, frame: Frame) -> Value | None:
+        """Return what a frame says, which must be of the kind that this device sends in this round."""
         assert self._message is not None
         mine, body = self._message.values, frame.body
         if len(body) == self._length and body.startswith(self._head) and not frame.flags & SILENT:
             return np.frombuffer(body, self._wire, offset=len(self._head)).reshape(mine.shape[1:])
-        question, values = frames.unpack_array(body)  # slower, and knows what is wrong
-        expected = question_of(self._message)
+        question, expected = frames.unpack_question(body), question_of(self._message)  # slower, and knows what is wrong
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
-        if frame.silent and kind_of(self._message).silence:
-            return None
         if frame.silent:
-            raise FrameError("a silent frame where everybody speaks")
+            if not kind_of(self._message).silence:
+                raise FrameError("a silent frame where everybody speaks")
+            if len(body) > 1:
+                raise FrameError(f"a silent frame that says {len(body) - 1} bytes")
+            return None
+        if isinstance(self._message, Tell):
+            return body[1:]
+        values, shape = frames.unpack_array(body), mine.shape[1:]
+        other = " in another shape" if values.size == math.prod(shape) and values.dtype == mine.dtype else ""
         raise FrameError(
-            f"a frame holds {values.dtype} of shape {values.shape}, this device {mine.dtype} of {mine.shape[1:]}"
+            f"a frame holds {values.size} {values.dtype}{other}, this device {mine.dtype} of shape {shape}"
         )
 
     def _answer(self) -> None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from conformesh.peer.frames import LARGEST, SIZE
+from conformesh.peer.frames import ARRAY, LARGEST, SIZE
 from conformesh.planning.link import Link
 from conformesh.protocols.predicting import Stretch, Terrain, hops
 
-BODY, DIMENSION = 4, 4  # bytes before the numbers of a data frame, see peer.frames
-SILENT = SIZE + BODY + DIMENSION  # a frame that says nothing: an empty array
+SILENT = SIZE + 1  # a frame that says nothing but which question it was asked, see peer.frames
 TRANSPORT = 100  # bytes around a frame: about 40 of TCP/IP, 22 of a TLS 1.3 record, and Zenoh's key and framing
 
 
@@ -60,15 +59,15 @@ def on_a_mesh(stretches: Sequence[Stretch], terrain: Terrain) -> list[Stretch]:
     What a method asks of a server floods the network: how many values everybody has, then their bytes.
     """
     K = terrain.devices
-    sent = [hops(terrain, "who has how many scores", K, 64, 2)]
+    sent = [hops(terrain, "who has how many scores", K, 64)]
     for one in stretches:
         if not one.server:
             sent.append(one)
             continue
         longest = round(one.payload * one.said[1])
         sent += [
-            hops(terrain, "how many values everybody has", K, 64, 2),
-            hops(terrain, "everybody's values", K * longest, 16, 2),
+            hops(terrain, "how many values everybody has", K, 64),
+            hops(terrain, "everybody's values", K * longest, 16),
         ]
     return sent
 
@@ -80,7 +79,7 @@ def fits_a_mesh(stretches: Sequence[Stretch]) -> bool:
 
 def frame_bytes(stretch: Stretch) -> float:
     """Return the bytes of a message as a frame between two devices."""
-    return SIZE + BODY + DIMENSION * stretch.dimensions + stretch.payload
+    return SIZE + (1 if stretch.told else ARRAY.size) + stretch.payload
 
 
 def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int) -> float:

@@ -103,4 +103,4 @@ def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:
 def predict_mean(terrain: Terrain, spectrum: Spectrum, given: int | None, wire: int, what: str) -> list[Stretch]:
     """Predict one averaging, after which everybody takes the largest: the same bits everywhere."""
     rounds = averaging_rounds(terrain.site, spectrum, given)
-    return [Stretch(what, rounds, 1, wire, dimensions=2), hops(terrain, what, 1, wire, 2)]
+    return [Stretch(what, rounds, 1, wire), hops(terrain, what, 1, wire)]

@@ -281,9 +281,9 @@ def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP) -> Predictio
     )
     if rank > n:  # the threshold is +inf, and nothing is searched
         return plain
-    always.append(hops(terrain, "agree on the ends", 2, 64, 2))
+    always.append(hops(terrain, "agree on the ends", 2, 64))
     stage, recount = way.sent_for(terrain, "a stage", width, n), way.sent_for(terrain, "count the answer", 1, n)
-    snap, answer = [hops(terrain, "draw the ends in", 2, 64, 2)], [hops(terrain, "name the answer", 1, 64)]
+    snap, answer = [hops(terrain, "draw the ends in", 2, 64)], [hops(terrain, "name the answer", 1, 64)]
     parts = (stage, snap, answer, recount)
 
     def stretches(*often: float) -> tuple[Stretch, ...]:

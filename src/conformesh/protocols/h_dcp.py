@@ -233,9 +233,9 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Predictio
     rounds, _ = consensus_rounds(way, options, [(start, terrain.n)])
     sent = list(before)
     if options.range is None:
-        sent.append(hops(terrain, "agree on a range", 2, options.wire, 2))
+        sent.append(hops(terrain, "agree on a range", 2, options.wire))
     what = "average the histogram"
-    average = Stretch(what, rounds, options.bins, options.wire, dimensions=2, number_ns=way.number_ns)
+    average = Stretch(what, rounds, options.bins, options.wire, number_ns=way.number_ns)
     kind, loose = _claim(terrain, alpha, options, way, rounds)
     words = ""
     if source == "estimated":

@@ -46,8 +46,8 @@ class Stretch:
         Messages that a device says on average, and that the busiest one says; None is one in every round.
     copies
         Over all rounds, neighbours of the slowest device that speaks; None is the largest degree in every round.
-    dimensions
-        Of the array in a frame: each takes some bytes on the wire.
+    told
+        Whether the numbers travel as bytes of a `Tell`, of which a frame says less than of an array.
     server
         Whether it goes to a server instead of to neighbours.
     edge_ns, number_ns, device_ns
@@ -61,7 +61,7 @@ class Stretch:
     spoken: float | None = None
     most: float | None = None
     copies: float | None = None
-    dimensions: int = 1
+    told: bool = False
     server: bool = False
     edge_ns: float = 0.35
     number_ns: float = 1.5
@@ -200,9 +200,9 @@ class Terrain(TypingProtocol):
         """The spectrum as the devices know it, from the map or estimated, and what they send for it."""
 
 
-def hops(terrain: Terrain, what: str, numbers: int, bits: int, dimensions: int = 1) -> Stretch:
+def hops(terrain: Terrain, what: str, numbers: int, bits: int) -> Stretch:
     """Return the stretch of a maximum over the network: as many rounds as the diameter."""
-    return Stretch(what, terrain.map.diameter, numbers, bits, dimensions=dimensions)
+    return Stretch(what, terrain.map.diameter, numbers, bits)
 
 
 def upload(what: str, numbers: float, most: float, bits: int) -> Stretch:

@@ -367,12 +367,12 @@ def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Predictio
     before, spectrum = terrain.spectrum(options.spectrum)
     sent, wire = list(before), options.wire
     if str(options.s0) == "min":
-        sent.append(hops(terrain, "agree on s0", 1, wire, 2))
+        sent.append(hops(terrain, "agree on s0", 1, wire))
     elif str(options.s0) in ANCHORS:
         sent += predict_mean(terrain, spectrum, options.averaging, wire, "average s0")
     if options.continuation:
-        sent.append(hops(terrain, "agree on the spread", 2, wire, 3))
-    run = [Stretch("ADMM", rounds_of_a_run(options), 1, wire, dimensions=2, device_ns=STEP_NS)]
+        sent.append(hops(terrain, "agree on the spread", 2, wire))
+    run = [Stretch("ADMM", rounds_of_a_run(options), 1, wire, device_ns=STEP_NS)]
     run += predict_mean(terrain, spectrum, options.averaging, wire, "average the result")
     sent += [stretch.times(max(options.continuation, 1)) for stretch in run]
     if not (options.certify or options.continuation):
@@ -392,6 +392,6 @@ def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[
         return counted
     sent += way.sent_for(terrain, "count the estimate", 1, n)
     stages = float(terrain.searches(rank, 1).stages.mean())
-    half = [hops(terrain, "agree on the ends", 2, 64, 2), hops(terrain, "name the answer", 1, 64)]
+    half = [hops(terrain, "agree on the ends", 2, 64), hops(terrain, "name the answer", 1, 64)]
     half += [stretch.times(stages) for stretch in way.sent_for(terrain, "a stage", 1, n)]
     return replace(counted, stretches=(*sent, *(stretch.times(0.5) for stretch in half)), varies=True)

@@ -99,7 +99,7 @@ def _certificate(
 
 def predict_wfcp(terrain: Terrain, alpha: Fraction, options: WFCP) -> Prediction:
     """Predict `wfcp`: agree on a range, then the histogram goes up."""
-    sent = [] if options.range is not None else [hops(terrain, "agree on a range", 2, 64, 2)]
+    sent = [] if options.range is not None else [hops(terrain, "agree on a range", 2, 64)]
     sent.append(upload("the histogram", options.bins, options.bins, 64))
     words = "the channel noise is Gaussian, which nobody checks" if options.noise else ""
     return Prediction(

@@ -95,8 +95,7 @@ class Aggregator:
             return self.stretches(terrain, what, numbers, largest)
         cost = self.price(terrain.site)
         each = cost.per_number / cost.rounds if cost.rounds else 0.0
-        dimensions = dimensions_of(largest)
-        return [Stretch(what, cost.rounds, numbers * each, 64, dimensions=dimensions, number_ns=self.number_ns)]
+        return [Stretch(what, cost.rounds, numbers * each, 64, number_ns=self.number_ns)]
 
 
 def narrow_type(largest: int | None) -> np.dtype[Any]:
@@ -109,8 +108,3 @@ def narrow_type(largest: int | None) -> np.dtype[Any]:
 def bits_of(largest: int | None) -> int:
     """Return the width of such an integer."""
     return 8 * narrow_type(largest).itemsize
-
-
-def dimensions_of(largest: int | None) -> int:
-    """Return the axes of a message: the sum that gives n is a number per trial; counts are (width, problems)."""
-    return 1 if largest is None else 2

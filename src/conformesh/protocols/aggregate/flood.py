@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, dimensions_of, narrow_type
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, narrow_type
 from conformesh.protocols.consensus import largest as largest_of
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
@@ -47,6 +47,6 @@ def flood_price(site: Site) -> Price:
 
 def flood_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
     """Predict a sum: everybody's numbers in every message."""
-    rounds, dimensions = flood_price(terrain.site).rounds, dimensions_of(largest) + 1
+    rounds = flood_price(terrain.site).rounds
     table = terrain.devices * numbers
-    return [Stretch(what, rounds, table, bits_of(largest), dimensions=dimensions, edge_ns=EDGE_NS)]
+    return [Stretch(what, rounds, table, bits_of(largest), edge_ns=EDGE_NS)]

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from conformesh.kernels.segments import add_rows
-from conformesh.protocols.aggregate.base import Ints, Price, Total, bits_of, dimensions_of, narrow_type
+from conformesh.protocols.aggregate.base import Ints, Price, Total, bits_of, narrow_type
 from conformesh.protocols.messages import Each, Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
@@ -86,17 +86,17 @@ def tree_setup(terrain: Terrain) -> list[Stretch]:
     tree = terrain.tree
     if tree.depth == 0:
         return []
-    return [Stretch("build the tree", tree.depth + 1, 1, 32, spoken=1, most=1, copies=tree.growing, dimensions=0)]
+    return [Stretch("build the tree", tree.depth + 1, 1, 32, spoken=1, most=1, copies=tree.growing)]
 
 
 def tree_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
     """Predict a sum: all but the root speak on the way up, all that have a child on the way down."""
-    tree, bits, dimensions, K = terrain.tree, bits_of(largest), dimensions_of(largest), terrain.devices
+    tree, bits, K = terrain.tree, bits_of(largest), terrain.devices
     if tree.depth == 0:
         return []
     deep = float(tree.depth > 1)
-    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up, dimensions)
-    return [up, Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down, dimensions)]
+    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up)
+    return [up, Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down)]
 
 
 def _grow(site: Site, depth: int) -> Protocol[list[_Level]]:
