@@ -12,7 +12,7 @@ from conformesh.engines import Driver
 from conformesh.engines.base import Observer, drive
 from conformesh.graph.network import Network
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
 from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
@@ -30,7 +30,14 @@ class Loops:
     def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
         """Answer question after question; the ledger has charged everybody by the end."""
         ledger = Ledger(self.network.devices, runs)
-        answers = {Sum: self._sum, Max: self._extreme, Min: self._extreme, Each: self._heard, Pool: self._pool}
+        answers = {
+            Sum: self._sum,
+            Max: self._extreme,
+            Min: self._extreme,
+            Each: self._each,
+            Tell: self._tell,
+            Pool: self._pool,
+        }
         return drive(protocol, Rules(self.network, self.here), ledger, answers, self.observer), ledger.cost()
 
     def share(self, mine: T) -> list[T]:
@@ -62,11 +69,19 @@ class Loops:
                 answer[k] = best(answer[k], message.values[j])
         return answer
 
-    def _heard(self, message: Each, round_: int) -> Heard:
-        speaks = message.mask
-        pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if speaks[j]]
-        receiver, sender = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+    def _each(self, message: Each, round_: int) -> Heard:
+        receiver, sender = self._pairs(message)
         return Heard(receiver, sender, message.values[sender], round_)
+
+    def _tell(self, message: Tell, round_: int) -> Told:
+        receiver, sender = self._pairs(message)
+        return Told(receiver, sender, message.packets.taken(np.searchsorted(message.places, sender)), round_)
+
+    def _pairs(self, message: Each | Tell) -> NDArray[np.int64]:
+        """List who hears whom, by receiver and then by sender."""
+        speaks = {*message.places.tolist()}
+        pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if j in speaks]
+        return np.array(pairs, dtype=np.int64).reshape(-1, 2).T
 
     def _pool(self, message: Pool, round_: int) -> Pool:
         return message  # the devices here are all there are, so a server would see exactly this
