@@ -16,9 +16,8 @@ from conformesh.protocols.aggregate.base import (
     Price,
     Total,
     bits_of,
-    narrow_type,
 )
-from conformesh.protocols.messages import Each, Protocol
+from conformesh.protocols.messages import Each, Protocol, narrow_type
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
 

@@ -200,14 +200,14 @@ def strict():
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
     refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
-    tree._grow, sound = childless_tree(), tree._grow
+    tree.grow, sound = childless_tree(), tree.grow
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
     try:
         calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
     except ValueError as error:
         planted.append(str(error))
-    tree._grow = sound
+    tree.grow = sound
     return {
         "messages": refused,
         "said": said,

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 
 from conformesh import Network
-from conformesh.protocols.aggregate import tree
+from conformesh.protocols import tree
 from conformesh.protocols.messages import Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORK = Network.star(6)
@@ -129,12 +129,12 @@ def once(message):
 
 def childless_tree():
     """Plant a bug: parents never learn that they have children, so that nobody passes a total on."""
-    source = inspect.getsource(tree._grow)
+    source = inspect.getsource(tree.grow)
     planted = source.replace("has_child[parents] = True", "pass")
     assert planted != source
     scope = dict(vars(tree))
     exec(planted, scope)
-    return scope["_grow"]
+    return scope["grow"]
 
 
 def saying(question, here, speakers):

@@ -224,7 +224,7 @@ def test_a_parent_that_stays_silent_is_found_out_on_every_engine(engine, monkeyp
     if engine == "mpi":
         assert re.search(words, " ".join(on_ranks("planted")))
         return
-    monkeypatch.setattr(tree, "_grow", childless_tree())
+    monkeypatch.setattr(tree, "grow", childless_tree())
     if engine == "simulator":
         with pytest.raises(ValueError, match=words):
             calibrate(scores, NETWORK, 0.3, aggregate="tree")

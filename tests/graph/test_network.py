@@ -7,7 +7,7 @@ import sys
 import networkx as nx
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh.graph.network import Network
@@ -252,11 +252,80 @@ def test_large_diameters_are_never_too_small(name, monkeypatch):
 
 @given(networks(least=2))
 def test_sweeps_bound_the_diameter(network):
-    from conformesh.graph.network import _diameter_by_sweeps
+    from conformesh.graph.network import _by_sweeps
 
-    bound, exact = _diameter_by_sweeps(network)
-    assert network.diameter <= bound <= 2 * network.diameter
-    assert not exact or bound == network.diameter
+    found = _by_sweeps(network)
+    assert network.diameter <= found.diameter <= 2 * network.diameter
+    assert not found.exact or found.diameter == network.diameter
+    assert found.centre_depth == nx.eccentricity(network.to_networkx(), network.ids[found.centre])
+
+
+def assert_is_the_centre(network):
+    """The smallest row of those that networkx finds in the centre, and how far it is from the farthest device."""
+    graph = network.to_networkx()
+    assert network.centre == min(map(network.row, nx.center(graph)))
+    assert network.centre_depth == nx.radius(graph)
+
+
+@settings(max_examples=300)
+@given(networks(most=30))
+def test_theorem_the_root_has_least_eccentricity(network):
+    assert_is_the_centre(network)
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("devices", [4, 6, 9, 20, 35, 64, 150])
+def test_the_centre_of_every_topology(name, devices):
+    """In closed form, by walks from everywhere, and by two walks on trees."""
+    for seed in range(3 if TOPOLOGIES[name].random else 1):
+        network = Network.of(name, devices, seed=seed)
+        assert_is_the_centre(network)
+        assert_is_the_centre(Network.from_pairs(devices, network._pairs()))
+
+
+@pytest.mark.parametrize(("name", "most"), [("chain", 3), ("cycle", 3), ("star", 3), ("complete", 3)])
+def test_the_centre_of_the_smallest_networks(name, most):
+    for devices in range(1, most + 1):
+        assert_is_the_centre(Network.of(name, devices))
+
+
+@pytest.mark.parametrize("size", [(2, 2), (2, 5), (5, 2), (3, 4), (4, 3), (1, 6), (6, 1), (5, 5)])
+def test_the_centre_of_a_rectangle(size):
+    assert_is_the_centre(Network.grid(*size))
+    if min(size) > 1:
+        assert_is_the_centre(Network.torus(*size))
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+@pytest.mark.parametrize("seed", range(3))
+def test_large_networks_have_a_root_near_the_centre(name, seed, monkeypatch):
+    """A handful of walks: what is far from alike is met exactly, random graphs of many short ways to a hop."""
+    network = Network.of(name, 500, seed=seed)
+    least = nx.radius(network.to_networkx())
+    monkeypatch.setattr("conformesh.graph.network.EXACT_DIAMETER_UP_TO", 10)
+    bare = Network.from_pairs(500, network._pairs())
+    assert bare.centre_depth == nx.eccentricity(bare.to_networkx(), bare.ids[bare.centre])
+    slack = 1 if name in ("erdos-renyi", "random-regular", "small-world") else 0
+    assert least <= bare.centre_depth <= least + slack
+
+
+def test_a_large_network_takes_a_handful_of_walks(monkeypatch):
+    """One to see that it is connected, two from far ends, then two a sweep; and those are shared with the diameter."""
+    from conformesh.graph import network as module
+
+    walks, walk = [], module._walk
+    monkeypatch.setattr(module, "_walk", lambda *given: walks.append(given) or walk(*given))
+    for built, most in (
+        (Network.torus(60, 60), 1),
+        (Network.tree(4000), 3),
+        (Network.geometric(4000), 3 + 2 * module.SWEEPS),
+        (Network.random_regular(4000), 3 + 2 * module.SWEEPS),
+    ):
+        walks.clear()
+        network = Network(built.ids, built.indptr, built.indices, built.name, None, built.known)
+        assert len(walks) == 1
+        _ = network.centre, network.centre_depth, network.diameter, network.diameter_is_exact
+        assert len(walks) <= most
 
 
 def test_positions_are_finite_and_distinct(topology):

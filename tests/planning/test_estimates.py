@@ -87,15 +87,16 @@ def test_the_search_of_many_scores_costs_no_memory():
 
 
 @pytest.mark.parametrize("topology", CLOSED)
-@pytest.mark.parametrize("devices", [20, 90, 462])
+@pytest.mark.parametrize("devices", [20, 90, 105, 462])
 def test_closed_forms_are_those_of_the_network(topology, devices):
     found, network = sketch(topology, devices), Network.of(topology, devices)
     tree = Tree.of(network)
-    for what in ("name", "devices", "edges", "largest_degree", "diameter", "root_depth"):
+    for what in ("name", "devices", "edges", "largest_degree", "diameter", "centre_depth"):
         assert getattr(found, what) == getattr(network, what), what
     assert found.spectrum.smallest == pytest.approx(network.spectrum.smallest, rel=1e-12)
     assert found.spectrum.largest == pytest.approx(network.spectrum.largest, rel=1e-12)
     assert found.tree.parents == pytest.approx(tree.parents, abs=0 if not found.laws else 0.15)
+    assert found.tree.mean_depth == pytest.approx(tree.mean_depth, rel=1e-12)
     if not found.laws:
         assert found.tree == tree
 
@@ -114,10 +115,11 @@ def test_laws_of_growth_come_within_20_percent(topology, devices):
     found, tree = sketch(topology, devices), Tree.of(network)
     assert found.laws
     assert found.edges == pytest.approx(network.edges, rel=0.02)
-    assert found.root_depth == pytest.approx(network.root_depth, rel=0.2, abs=1)
+    assert found.centre_depth == pytest.approx(network.centre_depth, rel=0.2, abs=1)
     assert found.diameter == pytest.approx(network.diameter, rel=0.2, abs=2)
     assert found.largest_degree == pytest.approx(network.largest_degree, rel=0.2, abs=2)
     assert found.tree.parents == pytest.approx(tree.parents, rel=0.15)
+    assert found.tree.mean_depth == pytest.approx(tree.mean_depth, rel=0.2)
     assert found.spectrum.largest == pytest.approx(network.spectrum.largest, rel=0.2)
     factor = found.spectrum.smallest / network.spectrum.smallest
     if topology in DIFFERS:
@@ -133,6 +135,6 @@ def test_a_sketch_refuses_what_no_law_covers():
         sketch("torsu", 10**9)
     with pytest.raises(ValueError, match="at least 1 device"):
         sketch("chain", 0)
-    blind = Sketch("graph.txt", 10**6, 10**6, 4, 30, Tree.like(20, 0.5, 4.0), None)
+    blind = Sketch("graph.txt", 10**6, 10**6, 4, 30, Tree.like(20, 13.0, 0.5, 4.0), None)
     with pytest.raises(ValueError, match="eigenvalues of a network of one's own"):
         _ = blind.spectrum

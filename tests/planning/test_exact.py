@@ -179,11 +179,11 @@ def test_certified_q_dcp_counts_and_in_half_of_all_runs_goes_on():
     options = QDCP(rounds=50, averaging=7, s0=0.5, continuation=4, aggregate="flood")
     found = predict_q_dcp(terrain, TENTH, options)
     runs = [("ADMM", 48, 1, 64), ("average the result", 28, 1, 64), ("average the result", 8, 1, 64)]
-    search = [("agree on the ends", 1, 2, 64), ("name the answer", 1, 1, 64), ("a stage", 5, 3, 16)]
+    search = [("agree on the ends", 1, 2, 64), ("name the answer", 1, 1, 64), ("a stage", 5, 3, 8)]
     assert lines(found.stretches) == [
         ("agree on the spread", 2, 2, 64),
         *runs,
-        ("count the estimate", 2, 3, 16),
+        ("count the estimate", 2, 3, 8),
         *search,
     ]
     assert terrain.asked == [(55, 1)]  # 0.9 of 60 and one, one threshold a stage
@@ -195,7 +195,7 @@ def test_certified_q_dcp_counts_and_in_half_of_all_runs_goes_on():
     assert lines(few.stretches) == [
         ("agree on the spread", 2, 2, 64),
         *runs,
-        ("build the tree", 3, 1, 32),
+        ("build the tree", 2, 1, 8),
     ]  # +inf: nothing to count
     assert (few.guarantee, few.varies) == ("counted", False)
     assert few.uses == {"hops", "spectrum", "tree", "degree"}
@@ -208,10 +208,10 @@ def test_e_dcp_stretch_by_stretch():
     always = [("add up n", 2, 3, 64), ("agree on the ends", 2, 2, 64)]
     assert lines(found.stretches) == [
         *always,
-        ("a stage", 10, 9, 16),  # 5 of them on average, 2 rounds each
+        ("a stage", 10, 9, 8),  # 5 of them on average, 2 rounds each
         ("draw the ends in", 1, 2, 64),  # in every second search
         ("name the answer", 2, 1, 64),
-        ("count the answer", 1, 3, 16),
+        ("count the answer", 1, 3, 8),
     ]
     assert terrain.asked == [(55, 3)]
     assert (found.guarantee, found.exact, found.varies) == ("counted", True, True)
@@ -222,10 +222,10 @@ def test_e_dcp_stretch_by_stretch():
     longest = PATIENCE + 32 + 1  # 64 bits of keys, two a stage
     assert lines(found.most) == [
         *always,
-        ("a stage", 2 * longest, 9, 16),
+        ("a stage", 2 * longest, 9, 8),
         ("draw the ends in", 2 * (longest // 2 + 1), 2, 64),
         ("name the answer", 2, 1, 64),
-        ("count the answer", 2, 3, 16),
+        ("count the answer", 2, 3, 8),
     ]
 
 
@@ -236,9 +236,9 @@ def test_e_dcp_is_certain_where_the_scores_are_known_or_too_few():
     assert (found.varies, found.rounds, found.most) == (False, None, None)
     few = predict_e_dcp(three(sizes=(1, 1, 1)), TENTH, EDCP(aggregate="tree", width=2))
     assert lines(few.stretches) == [
-        ("build the tree", 3, 1, 32),
-        ("add up n", 2, 1, 64),
-        ("add up n", 2, 1, 64),
+        ("build the tree", 2, 1, 8),
+        ("add up n", 1, 1, 64),
+        ("add up n", 1, 1, 64),
     ]
     assert (few.guarantee, few.exact, few.facts) == ("counted", True, {"sums_by": "tree", "stage_width": "2"})
     assert (few.uses, few.arrays) == (AGGREGATORS["tree"].uses, AGGREGATORS["tree"].arrays)

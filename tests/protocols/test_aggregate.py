@@ -25,6 +25,7 @@ from conformesh.protocols.aggregate import flood as flood_way
 from conformesh.protocols.aggregate import gossip as gossip_way
 from conformesh.protocols.aggregate.chebyshev import chebyshev, chebyshev_rounds
 from conformesh.protocols.aggregate.finite_time import finite_time_plan, leja
+from conformesh.protocols.messages import narrow_type
 from conformesh.protocols.predicting import Stretch
 from conformesh.protocols.site import Site
 from tests.strategies import networks
@@ -90,6 +91,8 @@ def test_a_tree_sends_two_numbers_a_device(topology):
 def test_integers_travel_in_as_few_bits_as_hold_the_sum():
     net, values = Network.chain(3), np.array([[1], [2], [3]])
     _, cost = add_up(net, values, "flood")
+    assert cost.bits_per_device == 2 * 3 * 8
+    _, cost = add_up(net, values * 100, "flood")
     assert cost.bits_per_device == 2 * 3 * 16
     _, cost = add_up(net, values * 10**6, "flood")
     assert cost.bits_per_device == 2 * 3 * 32
@@ -300,7 +303,9 @@ def test_flooding_ends_where_tables_grow_too_large(monkeypatch):
     ("largest", "kind", "bits"),
     [
         (None, np.int64, 64),
-        (0, np.int16, 16),
+        (0, np.int8, 8),
+        (127, np.int8, 8),
+        (128, np.int16, 16),
         (2**15 - 1, np.int16, 16),
         (2**15, np.int32, 32),
         (2**31 - 1, np.int32, 32),
@@ -308,7 +313,7 @@ def test_flooding_ends_where_tables_grow_too_large(monkeypatch):
     ],
 )
 def test_integers_are_as_wide_as_the_largest_sum(largest, kind, bits):
-    assert (base.narrow_type(largest), base.bits_of(largest)) == (kind, bits)
+    assert (narrow_type(largest), base.bits_of(largest)) == (kind, bits)
 
 
 def test_a_sum_without_a_plan_of_its_own_is_planned_by_its_price():
@@ -326,16 +331,18 @@ def test_a_sum_without_a_plan_of_its_own_is_planned_by_its_price():
 
 
 def test_a_tree_is_planned_by_who_speaks():
-    """On a star all but the root speak on the way up, the root alone on the way down; a chain has all in between."""
+    """On a star all but the root speak on the way up, the root alone on the way down; a chain has all but its ends."""
     star, chain, alone = (
         Terrain.of(Network.of(name, k), [5] * k) for name, k in (("star", 5), ("chain", 4), ("chain", 1))
     )
     tree = AGGREGATORS["tree"]
     (built,) = tree.sent_before(star)
-    assert (built.what, built.rounds, built.numbers, built.bits, built.said) == ("build the tree", 2, 1, 32, (1, 1))
+    assert (built.what, built.rounds, built.numbers, built.bits, built.said) == ("build the tree", 2, 1, 8, (1, 1))
     up, down = tree.sent_for(star, "a stage", 3, 100)
-    assert [(one.what, one.rounds, one.numbers, one.bits) for one in (up, down)] == [("a stage", 1, 3, 16)] * 2
+    assert [(one.what, one.rounds, one.numbers, one.bits) for one in (up, down)] == [("a stage", 1, 3, 8)] * 2
     assert (up.said, down.said) == ((4 / 5, 1), (1 / 5, 0.0))
     up, down = tree.sent_for(chain, "a stage", 3, 100)
-    assert (up.rounds, up.said, down.rounds, down.said) == (3, (3 / 4, 1), 3, (3 / 4, 1.0))
+    assert (up.rounds, up.said, down.rounds, down.said) == (2, (3 / 4, 1), 2, (2 / 4, 1.0))
     assert tree.sent_before(alone) == tree.sent_for(alone, "a stage", 3, 100) == []
+    wide = Terrain.of(Network.chain(128), [5] * 128)  # rows up to 127 fit into a byte, and 128 devices do not
+    assert [one.bits for one in tree.sent_before(wide)] == [16]

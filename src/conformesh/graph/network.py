@@ -2,7 +2,7 @@
 
 A `Network` is a connected, undirected graph without self-loops, kept as compressed sparse rows with neighbours in
 ascending row. It never holds a devices x devices matrix, so a million devices fit. What follows from the graph alone,
-its diameter and the extremes of its spectrum, is computed when first asked for and then kept.
+its diameter, its centre and the extremes of its spectrum, is computed when first asked for and then kept.
 
     Network.torus(5, 4)                      any line of `topologies.TOPOLOGIES` is a constructor
     Network.of("torus", 20, seed=0)          the same by name
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from conformesh.graph.spectrum import Spectrum
 
 EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
+SWEEPS = 4  # of larger networks, each a walk from a likely centre and one from the device farthest from it
 
 
 class DisconnectedError(ValueError):
@@ -48,14 +49,25 @@ class DisconnectedError(ValueError):
 class Known(NamedTuple):
     """What a topology has in closed form; None is computed when asked for.
 
-    `eigenvalues` are the smallest non-zero and the largest of the Laplacian, rounded outwards.
+    `eigenvalues` are the smallest non-zero and the largest of the Laplacian, rounded outwards; `centre` is the smallest
+    row of least eccentricity, and that eccentricity.
     """
 
     diameter: int | None = None
     eigenvalues: tuple[float, float] | None = None
+    centre: tuple[int, int] | None = None
 
 
 NOTHING_KNOWN = Known()
+
+
+class _Hops(NamedTuple):
+    """How far devices are apart: `diameter`, which is the diameter itself or an upper bound, and a centre."""
+
+    diameter: int
+    exact: bool
+    centre: int
+    centre_depth: int
 
 
 class _ByTopology(type):
@@ -110,7 +122,7 @@ class Network(metaclass=_ByTopology):
         for array in (self.indptr, self.indices, self.coordinates):
             if array is not None:
                 array.setflags(write=False)
-        _ = self.root_depth  # who is out of reach is an error now, not later
+        _ = self._from_first  # who is out of reach is an error now, not later
 
     def __repr__(self) -> str:
         return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"
@@ -137,15 +149,27 @@ class Network(metaclass=_ByTopology):
         """The most neighbours that a device has."""
         return int(self.degree.max())
 
-    @cached_property
-    def root_depth(self) -> int:
-        """How many hops the farthest device is away from the first, the root of every spanning tree."""
-        from conformesh.kernels.graph import breadth_first
+    @property
+    def centre(self) -> int:
+        """The row from which the farthest device is fewest hops away: the root of every spanning tree.
 
-        levels, queue = np.empty(self.devices, np.int64), np.empty(self.devices, np.int64)
-        if breadth_first(self.indptr, self.indices, 0, levels, queue) < self.devices:
+        Of several the smallest. Exact up to 3000 devices, on trees and where a topology has a closed form; of other
+        networks, of a few devices near the middle the best. It follows from the map alone: all devices name the same.
+        """
+        return self._hops.centre if self.known.centre is None else self.known.centre[0]
+
+    @property
+    def centre_depth(self) -> int:
+        """How many hops the farthest device is away from the centre."""
+        return self._hops.centre_depth if self.known.centre is None else self.known.centre[1]
+
+    @cached_property
+    def _from_first(self) -> tuple[int, int]:
+        """How many hops away from row 0 the farthest device is, and its row."""
+        levels, farthest = _walk(self, 0)
+        if farthest < 0:
             raise DisconnectedError(_parts_of(self))
-        return int(levels.max())
+        return int(levels[farthest]), farthest
 
     @cached_property
     def receivers(self) -> NDArray[np.int64]:
@@ -176,20 +200,21 @@ class Network(metaclass=_ByTopology):
         `diameter_is_exact` says which. A bound is twice the smallest eccentricity met in a few walks, at most twice the
         diameter; on trees and where a topology has a closed form the value is exact at any size.
         """
-        return self._diameter[0] if self.known.diameter is None else self.known.diameter
+        return self._hops.diameter if self.known.diameter is None else self.known.diameter
 
     @property
     def diameter_is_exact(self) -> bool:
         """Whether `diameter` is the diameter itself, and not an upper bound."""
-        return self.known.diameter is not None or self._diameter[1]
+        return self.known.diameter is not None or self._hops.exact
 
     @cached_property
-    def _diameter(self) -> tuple[int, bool]:
+    def _hops(self) -> _Hops:
         if self.devices <= EXACT_DIAMETER_UP_TO and self.edges >= self.devices:  # a tree takes two walks only
             from conformesh.kernels.graph import eccentricities
 
-            return int(eccentricities(self.indptr, self.indices).max()), True
-        return _diameter_by_sweeps(self)
+            far = eccentricities(self.indptr, self.indices)
+            return _Hops(int(far.max()), True, int(far.argmin()), int(far.min()))
+        return _by_sweeps(self)
 
     @cached_property
     def spectrum(self) -> Spectrum:
@@ -387,40 +412,53 @@ def _parts_of(network: Network) -> str:
     return f"{count} components: {', '.join(first)} and {last}"
 
 
-def _diameter_by_sweeps(network: Network) -> tuple[int, bool]:
-    """Bound the diameter from both sides: walk to a far end, from there to the other, then from the middle between.
-
-    The distance between two far ends is a lower bound, and exact on a tree; twice the eccentricity of any device is an
-    upper bound, and that of a device in the middle a good one.
-    """
+def _walk(network: Network, source: int) -> tuple[NDArray[np.int64], int]:
+    """Return how many hops everybody is away from `source`, and who is farthest: -1 where somebody is out of reach."""
     from conformesh.kernels.graph import breadth_first
 
+    levels, queue = np.empty(network.devices, np.int64), np.empty(network.devices, np.int64)
+    reached = breadth_first(network.indptr, network.indices, source, levels, queue)
+    return levels, int(queue[-1]) if reached == network.devices else -1
+
+
+def _by_sweeps(network: Network) -> _Hops:
+    """Find a centre, and bound the diameter from both sides, by walks from far ends and from the middle between them.
+
+    A walk from one device bounds everybody's eccentricity from below ([TakesKosters2013]): it is at least the distance
+    d to that device, and at least that one's own less d. Whoever has the lowest bound is walked from next (of several
+    the one with most neighbours), then the device farthest from it, which tells most. A device whose eccentricity is
+    the lowest bound is a centre. On a tree the two ends of a longest path tell everything.
+
+    The longest distance met is a lower bound of the diameter, and exact on a tree; twice the smallest eccentricity is
+    an upper bound.
+    """
     K = network.devices
-    queue = np.empty(K, np.int64)
+    bounds = np.zeros(K, np.int64)
 
-    def walk(source: int) -> tuple[NDArray[np.int64], int]:
-        levels = np.empty(K, np.int64)
-        return levels, int(queue[breadth_first(network.indptr, network.indices, source, levels, queue) - 1])
+    def walk(source: int) -> tuple[int, int]:
+        levels, farthest = _walk(network, source)
+        far = int(levels[farthest])
+        np.maximum(bounds, levels, out=bounds)
+        np.maximum(bounds, np.subtract(far, levels, out=levels), out=bounds)
+        return far, farthest
 
-    lower, upper = 0, K - 1
-    middle = int(network.degree.argmax())
-    seen: set[int] = set()
-    for _ in range(4):
-        if middle in seen:  # the walks would repeat themselves
-            break
-        seen.add(middle)
-        levels, one_end = walk(middle)
-        upper = min(upper, 2 * int(levels[one_end]))
-        from_one, other_end = walk(one_end)
-        from_other, _ = walk(other_end)
-        span = int(from_one[other_end])
-        lower = max(lower, span)
-        middle = int(((from_one + from_other == span) & (from_one == span // 2)).argmax())
-    levels, end = walk(middle)
-    upper = min(upper, 2 * int(levels[end]))
+    depth, end = network._from_first
+    centre = 0
+    longest, other_end = walk(end)
+    walk(other_end)
     if network.edges == K - 1:
-        return lower, True
-    return upper, lower == upper
+        centre = int(bounds.argmin())
+        return _Hops(longest, True, centre, int(bounds[centre]))
+    for _ in range(SWEEPS):
+        nearest = np.flatnonzero(bounds == bounds.min())
+        middle = int(nearest[network.degree[nearest].argmax()])
+        if bounds[middle] == depth:  # nobody is nearer to all others
+            break
+        far, end = walk(middle)
+        depth, centre = min((depth, centre), (far, middle))
+        if bounds.min() < depth:
+            longest = max(longest, walk(end)[0])
+    return _Hops(2 * depth, 2 * depth == longest, centre, depth)
 
 
 def _smooth_layout(network: Network, seed: int) -> NDArray[np.float64]:

@@ -24,12 +24,14 @@ PROXY = 10_000  # devices; built and measured in about a second
 
 @dataclass(frozen=True)
 class Tree:
-    """The spanning tree of the aggregator `tree`.
+    """The spanning tree that devices grow from the centre.
 
     Attributes
     ----------
     depth
         Levels below the root.
+    mean_depth
+        Hops from the root to a device, on average; below a device, and with it, there are on average one more devices.
     parents
         Share of the devices that have a child.
     growing, up, down
@@ -37,6 +39,7 @@ class Tree:
     """
 
     depth: int
+    mean_depth: float
     parents: float
     growing: float
     up: float
@@ -49,18 +52,18 @@ class Tree:
 
         K = network.devices
         levels = np.empty(K, np.int64)
-        breadth_first(network.indptr, network.indices, 0, levels, np.empty(K, np.int64))
+        breadth_first(network.indptr, network.indices, network.centre, levels, np.empty(K, np.int64))
         has_child = spanning_tree(network.indptr, network.indices, levels)
         busiest, parents = np.zeros(int(levels.max()) + 1), np.zeros(int(levels.max()) + 1)
         np.maximum.at(busiest, levels, network.degree)
         np.maximum.at(parents, levels[has_child], network.degree[has_child])
         loads = (float(rounds.sum()) for rounds in (busiest, busiest[1:], parents[:-1]))
-        return cls(len(busiest) - 1, float(has_child.mean()), *loads)
+        return cls(len(busiest) - 1, float(levels.mean()), float(has_child.mean()), *loads)
 
     @classmethod
-    def like(cls, depth: int, parents: float, degree: float) -> Tree:
+    def like(cls, depth: int, mean_depth: float, parents: float, degree: float) -> Tree:
         """Return a tree in which every round has a speaker of that degree."""
-        return cls(depth, parents, (depth + 1) * degree, depth * degree, depth * degree)
+        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree)
 
 
 @dataclass(frozen=True)
@@ -80,8 +83,8 @@ class Sketch:
     laws: frozenset[str] = frozenset()
 
     @property
-    def root_depth(self) -> int:
-        """How many hops the farthest device is away from the first."""
+    def centre_depth(self) -> int:
+        """How many hops the farthest device is away from the centre."""
         return self.tree.depth
 
     @property
@@ -186,24 +189,26 @@ def outwards(smallest: float, largest: float) -> tuple[float, float]:
 
 def chain(K: int) -> Sketch:
     """Devices in a line."""
-    tree = Tree(K - 1, (K - 1) / K, 2.0 * K - 2, 2.0 * K - 3, 2.0 * K - 3)
+    hops = K // 2
+    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops)
     return Sketch(f"chain {K}", K, K - 1, 2, K - 1, tree, outwards(*path_ends(K)))
 
 
 def cycle(K: int) -> Sketch:
     """Devices around a circle."""
-    tree = Tree.like(K // 2, (K - 2) / K, 2.0)
+    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0)
     return Sketch(f"cycle {K}", K, K, 2, K // 2, tree, outwards(*cycle_ends(K)))
 
 
 def star(K: int) -> Sketch:
     """One device in the middle."""
-    return Sketch(f"star {K}", K, K - 1, K - 1, 2, Tree(1, 1 / K, float(K), 1.0, K - 1.0), (1.0, float(K)))
+    tree = Tree(1, (K - 1) / K, 1 / K, float(K), 1.0, K - 1.0)
+    return Sketch(f"star {K}", K, K - 1, K - 1, 2, tree, (1.0, float(K)))
 
 
 def complete(K: int) -> Sketch:
     """Everyone with everyone."""
-    tree = Tree.like(1, 1 / K, K - 1.0)
+    tree = Tree.like(1, (K - 1) / K, 1 / K, K - 1.0)
     return Sketch(f"complete {K}", K, K * (K - 1) // 2, K - 1, 1, tree, (float(K), float(K)))
 
 
@@ -213,16 +218,23 @@ def torus(K: int, rows: int | None = None, columns: int | None = None) -> Sketch
     hops = r // 2 + c // 2
     ends = product_ends(cycle_ends(r), cycle_ends(c))
     # a row hangs on one column: all but the ends of rows have a child, and in each row one or two are ends
-    return Sketch(f"torus {r}x{c}", K, 2 * K, 4, hops, Tree.like(hops, 1 - 2 / c, 4.0), ends, frozenset({"tree"}))
+    tree = Tree.like(hops, _mean_hops(r) + _mean_hops(c), 1 - 2 / c, 4.0)
+    return Sketch(f"torus {r}x{c}", K, 2 * K, 4, hops, tree, ends, frozenset({"tree"}))
 
 
 def grid(K: int, rows: int | None = None, columns: int | None = None) -> Sketch:
     """A rectangular grid; its tree is an estimate."""
     r, c = sides("grid", (K,), rows, columns, shortest=1)
-    hops = r + c - 2
     ends = product_ends(path_ends(r), path_ends(c))
-    tree = Tree.like(hops, 1 - 1 / c, 4.0)
-    return Sketch(f"grid {r}x{c}", K, 2 * K - r - c, 4, hops, tree, ends, frozenset({"tree"}))
+    # below the centre columns hang on its row, with one end each; above it rows hang on its column, with two ends each
+    leaves = c + (r - 1) // 2 * min(c - 1, 2)
+    tree = Tree.like(r // 2 + c // 2, _mean_hops(r) + _mean_hops(c), 1 - leaves / K, 4.0)
+    return Sketch(f"grid {r}x{c}", K, 2 * K - r - c, 4, r + c - 2, tree, ends, frozenset({"tree"}))
+
+
+def _mean_hops(n: int) -> float:
+    """Return the mean hops to the centre, of a path and of a cycle: 0, 1, 1, 2, 2, ... add up to floor(n^2 / 4)."""
+    return n * n // 4 / n
 
 
 # --- laws of growth ---------------------------------------------------------------------------------------------------
@@ -272,7 +284,7 @@ class Growth:
             round(proxy.edges / proxy.devices * degree * K) if self.edges is None else self.edges(K),
             round(proxy.largest_degree * degree),
             round(proxy.diameter * hops),
-            Tree.like(round(proxy.tree.depth * hops), proxy.tree.parents, up),
+            Tree.like(round(proxy.tree.depth * hops), proxy.tree.mean_depth * hops, proxy.tree.parents, up),
             (proxy.eigenvalues[0] * grown(self.gap), proxy.eigenvalues[1] * degree),
             frozenset({"hops", "degree", "spectrum", "tree"}),
         )

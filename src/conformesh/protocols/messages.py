@@ -32,6 +32,13 @@ TYPES: tuple[str, ...] = ("<f2", "<f4", "<f8", "<i1", "<i2", "<i4", "<i8", "<u1"
 DIMENSIONS = 8
 
 
+def narrow_type(largest: int | None) -> np.dtype[Any]:
+    """Return the smallest signed integers that hold up to `largest`, so that the wire carries no empty bits."""
+    kinds = map(np.dtype, ("int8", "int16", "int32"))
+    wide = np.dtype(np.int64)
+    return wide if largest is None else next((kind for kind in kinds if largest <= np.iinfo(kind).max), wide)
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Sum:
     """Ask for the sum of the neighbours' values: ``sum over j in N_k of w_kj x_j``.

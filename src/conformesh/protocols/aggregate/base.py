@@ -4,18 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 from typing import Protocol as TypingProtocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.messages import Protocol, narrow_type
 from conformesh.protocols.predicting import EVERYTHING, Stretch, Terrain
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
-NARROW, WIDE = int(np.iinfo(np.int16).max), int(np.iinfo(np.int32).max)
 
 
 class Total(TypingProtocol):
@@ -96,13 +94,6 @@ class Aggregator:
         cost = self.price(terrain.site)
         each = cost.per_number / cost.rounds if cost.rounds else 0.0
         return [Stretch(what, cost.rounds, numbers * each, 64, number_ns=self.number_ns)]
-
-
-def narrow_type(largest: int | None) -> np.dtype[Any]:
-    """Return the smallest type that holds sums up to `largest`, so that the wire carries no empty bits."""
-    if largest is None or largest > WIDE:
-        return np.dtype(np.int64)
-    return np.dtype(np.int16 if largest <= NARROW else np.int32)
 
 
 def bits_of(largest: int | None) -> int:

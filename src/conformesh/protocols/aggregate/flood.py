@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of, narrow_type
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of
 from conformesh.protocols.consensus import largest as largest_of
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.messages import Protocol, narrow_type
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
 
