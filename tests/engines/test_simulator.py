@@ -3,7 +3,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Sum
+from conformesh.protocols.messages import Each, Heard, Max, Min, Packets, Pool, Sum, Tell, Told
 
 
 def once(message):
@@ -45,6 +45,56 @@ def test_nobody_speaking_is_free():
     assert len(heard.values) == 0
     assert cost.rounds == 1
     assert cost.bits_per_device == 0
+
+
+def test_those_who_tell_pay_for_their_bytes_and_numbers():
+    """A string without bytes is heard, and costs what it stands for; the runs that ride along share the bill."""
+    message = Tell(Packets.of([b"hub", b""]), np.array([0, 2]), np.array([5, 1]))
+    told, cost = Simulator(Network.star(4)).run(once(message), runs=2)
+    said = [*zip(told.receiver.tolist(), told.sender.tolist(), [told.packets[i] for i in range(4)], strict=True)]
+    assert said == [(0, 2, b""), (1, 0, b"hub"), (2, 0, b"hub"), (3, 0, b"hub")]
+    assert (cost.rounds, cost.numbers.tolist(), cost.bits.tolist()) == (1, [2.5, 0, 0.5, 0], [12, 0, 0, 0])
+
+
+def test_nobody_telling_is_free():
+    nothing = np.empty(0, dtype=np.int64)
+    told, cost = Simulator(Network.star(4)).run(once(Tell(Packets.of([]), nothing, nothing)))
+    assert (len(told.packets), told.receiver.tolist(), told.sender.tolist()) == (0, [], [])
+    assert (cost.rounds, cost.bits_per_device, cost.numbers_per_device) == (1, 0, 0)
+
+
+def test_what_is_told_adds_to_what_is_said():
+    """One ledger for all kinds: 8 bits a byte, besides the numbers of other rounds."""
+
+    def protocol():
+        yield Sum(np.ones((4, 3), dtype=np.int16))
+        yield Tell(Packets.of([b"ab"]), np.array([1]), np.array([7]))
+        yield Tell(Packets.of([b"a", b"abc"]), np.array([1, 3]), np.array([1, 1]))
+
+    _, cost = Simulator(Network.star(4)).run(protocol())
+    assert (cost.numbers.tolist(), cost.bits.tolist()) == ([3, 11, 3, 4], [48, 48 + 24, 48, 48 + 24])
+
+
+def test_observers_see_what_was_told():
+    seen = []
+    message = Tell(Packets.of([b"hub", b""]), np.array([0, 2]), np.array([5, 1]))
+    told, _ = Simulator(Network.star(4), lambda *event: seen.append(event)).run(once(message))
+    assert [(round_, type(answer)) for round_, _, answer in seen] == [(1, Told)]
+    assert seen[0][2] is told
+    assert [told.packets[i] for i in range(4)] == [b"", b"hub", b"hub", b"hub"]
+    assert told.said_by(np.array([3, 0]), np.array([0, 2]))[0] == b"hub"
+
+
+@pytest.mark.parametrize("strings", [[], [b""], [b"a"], [b"", b"ab", b"", b"cde"]])
+def test_packets_give_back_their_strings(strings):
+    packets = Packets.of(strings)
+    assert (len(packets), [packets[i] for i in range(len(packets))]) == (len(strings), strings)
+    assert (packets.values.dtype, packets.offsets.dtype) == (np.uint8, np.int64)
+    backwards = packets.taken(np.arange(len(strings))[::-1])
+    assert [backwards[i] for i in range(len(strings))] == strings[::-1]
+    twice = packets.taken(np.repeat(np.arange(len(strings)), 2))
+    assert [twice[i] for i in range(len(twice))] == [each for each in strings for _ in range(2)]
+    assert len(packets.taken(np.empty(0, dtype=np.int64))) == 0
 
 
 def test_pool_costs_what_each_device_uploads_and_an_oracle_nothing():

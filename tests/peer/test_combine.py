@@ -4,7 +4,7 @@ import pytest
 from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.peer.combine import answer, question_of
-from conformesh.protocols.messages import TYPES, Each, Max, Min, Pool, Sum
+from conformesh.protocols.messages import TYPES, Each, Max, Min, Packets, Pool, Sum, Tell
 
 NETWORKS = [Network.torus(4, 3), Network.star(6), Network.chain(5), Network.complete(5)]
 NUMBERS = [name for name in TYPES if name != "|b1"]
@@ -83,6 +83,25 @@ def test_each_brings_the_same_messages(network, name, shape, share):
         assert found.receiver.tolist() == right.receiver[mine].tolist()
         assert found.sender.tolist() == right.sender[mine].tolist()
         assert same(found.values, right.values[mine])
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("longest", [0, 1, 50])
+@pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
+def test_what_each_tells_is_the_same(network, longest, share):
+    rng = np.random.default_rng(3)
+    speakers = np.flatnonzero(rng.random(network.devices) < share)
+    said = {int(j): rng.bytes(rng.integers(longest, endpoint=True)) for j in speakers}
+    right, _ = Simulator(network).run(once(Tell(Packets.of([*said.values()]), speakers, np.ones_like(speakers))))
+    silent = Tell(Packets.of([]), np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64))
+    for k in range(network.devices):
+        mine = np.flatnonzero(right.receiver == k)
+        found = answer(silent, k, {j: said.get(j) for j in reversed(network.neighbours(k).tolist())})
+        assert found.receiver.tolist() == right.receiver[mine].tolist()
+        assert found.sender.tolist() == right.sender[mine].tolist()
+        expected = right.packets.taken(mine)
+        assert same(found.packets.values, expected.values)
+        assert same(found.packets.offsets, expected.offsets)
 
 
 def test_nobody_answers_what_only_a_server_can():

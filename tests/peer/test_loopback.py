@@ -1,12 +1,17 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from conformesh import Network
+from conformesh.engines import Simulator
+from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.peer.settings import Settings
 from conformesh.peer.view import part_of
+from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Sum, Tell
 from tests.peer.devices import (
     LIMIT,
     Tapped,
@@ -17,6 +22,7 @@ from tests.peer.devices import (
     thresholds,
     without,
 )
+from tests.strategies import networks
 
 FOREVER = 1e9
 GRAPHS = [Network.complete(4), Network.chain(6), Network.star(5), Network.torus(3, 3)]
@@ -51,6 +57,59 @@ def test_schedules_of_the_iterative_methods(method, graph, seeds):
 @pytest.mark.parametrize("chunk", range(25))
 def test_ten_thousand_schedules(graph, chunk):
     assert wrong(GRAPHS[graph], range(16 + 100 * chunk, 116 + 100 * chunk)) == {}
+
+
+ASKED = sorted(kind.name for kind in KINDS.values() if kind.code is not None)
+conversations = st.lists(
+    st.tuples(st.sampled_from(ASKED), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 3), st.integers(0, 2**32 - 1)),
+    min_size=1,
+    max_size=6,
+)
+
+
+def asked(kind, share, most, seed, network, here):
+    """Return a question of the devices here: of so many numbers or bytes at most, of which a share has some to say."""
+    rng = np.random.default_rng(seed)
+    values = rng.integers(-9, 9, (network.devices, most)).astype(rng.choice(["i2", "i8", "f4", "f8"]))
+    strings = [rng.bytes(rng.integers(most, endpoint=True)) for _ in range(network.devices)]
+    places = np.flatnonzero((rng.random(network.devices) < share)[here])
+    if kind == "tell":
+        return Tell(Packets.of([strings[k] for k in here[places]]), places, here[places])
+    return Each(values[here], places) if kind == "each" else {"sum": Sum, "max": Max, "min": Min}[kind](values[here])
+
+
+def heard_by(answer, here):
+    """Return what each device here heard, by row."""
+    if isinstance(answer, np.ndarray):
+        return {k: (str(row.dtype), row.tolist()) for k, row in zip(here.tolist(), answer, strict=True)}
+    said = answer.packets if hasattr(answer, "packets") else answer.values.tolist()
+    each = [*zip(answer.receiver.tolist(), answer.sender.tolist(), [said[i] for i in range(len(said))], strict=True)]
+    return {k: [(sender, words) for receiver, sender, words in each if receiver == k] for k in here.tolist()}
+
+
+def conversation(questions, network, here):
+    """Ask question after question; return what was heard, round by round."""
+    heard = []
+    for each in questions:
+        heard.append(heard_by((yield asked(*each, network, here)), here))
+    return heard
+
+
+@given(networks(least=2, most=6), conversations, st.integers(0, 2**32 - 1))
+def test_devices_hear_and_pay_what_the_simulator_says(network, questions, seed):
+    """All kinds of questions in any order, over lost, late and repeated frames and devices that start again."""
+    here = np.arange(network.devices)
+    right, paid = Simulator(network).run(conversation(questions, network, here))
+
+    def start(row, journal):
+        return Device(row, network, {}, lambda net, k: conversation(questions, net, np.array([k])), journal)
+
+    played = schedule(network, start, seed)
+    assert [device.phase for device in played.devices] == ["finished"] * network.devices
+    for k, device in enumerate(played.devices):
+        assert device.result == [{k: heard[k]} for heard in right]
+        cost = device.ledger.cost()
+        assert (cost.rounds, cost.numbers[0], cost.bits[0]) == (paid.rounds, paid.numbers[k], paid.bits[k])
 
 
 def test_a_seed_is_a_schedule():
