@@ -18,6 +18,7 @@ from conformesh.peer.loopback import Faults, play
 from conformesh.protocols.aggregate import CannotAggregate
 from conformesh.scores import SCORES, get_score
 from tests.engines.mpi import start
+from tests.engines.strictness import once, rows_said, saying
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
 from tests.with_skeletons import FOLDER, TABLES, add_all, skeleton
 
@@ -138,6 +139,19 @@ def test_the_engine_runs_every_method_as_the_simulator_does(skeletons, network, 
     assert mine.certificate == theirs.certificate
     assert mine.cost.rounds == theirs.cost.rounds
     np.testing.assert_array_equal(mine.cost.bits, theirs.cost.bits)
+
+
+@pytest.mark.parametrize("question", ["each", "tell"])
+@pytest.mark.parametrize("speakers", [[], [0, 2], [*range(5)]])
+def test_the_engine_hears_what_the_simulator_hears(skeletons, question, speakers):
+    network, here = Network.star(5), np.arange(5)
+    (mine, paid), (right, cost) = (
+        ENGINES[name].make(network).run(once(saying(question, here, speakers))) for name in ("loops", "simulator")
+    )
+    pairs = mine.receiver, mine.sender
+    assert [rows.tolist() for rows in pairs] == [right.receiver.tolist(), right.sender.tolist()]
+    assert rows_said(mine, *pairs) == rows_said(right, *pairs) == mine.sender.tolist()
+    assert (paid.numbers.tolist(), paid.bits.tolist()) == (cost.numbers.tolist(), cost.bits.tolist())
 
 
 def test_the_engine_that_was_chosen_runs(skeletons, folder, monkeypatch, capsys):
