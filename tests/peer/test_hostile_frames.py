@@ -95,7 +95,8 @@ def real_frame(world, sender=None):
     """What the neighbour says that the middle one waits for."""
     sender = missing(world) if sender is None else sender
     target = world.target
-    return Frame(DATA, target.run, sender, target.round, 0, frames.pack_array("sum", target._message.values[0]))
+    body = frames.pack_array(question(world), target._message.values[0])
+    return Frame(DATA, target.run, sender, target.round, 0, body)
 
 
 def with_(frame, **changes):
@@ -105,6 +106,14 @@ def with_(frame, **changes):
 @pytest.fixture
 def world():
     return World().mid_run(4)
+
+
+@pytest.fixture
+def adding_up():
+    """In a round that sums: trees say each number by itself, so another way to add up."""
+    world = World(aggregate="finite-time").mid_run(4)
+    world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
+    return world
 
 
 # --- by hand ----------------------------------------------------------------------------------------------------------
@@ -169,8 +178,8 @@ def question(world):
     return question_of(world.target._message)
 
 
-def test_wrong_arrays_are_refused(world):
-    world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
+def test_wrong_arrays_are_refused(adding_up):
+    world = adding_up
     k, frame = missing(world), real_frame(world)
     for body in arrays(np.asarray(world.target._message.values[0])):
         harmless(world, with_(frame, body=body), k)
@@ -181,8 +190,8 @@ def test_wrong_arrays_are_refused(world):
     world.ends_well()
 
 
-def test_other_shapes_and_those_that_no_memory_holds_are_refused(world):
-    world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
+def test_other_shapes_and_those_that_no_memory_holds_are_refused(adding_up):
+    world = adding_up
     for body in shapes(np.asarray(world.target._message.values[0])):
         harmless(world, with_(real_frame(world), body=body), missing(world))
     world.ends_well()
