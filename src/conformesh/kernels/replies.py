@@ -1,0 +1,742 @@
+"""Replies of a tree to its root, as bits: counts, short sketches of many scores, and lists of few, exact.
+
+The root asks about a bracket (low, high] of scores, as keys (`kernels.keys`). Every device merges its own scores in it
+with its children's replies, and replies to its parent in one of two forms:
+
+exact    the scores themselves, as runs (key, how often), while they are at most `limit`
+sketch   how much they weigh together, and a few points of their distribution function, rounded: enough to guess where
+         a rank lies, and nothing more may be concluded from them
+
+On request the weight of all scores at or below `low` comes first; counts are exact in both forms. Asked for one side,
+the reply is exact, and holds the smallest (or largest) scores until they weigh `limit` together.
+
+A string of bits is written from the highest bit of its first byte on. Whole numbers below a known bound take as many
+bits as that has; others are Elias's gamma code; ascending numbers are Rice codes of their differences. Keys drop the
+zeros at their ends that all of them share: float32 scores have 29.
+
+These loops are written once: as they stand they run in Python, where a device has a few packets to read, and
+`kernels.compiled.replies` compiles the same source for many.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
+HIGHEST = 0x7FF0000000000000  # the key of +inf
+HALF = 1 << 61
+LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
+BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
+WIDEST = 0.6  # of the mass on either side of the level asked for: as far as the points of a sketch reach
+FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
+MANY = 64  # sources that are mixed at once: more are mixed in groups first
+
+
+# --- bits -------------------------------------------------------------------------------------------------------------
+
+
+def bits_in(value: int) -> int:
+    """Return how many bits a number >= 0 takes."""
+    bits = 0
+    while value >= 65536:
+        value >>= 16
+        bits += 16
+    while value > 0:
+        value >>= 1
+        bits += 1
+    return bits
+
+
+def put(out: Any, at: int, value: int, bits: int) -> int:
+    """Write a number >= 0 in so many bits, at most 62; return where the next one goes."""
+    while bits > 0:
+        free = 8 - (at & 7)
+        take = min(free, bits)
+        part = (value >> (bits - take)) & ((1 << take) - 1)
+        out[at >> 3] |= part << (free - take)
+        at += take
+        bits -= take
+    return at
+
+
+def get(data: Any, at: int, bits: int) -> tuple[int, int]:
+    """Read a number of so many bits; return it, and where the next one is."""
+    value = 0
+    while bits > 0:
+        left = 8 - (at & 7)
+        take = min(left, bits)
+        value = (value << take) | ((int(data[at >> 3]) >> (left - take)) & ((1 << take) - 1))
+        at += take
+        bits -= take
+    return value, at
+
+
+def put_gamma(out: Any, at: int, value: int) -> int:
+    """Write a number >= 0 that nothing bounds, in Elias's gamma code of the number after it."""
+    bits = bits_in(value + 1)
+    at = put(out, at, 0, bits - 1)
+    return put(out, at, value + 1, bits)
+
+
+def get_gamma(data: Any, at: int) -> tuple[int, int]:
+    """Read such a number."""
+    bits = 1
+    while (int(data[at >> 3]) >> (7 - (at & 7))) & 1 == 0:
+        bits += 1
+        at += 1
+    value, at = get(data, at, bits)
+    return value - 1, at
+
+
+def put_rice(out: Any, at: int, value: int, low: int) -> int:
+    """Write a number >= 0: so many low bits as they are, the rest in ones and a zero."""
+    rest = value >> low
+    while rest > 0:
+        ones = min(rest, 32)
+        at = put(out, at, (1 << ones) - 1, ones)
+        rest -= ones
+    at += 1  # the buffer holds zeros
+    return put(out, at, value & ((1 << low) - 1), low)
+
+
+def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
+    """Read such a number."""
+    rest = 0
+    while (int(data[at >> 3]) >> (7 - (at & 7))) & 1:
+        rest += 1
+        at += 1
+    value, at = get(data, at + 1, low)
+    return (rest << low) | value, at
+
+
+def put_count(out: Any, at: int, value: int, bits: int) -> int:
+    """Write a number >= 0 that fits into so many bits; 0 where no bound is known."""
+    return put(out, at, value, bits) if bits else put_gamma(out, at, value)
+
+
+def get_count(data: Any, at: int, bits: int) -> tuple[int, int]:
+    """Read such a number."""
+    return get(data, at, bits) if bits else get_gamma(data, at)
+
+
+# --- keys, exact ------------------------------------------------------------------------------------------------------
+
+
+def put_raw(out: Any, at: int, key: int) -> int:
+    """Write a key in 64 bits."""
+    at = put(out, at, (key >> 32) + 0x80000000, 32)
+    return put(out, at, key & 0xFFFFFFFF, 32)
+
+
+def get_raw(data: Any, at: int) -> tuple[int, int]:
+    """Read such a key."""
+    top, at = get(data, at, 32)
+    bottom, at = get(data, at, 32)
+    return (top - 0x80000000) * 0x100000000 + bottom, at
+
+
+def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int) -> int:
+    """Write so many ascending keys, all different, of the bracket (low, high] that the reader knows too."""
+    at = put_gamma(out, at, count)
+    if count == 0:
+        return at
+    together = 0
+    for i in range(count):
+        together |= int(keys[i])
+    drop = 0
+    while together & 1 == 0 and drop < 62:
+        together >>= 1
+        drop += 1
+    at = put(out, at, drop, 6)
+    first = int(keys[0])
+    if (high >> 1) - (low >> 1) < HALF:
+        base = low >> drop
+        at = put(out, at, (first >> drop) - base, bits_in((high >> drop) - base))
+    else:
+        at = put_raw(out, at, first)
+    if count == 1:
+        return at
+    last = int(keys[count - 1])
+    if (last >> 1) - (first >> 1) >= HALF:  # from one end of the floats to the other
+        at = put(out, at, 63, 6)
+        for i in range(1, count):
+            at = put_raw(out, at, int(keys[i]))
+        return at
+    mean = ((last >> drop) - (first >> drop)) // (count - 1)
+    short = max(bits_in(mean) - 1, 0)
+    at = put(out, at, short, 6)
+    before = first >> drop
+    for i in range(1, count):
+        now = int(keys[i]) >> drop
+        at = put_rice(out, at, now - before - 1, short)
+        before = now
+    return at
+
+
+def get_keys(data: Any, at: int, low: int, high: int, keys: Any) -> tuple[int, int]:
+    """Read such keys into `keys`, which must have room (`count_of` says how much); return how many, and the place."""
+    count, at = get_gamma(data, at)
+    if count == 0:
+        return 0, at
+    drop, at = get(data, at, 6)
+    if (high >> 1) - (low >> 1) < HALF:
+        base = low >> drop
+        first, at = get(data, at, bits_in((high >> drop) - base))
+        before = first + base
+        keys[0] = before << drop
+    else:
+        first, at = get_raw(data, at)
+        keys[0] = first
+        before = first >> drop
+    if count == 1:
+        return 1, at
+    short, at = get(data, at, 6)
+    for i in range(1, count):
+        if short == 63:
+            raw, at = get_raw(data, at)
+            keys[i] = raw
+        else:
+            gap, at = get_rice(data, at, short)
+            before += gap + 1
+            keys[i] = before << drop
+    return count, at
+
+
+def put_times(out: Any, at: int, times: Any, count: int) -> int:
+    """Write how often each of so many keys is there; a single bit where all are there once."""
+    once = True
+    for i in range(count):
+        once = once and times[i] == 1
+    if count == 0:
+        return at
+    at = put(out, at, 0 if once else 1, 1)
+    if not once:
+        for i in range(count):
+            at = put_gamma(out, at, int(times[i]) - 1)
+    return at
+
+
+def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
+    """Read this into `times`; return how many numbers it took, and the place."""
+    if count == 0:
+        return 0, at
+    several, at = get(data, at, 1)
+    for i in range(count):
+        times[i] = 1
+        if several:
+            more, at = get_gamma(data, at)
+            times[i] = more + 1
+    return count if several else 0, at
+
+
+def room_for_keys(count: int) -> int:
+    """Return how many bytes so many keys with their numbers take at most."""
+    return 64 + 28 * count
+
+
+# --- points, rounded --------------------------------------------------------------------------------------------------
+
+
+def value_of(key: int, both: Any) -> float:
+    """Return the float of a key; `both` is an array of one int64, and the same memory as float64."""
+    both[0][0] = key if key >= 0 else -0x8000000000000000 - key
+    return float(both[1][0])
+
+
+def key_of(value: float, both: Any) -> int:
+    """Return the key of a float."""
+    both[1][0] = value + 0.0
+    bits = int(both[0][0])
+    return bits if bits >= 0 else -0x8000000000000000 - bits
+
+
+def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
+    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end."""
+    below, above = 0, 0
+    for i in range(count):
+        below += x[i] == -math.inf
+        above += x[i] == math.inf
+    at = put_gamma(out, at, below)
+    at = put_gamma(out, at, above)
+    finite = count - below - above
+    if finite == 0:
+        return at
+    first, last = x[below], x[below + finite - 1]
+    unit, short = unit_of(first, last, fine), step_of(finite, fine)
+    at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
+    before = int(round_to(first, unit))
+    size = before if before >= 0 else -before
+    bits = bits_in(size)
+    at = put(out, at, bits, 6)
+    at = put(out, at, size, bits)
+    at = put(out, at, 1 if before < 0 else 0, 1)
+    for i in range(below + 1, below + finite):
+        now = int(round_to(x[i], unit))
+        at = put_rice(out, at, now - before, short)
+        before = now
+    return at
+
+
+def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
+    """Read such numbers; return the place."""
+    below, at = get_gamma(data, at)
+    above, at = get_gamma(data, at)
+    finite = count - below - above
+    for i in range(below):
+        x[i] = -math.inf
+    for i in range(below + finite, count):
+        x[i] = math.inf
+    if finite == 0:
+        return at
+    short = step_of(finite, fine)
+    code, at = get_gamma(data, at)
+    unit = code >> 1 if code & 1 == 0 else -((code + 1) >> 1)
+    bits, at = get(data, at, 6)
+    size, at = get(data, at, bits)
+    negative, at = get(data, at, 1)
+    before = -size if negative else size
+    x[below] = math.ldexp(float(before), unit)
+    for i in range(below + 1, below + finite):
+        gap, at = get_rice(data, at, short)
+        before += gap
+        x[i] = math.ldexp(float(before), unit)
+    return at
+
+
+def unit_of(first: float, last: float, fine: int) -> int:
+    """Return the power of two to which points between these are rounded."""
+    largest = max(abs(first), abs(last))
+    span = last / 2 - first / 2  # which cannot overflow
+    own = math.frexp(largest)[1] if largest > 0 else -1000
+    unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - fine
+    return max(unit, own - 50, -1060)
+
+
+def step_of(count: int, fine: int) -> int:
+    """Return how many low bits of a difference are written as they are."""
+    return max(fine - 1 - bits_in(count), 0)
+
+
+def round_to(value: float, unit: int) -> float:
+    """Return how many units of 2**unit a number is, to the nearest."""
+    half = unit // 2  # in two steps: the power itself may be too large for a float
+    return float(np.rint(math.ldexp(math.ldexp(value, -half), half - unit)))
+
+
+# --- distribution functions -------------------------------------------------------------------------------------------
+
+
+def points_of(mass: int, points: int, growth: int, usual: int) -> int:
+    """Return how many points a sketch of so much mass has: `growth` more for each doubling beyond a usual device's."""
+    return points + growth * max(bits_in(mass) - bits_in(usual), 0)
+
+
+def fineness(mass: int, level: int, even: int, count: int) -> int:
+    """Return in how many steps, as a power of two, a sketch is rounded from end to end: whole numbers, for reader too."""
+    if even:
+        return bits_in(count) + FINER
+    spread = level * (LEVELS - level)
+    return min((bits_in(mass) + 32 - bits_in(spread)) // 2 + FINER, 30)
+
+
+def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -> None:
+    """Say at which masses a sketch has its points: close around the level asked for, and out to `WIDEST` of both sides.
+
+    A part of all scores that is like all of them has its own quantile within about sqrt(level (1 - level) / mass) of
+    theirs: so near are the innermost points, and those after them go out geometrically. Or they are `even`.
+    """
+    if even or count < 3:
+        for i in range(count):
+            levels[i] = mass * (i + 0.5) / count
+        return
+    down = (count - 1) // 2
+    near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass, 1.0))
+    levels[down] = mass * level
+    for side in range(2):
+        many = down if side == 0 else count - 1 - down
+        reach = level if side == 0 else 1 - level
+        outer = reach * WIDEST
+        inner = max(min(near, outer / 2), 1e-12)
+        for i in range(many):
+            away = outer if many == 1 else inner * (outer / inner) ** (i / (many - 1))
+            if side == 0:
+                levels[down - 1 - i] = mass * (level - away)
+            else:
+                levels[down + 1 + i] = mass * (level + away)
+
+
+def add_exact(x: Any, c: Any, at: int, keys: Any, times: Any, count: int, both: Any) -> tuple[int, float, float]:
+    """Append the knots of exact scores: at each of them half of it counts. Return the end, the mass, and that at -inf.
+
+    Scores at +inf have mass and no knot.
+    """
+    mass, bottom = 0.0, 0.0
+    for i in range(count):
+        value, weight = value_of(int(keys[i]), both), float(times[i])
+        if value == -math.inf:
+            bottom += weight
+        elif value < math.inf:
+            x[at] = value
+            c[at] = mass - bottom + weight / 2
+            at += 1
+        mass += weight
+    return at, mass, bottom
+
+
+def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, mass: float) -> tuple[int, float]:
+    """Append the knots of a sketch, its tails as steep as the next piece; return the end, and the mass at -inf."""
+    first = 0
+    while first < count and points[first] == -math.inf:
+        first += 1
+    last = count - 1
+    while last >= first and points[last] == math.inf:
+        last -= 1
+    bottom = levels[first - 1] if first > 0 else 0.0
+    if first > last:
+        return at, bottom
+    begin, left = points[first], levels[first] - bottom
+    if last > first and first == 0 and levels[1] > levels[0]:
+        begin -= (points[1] - points[0]) * (left / (levels[1] - levels[0]))
+    if begin > -math.inf and begin < points[first]:
+        x[at], c[at] = begin, 0.0
+        at += 1
+    for i in range(first, last + 1):
+        x[at], c[at] = points[i], levels[i] - bottom
+        at += 1
+    if last > first and last == count - 1 and levels[last] > levels[last - 1]:
+        end = points[last] + (points[last] - points[last - 1]) * (
+            (mass - levels[last]) / (levels[last] - levels[last - 1])
+        )
+        if points[last] < end < math.inf:
+            x[at], c[at] = end, mass - bottom
+            at += 1
+    return at, bottom
+
+
+def mixed(x: Any, c: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any) -> int:
+    """Add up the distribution functions of all sources, (knots, value just below, value at); return how many knots.
+
+    Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
+    """
+    start, total = ends[0], ends[sources] - ends[0]
+    knots[:total] = np.sort(x[start : start + total])
+    left[:total] = 0.0
+    right[:total] = 0.0
+    for s in range(sources):
+        a, b = ends[s], ends[s + 1]
+        if a == b:
+            continue
+        upto, below = a, a  # the first knot above, and the first at or above
+        for i in range(total):
+            v = knots[i]
+            while upto < b and x[upto] <= v:
+                upto += 1
+            while below < b and x[below] < v:
+                below += 1
+            if upto == b:
+                right[i] += masses[s]
+            elif upto > a:
+                right[i] += between(x[upto - 1], c[upto - 1], x[upto], c[upto], v)
+            if below == b:
+                left[i] += masses[s]
+            elif below > a:
+                left[i] += between(x[below - 1], c[below - 1], x[below], c[below], v)
+    return int(total)
+
+
+def between(x0: float, c0: float, x1: float, c1: float, v: float) -> float:
+    """Return the value at v of the line through two knots."""
+    span = x1 / 2 - x0 / 2
+    return c1 if span <= 0 else c0 + (c1 - c0) * ((v / 2 - x0 / 2) / span)
+
+
+def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> float:
+    """Return where the mixed distribution function reaches a mass."""
+    lo, hi = 0, total
+    while lo < hi:
+        middle = (lo + hi) // 2
+        if right[middle] >= target:
+            hi = middle
+        else:
+            lo = middle + 1
+    if lo == total:
+        return math.inf
+    if lo == 0 or target > left[lo] or left[lo] <= right[lo - 1]:
+        return float(knots[lo])
+    share = (target - right[lo - 1]) / (left[lo] - right[lo - 1])
+    return float(knots[lo - 1] * (1 - share) + knots[lo] * share)
+
+
+# --- replies ----------------------------------------------------------------------------------------------------------
+
+TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN = range(11)  # columns of a question
+
+
+def place_of(bits: Any, first: int, last: int, key: int) -> int:
+    """Return the first place in [first, last) whose score has a key above this one; scores are given as their bits."""
+    while first < last:
+        middle = (first + last) // 2
+        own = int(bits[middle])
+        if (own if own >= 0 else -0x8000000000000000 - own) <= key:
+            first = middle + 1
+        else:
+            last = middle
+    return first
+
+
+def own_runs(bits: Any, weights: Any, first: int, last: int, keys: Any, times: Any, at: int) -> int:
+    """Append the runs of equal scores in [first, last); return the end."""
+    begin = at
+    for i in range(first, last):
+        own = int(bits[i])
+        key = own if own >= 0 else -0x8000000000000000 - own
+        weight = int(weights[i]) if len(weights) else 1
+        if at > begin and keys[at - 1] == key:
+            times[at - 1] += weight
+        else:
+            keys[at], times[at] = key, weight
+            at += 1
+    return at
+
+
+def merged(keys: Any, times: Any, ends: Any, sources: int, into: Any, often: Any) -> int:
+    """Merge ascending runs of several sources; equal keys become one. Return how many runs there are."""
+    filled = 0
+    for s in range(sources):
+        filled += ends[s] < ends[s + 1]
+    count = 0
+    if filled > 4:
+        order = np.argsort(keys[: ends[sources]], kind="mergesort")
+        for i in order:
+            if count and into[count - 1] == keys[i]:
+                often[count - 1] += times[i]
+            else:
+                into[count], often[count] = keys[i], times[i]
+                count += 1
+        return count
+    at = ends[:sources].copy()
+    for _ in range(ends[sources]):
+        best = -1
+        for s in range(sources):
+            if at[s] < ends[s + 1] and (best < 0 or keys[at[s]] < keys[at[best]]):
+                best = s
+        key, weight = keys[at[best]], times[at[best]]
+        at[best] += 1
+        if count and into[count - 1] == key:
+            often[count - 1] += weight
+        else:
+            into[count], often[count] = key, weight
+            count += 1
+    return count
+
+
+def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[int, int]:
+    """Return the first and the last of the runs that are kept: from one end, until they weigh `limit` together."""
+    weight, kept = 0, 0
+    while kept < count and weight < limit:
+        weight += int(times[kept if side == 1 else count - 1 - kept])
+        kept += 1
+    return (0, kept) if side == 1 else (count - kept, count)
+
+
+def heard(
+    ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
+) -> tuple[int, int, int, Any, Any, Any, Any, Any, Any, int]:
+    """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
+
+    `places` says at which bit of `data` each child's reply to this question begins, and then where its next one does.
+    No reply holds more runs than `room`. Returned are the weight at or below the bracket, the weight inside, how many
+    runs there are (or -1 where somebody has only sketched), runs (keys, times), and knots (x, c, ends, masses, bottom).
+    """
+    low, high, children = int(ask[BEGIN]), int(ask[END]), len(places)
+    begin, end = place_of(bits, first, last, low), place_of(bits, first, last, high)
+    below = 0
+    for i in range(first, begin):
+        below += int(weights[i]) if len(weights) else 1
+    keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
+    ends = np.zeros(children + 2, np.int64)
+    ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
+    exact = True
+    sketched = np.zeros(children, np.int64)  # points of each child's sketch
+    mass_of = np.zeros(children, np.int64)
+    points = np.empty(0, np.float64)
+    used = 0
+    for j in range(children):
+        at = int(places[j])
+        if ask[COUNTED]:
+            more, at = get_count(data, at, count_bits)
+            below += more
+        listed = 1
+        if ask[SIDE] == 0:
+            listed, at = get(data, at, 1)
+        if listed:
+            count, at = get_keys(data, at, low, high, keys[ends[j + 1] :])
+            _, at = get_times(data, at, times[ends[j + 1] :], count)
+            ends[j + 2] = ends[j + 1] + count
+        else:
+            exact = False
+            mass, at = get_count(data, at, count_bits)
+            count = points_of(mass, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
+            if used + count > len(points):
+                longer = np.empty(2 * (used + count), np.float64)
+                longer[:used] = points[:used]
+                points = longer
+            fine = fineness(mass, int(ask[LEVEL]), int(ask[EVEN]), count)
+            at = get_points(data, at, count, fine, points[used:])
+            sketched[j], mass_of[j] = count, mass
+            used += count
+            ends[j + 2] = ends[j + 1]
+        places[j] = at
+    inside = 0
+    for i in range(ends[children + 1]):
+        inside += int(times[i])
+    if exact:
+        runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
+        count = merged(keys, times, ends, children + 1, runs, often)
+        nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
+        return below, inside, count, runs, often, nothing, nothing, none, nothing, 0
+    # the distribution function of every source, in knots
+    both_ints = np.empty(1, np.int64)
+    both = (both_ints, both_ints.view(np.float64))
+    most = ends[children + 1] + used + 2 * children
+    x, c = np.empty(most, np.float64), np.empty(most, np.float64)
+    knot_ends, masses = np.zeros(children + 2, np.int64), np.zeros(children + 1, np.float64)
+    bottom, used = 0.0, 0
+    levels = np.empty(int(sketched.max()), np.float64)
+    for s in range(children + 1):
+        at = knot_ends[s]
+        if s > 0 and sketched[s - 1] > 0:
+            count = sketched[s - 1]
+            mass = float(mass_of[s - 1])
+            fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), count, levels)
+            at, lost = add_sketch(x, c, at, points[used:], levels, count, mass)
+            used += count
+            inside += mass_of[s - 1]
+        else:
+            many = ends[s + 1] - ends[s]
+            at, mass, lost = add_exact(x, c, at, keys[ends[s] :], times[ends[s] :], many, both)
+        knot_ends[s + 1] = at
+        masses[s] = mass - lost
+        bottom += lost
+    return below, inside, -1, keys, times, x, c, knot_ends, masses, int(bottom)
+
+
+def curve(
+    x: Any, c: Any, ends: Any, masses: Any
+) -> tuple[Any, Any, Any]:
+    """Return the distribution function of all sources together: knots, and the values just below and at them.
+
+    Many sources are first put together in groups, each with as many knots as `MANY`, or it would take their square.
+    """
+    sources = len(ends) - 1
+    while sources > MANY:
+        groups = (sources + MANY - 1) // MANY
+        new_x, new_c = np.empty(groups * MANY, np.float64), np.empty(groups * MANY, np.float64)
+        new_ends, new_masses = np.zeros(groups + 1, np.int64), np.zeros(groups, np.float64)
+        for g in range(groups):
+            a, b = g * MANY, min((g + 1) * MANY, sources)
+            total = ends[b] - ends[a]
+            knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
+            mixed(x, c, ends[a : b + 1], masses[a:b], b - a, knots, left, right)
+            mass = masses[a:b].sum()
+            at = new_ends[g]
+            for i in range(MANY if total else 0):
+                value = value_at(mass * (i + 0.5) / MANY, knots, left, right, total)
+                if value < math.inf:
+                    new_x[at], new_c[at] = value, mass * (i + 0.5) / MANY
+                    at += 1
+            new_ends[g + 1], new_masses[g] = at, mass
+        x, c, ends, masses, sources = new_x, new_c, new_ends, new_masses, groups
+    total = ends[sources] - ends[0]
+    knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
+    mixed(x, c, ends, masses, sources, knots, left, right)
+    return knots, left, right
+
+
+def with_room(out: Any, at: int, more: int) -> Any:
+    """Return a buffer of zeros from bit `at` on that has so many more bytes: this one, or a longer copy."""
+    needed = (at >> 3) + 1 + more
+    if needed <= len(out):
+        return out
+    longer = np.zeros(2 * needed, np.uint8)
+    longer[: (at >> 3) + 1] = out[: (at >> 3) + 1]
+    return longer
+
+
+def replies(
+    asks: Any,
+    bits: Any,
+    weights: Any,
+    segments: Any,
+    trials: int,
+    members: Any,
+    data: Any,
+    cuts: Any,
+    child_cuts: Any,
+    count_bits: int,
+) -> tuple[Any, Any, Any]:
+    """Return the replies of some devices to all questions: bytes, where each ends, and how many numbers each holds.
+
+    The scores of member i are the segments of ``members[i]``, one for each trial; its children's replies are the
+    strings ``child_cuts[i]:child_cuts[i + 1]`` of `data`, cut at `cuts`.
+    """
+    out = np.zeros(64 + 32 * len(members) * len(asks), np.uint8)
+    ends, numbers = np.zeros(len(members) + 1, np.int64), np.zeros(len(members), np.int64)
+    both_ints = np.empty(1, np.int64)
+    both = (both_ints, both_ints.view(np.float64))
+    at = 0
+    for i in range(len(members)):
+        children = child_cuts[i + 1] - child_cuts[i]
+        places = 8 * cuts[child_cuts[i] : child_cuts[i + 1]]
+        told = 8 * (cuts[child_cuts[i + 1]] - cuts[child_cuts[i]])  # a run takes at least a bit
+        for p in range(len(asks)):
+            ask = asks[p]
+            segment = members[i] * trials + ask[TRIAL]
+            first, last = int(segments[segment]), int(segments[segment + 1])
+            found = heard(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
+            below, inside, count, keys, times = found[0], found[1], found[2], found[3], found[4]
+            if ask[COUNTED]:
+                out = with_room(out, at, 16)
+                at = put_count(out, at, below, count_bits)
+                numbers[i] += 1
+            if count >= 0 and (ask[SIDE] or count <= ask[LIMIT]):
+                a, b = 0, count
+                if ask[SIDE]:
+                    a, b = one_side(keys, times, count, int(ask[SIDE]), int(ask[LIMIT]))
+                out = with_room(out, at, room_for_keys(b - a))
+                if ask[SIDE] == 0:
+                    at = put(out, at, 1, 1)
+                at = put_keys(out, at, keys[a:], b - a, int(ask[BEGIN]), int(ask[END]))
+                at = put_times(out, at, times[a:], b - a)
+                numbers[i] += b - a
+                for j in range(a, b):
+                    if times[j] != 1:
+                        numbers[i] += b - a
+                        break
+                continue
+            x, c, knot_ends, masses, bottom = found[5], found[6], found[7], found[8], found[9]
+            if count >= 0:  # more runs than may be listed: they become a sketch here
+                x, c = np.empty(count, np.float64), np.empty(count, np.float64)
+                knot_ends, masses = np.zeros(2, np.int64), np.zeros(1, np.float64)
+                knot_ends[1], mass, lost = add_exact(x, c, 0, keys, times, count, both)
+                masses[0] = mass - lost
+                bottom = int(lost)
+            knots, left, right = curve(x, c, knot_ends, masses)
+            many = points_of(inside, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
+            fine = fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many)
+            levels = np.empty(many, np.float64)
+            fill_levels(float(inside), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
+            for j in range(many):
+                target = levels[j] - bottom
+                levels[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
+            out = with_room(out, at, 64 + 10 * many)
+            at = put(out, at, 0, 1)
+            at = put_count(out, at, inside, count_bits)
+            at = put_points(out, at, levels, many, fine)
+            numbers[i] += 1 + many
+        at = (at + 7) & -8
+        ends[i + 1] = at >> 3
+    return out[: at >> 3], ends, numbers
