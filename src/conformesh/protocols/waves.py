@@ -1,0 +1,421 @@
+r"""Waves over a spanning tree: the root asks, replies rise and are merged on the way, and the answer comes down.
+
+The root holds a bracket (low, high] for every problem, with the exact counts at its ends where they are known. In each
+pass it asks about a bracket; every device replies for its whole subtree (`kernels.replies`): few scores as they are,
+many as a sketch. From a sketch the root guesses a narrower bracket, whose replies then count what lies below it, so
+that a wrong guess is found out, and costs a pass. From an exact list it reads the answer:
+
+top-k    the first question is for the smaller side of the order: the n - r + 1 largest scores (or the r smallest)
+window   a sketch of everything, then all scores in the window that should hold rank r
+count    a sketch of everything, then sketches of ever narrower brackets until few scores are left
+
+The tree is explored on the way: the wave that reaches the leaves is the first question, and who is deepest names its
+parent together with its first reply.
+
+Assumes     graph connected; the centre of the map and its eccentricity known
+Guarantees  the score of rank r, bit for bit, and its counted rank, on every device; sketches decide on nothing
+Message     strings of bits in `kernels.replies`; the root's words are passed on as they are
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels import replies as written
+from conformesh.kernels.compiling import compiled
+from conformesh.kernels.keys import from_keys, to_keys
+from conformesh.kernels.replies import (
+    BEGIN,
+    BOTH,
+    COUNTED,
+    END,
+    EVEN,
+    GROWTH,
+    HIGH,
+    HIGHEST,
+    LEVEL,
+    LEVELS,
+    LIMIT,
+    LOW,
+    LOWEST,
+    POINTS,
+    SIDE,
+    TRIAL,
+    USUAL,
+)
+from conformesh.kernels.threads import in_blocks
+from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.protocols.site import Site
+from conformesh.protocols.tree import Level, Sapling, explore
+from conformesh.samples import Samples
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
+ENDS_FINE = 5  # bits from one new end to the other: they are guesses
+NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How much to ask in one pass.
+
+    Attributes
+    ----------
+    points, growth
+        Points of a device's sketch, and how many more for each doubling of what its subtree weighs.
+    fetched
+        Scores that all devices together may list in one pass, however many there are.
+    """
+
+    points: int
+    growth: int
+    fetched: float
+
+
+@dataclass
+class Problem:
+    """One rank to be found, as the root sees it: count(low) = below < rank <= upto = count(high)."""
+
+    rank: int
+    below: int
+    upto: int
+    low: int = LOWEST
+    high: int = HIGHEST
+
+
+@dataclass
+class Found:
+    """What every device knows about a problem at the end.
+
+    Attributes
+    ----------
+    answer, counted
+        The key of the score, and what all scores up to it weigh.
+    bracket
+        The keys between which it was named, for a warm start.
+    """
+
+    answer: int = 0
+    counted: int = 0
+    bracket: tuple[int, int] = (LOWEST, HIGHEST)
+
+
+@dataclass(eq=False)
+class Asked:
+    """What the devices of one block know of the run: the questions that are open, and the answers so far."""
+
+    asks: Ints  # a row for each open problem, columns as in `kernels.replies`
+    which: list[int]  # the problem of each row
+    found: list[Found]
+    passes: int = 0
+    totals: list[int] = field(default_factory=list)  # what all scores of each trial weigh, once the root has said it
+
+
+# --- waves ------------------------------------------------------------------------------------------------------------
+
+
+class Waves:
+    """The spanning tree of a run, as the devices of one block know it, with their scores."""
+
+    def __init__(self, site: Site, samples: Samples, count_bits: int) -> None:
+        self.site, self.samples, self.count_bits = site, samples, count_bits
+        self.levels: list[Level] = []
+        self._sapling: Sapling | None = None
+        at = np.flatnonzero(site.here == site.network.centre)
+        self.root = int(at[0]) if len(at) else -1  # the root's place here, if it is here
+        self._bits = samples.values.view(np.int64)
+        self._weights = np.empty(0, np.int64) if samples.weights is None else samples.weights
+
+    def explore(self) -> Protocol[None]:
+        """Grow the tree, but for the deepest devices, who name their parents with their first reply."""
+        self._sapling = yield from explore(self.site)
+
+    def rise(self, asks: Ints) -> Protocol[Packets]:
+        """Let the replies to the questions rise; return what the root's children said, if the root is here."""
+        arrived, owners = NOTHING, np.empty(0, np.int64)
+        if self._sapling is not None:
+            sapling, self._sapling = self._sapling, None
+            if not sapling.depth:
+                self.levels = sapling.complete(*[np.empty(0, np.int64)] * 3)
+                return NOTHING
+            packets, numbers = self._replies(asks, sapling.deepest, NOTHING, owners)
+            named = sapling.named(packets)
+            told = yield Tell(named, sapling.deepest, numbers + 1)
+            size = sapling.name_bytes
+            names = np.zeros((len(told.receiver), 8), np.uint8)
+            starts = told.packets.offsets[:-1]
+            for byte in range(size):
+                names[:, byte] = told.packets.values[starts + byte]
+            self.levels = sapling.complete(told.receiver, told.sender, names.view("<i8")[:, 0])
+            deepest = self.levels[-1]
+            arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
+            owners = deepest.parents
+            rest = self.levels[1:-1]
+        else:
+            rest = self.levels[1:]
+        for level in reversed(rest):
+            packets, numbers = self._replies(asks, level.members, arrived, owners)
+            told = yield Tell(packets, level.members, numbers)
+            arrived, owners = told.said_by(level.parent_rows, level.children), level.parents
+        return arrived
+
+    def fall(self, word: bytes, numbers: int) -> Protocol[bytes]:
+        """Let the root's word come down; return it."""
+        for level, below in pairwise(self.levels):
+            speakers = level.speaking_down
+            size = len(word)
+            offsets = np.arange(len(speakers) + 1) * size
+            said = Packets(np.tile(np.frombuffer(word, np.uint8), len(speakers)), offsets)
+            told = yield Tell(said, speakers, np.full(len(speakers), numbers))
+            if len(below.members) and not word:
+                word = told.said_by(below.rows[:1], below.above[:1])[0]
+        return word
+
+    def _replies(self, asks: Ints, members: Ints, arrived: Packets, owners: Ints) -> tuple[Packets, Ints]:
+        """Return what these devices reply, with what their children said: packet i went to the device at owners[i]."""
+        if not len(members):
+            return NOTHING, np.empty(0, np.int64)
+        if len(owners) > 1 and (owners[1:] < owners[:-1]).any():  # by row of the parent, which may lie elsewhere
+            order = np.argsort(owners, kind="stable")
+            arrived, owners = arrived.taken(order), owners[order]
+        child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
+        scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
+        loops = compiled("replies", len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values))
+        chosen = written if loops is None else loops
+        parts: list[Any] = []
+
+        def block(a: int, b: int) -> None:
+            made = chosen.replies(
+                asks,
+                self._bits,
+                self._weights,
+                self.samples.offsets,
+                self.samples.trials,
+                members[a:b],
+                arrived.values,
+                arrived.offsets,
+                child_cuts[a : b + 1],
+                self.count_bits,
+            )
+            parts.append((a, *made))
+
+        work = int(len(members) * len(asks) * 2000)
+        if loops is None:
+            block(0, len(members))
+        else:
+            in_blocks(block, len(members), work)
+        parts.sort(key=lambda part: part[0])
+        ends, numbers = [np.zeros(1, np.int64)], []
+        for _, data, cuts, many in parts:
+            ends.append(cuts[1:] + ends[-1][-1])
+            numbers.append(many)
+        return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
+
+    def heard(self, asks: Ints, arrived: Packets) -> list[Any]:
+        """Return what the root knows about each question, see `kernels.replies.heard`."""
+        loops = compiled("replies", 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices)
+        chosen = written if loops is None else loops
+        places = 8 * arrived.offsets[:-1]
+        found = []
+        for ask in asks:
+            segment = self.root * self.samples.trials + int(ask[TRIAL])
+            first, last = self.samples.offsets[segment : segment + 2].tolist()
+            room = last - first + 8 * len(arrived.values)
+            found.append(
+                chosen.heard(
+                    ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits
+                )
+            )
+        return found
+
+    def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
+        """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
+        loops = compiled("replies", 20.0 * len(heard[5]))
+        return *(written if loops is None else loops).curve(*heard[5:9]), heard[9]
+
+
+def _without_head(packets: Packets, size: int) -> Packets:
+    """Return packets without their first so many bytes."""
+    keep = np.ones(len(packets.values), dtype=bool)
+    for byte in range(size):
+        keep[packets.offsets[:-1] + byte] = False
+    return Packets(packets.values[keep], packets.offsets - size * np.arange(len(packets) + 1))
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+class Root:
+    """Decides what is asked next. Only the block that hosts the root has one."""
+
+    def __init__(self, waves: Waves, pace: Pace, problems: list[Problem], depth: float) -> None:
+        self.waves, self.pace, self.problems, self.depth = waves, pace, problems, depth
+
+    def word(self, asked: Asked, arrived: Packets, totals: Sequence[int] | None) -> tuple[bytes, int]:
+        """Return what to say after the replies to the open questions have arrived, and how many numbers that is."""
+        out, at, numbers = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()), np.uint8), 0, 0
+        heard = self.waves.heard(asked.asks, arrived)
+        for total in totals or ():
+            at = written.put_gamma(out, at, total)
+            numbers += 1
+        for ask, problem, reply in zip(asked.asks, asked.which, heard, strict=True):
+            at, more = self._next(out, at, ask, self.problems[problem], reply)
+            numbers += more
+        return out[: (at + 7) >> 3].tobytes(), numbers
+
+    def _next(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any) -> tuple[int, int]:
+        """Write the answer to a problem, or its next question."""
+        begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
+        exact = reply[2] >= 0
+        if side != BOTH:
+            return self._answer(out, at, ask, problem, *_from_side(problem, reply, side))
+        below = int(reply[0]) if ask[COUNTED] else problem.below
+        upto = below + int(reply[1])
+        if below < problem.rank <= upto:
+            problem.low, problem.below, problem.high, problem.upto = begin, below, end, upto
+            if exact:
+                return self._answer(out, at, ask, problem, *_from_list(problem, reply))
+        elif problem.rank <= below:
+            problem.high, problem.upto = begin, below
+        else:
+            problem.low, problem.below = end, upto
+        held = problem.low == begin and problem.high == end
+        return self._ask(out, at, ask, problem, self.waves.curve(reply) if held and not exact else None)
+
+    def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
+        at = written.put(out, at, 1, 1)
+        at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]))
+        at = written.put_gamma(out, at, counted - problem.rank)
+        return at, 1 + (counted > problem.rank)
+
+    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, curve: Any) -> tuple[int, int]:
+        """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of it."""
+        at = written.put(out, at, 0, 1)
+        held = problem.upto - problem.below
+        near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
+        low, high, side, limit = problem.low, problem.high, BOTH, self.pace.fetched
+        if curve is not None:
+            half = self.half_width(problem, curve)
+            if 2 * half < held and 2 * half <= max(near, 8):
+                low, high = self._window(problem, curve, half)
+            elif near <= limit:
+                side = LOW if problem.rank - problem.below == near else HIGH
+            else:
+                low, high = self._window(problem, curve, half)
+        elif near <= limit:
+            side = LOW if problem.rank - problem.below == near else HIGH
+        numbers = 0
+        ends, kinds = [low, high], []
+        for key, infinite in zip(ends, (LOWEST, HIGHEST), strict=True):
+            if key == infinite:
+                kinds.append(OPEN)
+            elif key == int(ask[BEGIN]):
+                kinds.append(LAST_LOW)
+            elif key == int(ask[END]):
+                kinds.append(LAST_HIGH)
+            elif key in (problem.low, problem.high):
+                kinds.append(RAW)
+            else:
+                kinds.append(NEW)
+            at = written.put_gamma(out, at, kinds[-1])
+            if kinds[-1] == RAW:
+                at = written.put_raw(out, at, key)
+            numbers += kinds[-1] in (NEW, RAW)
+        new = from_keys([key for key, kind in zip(ends, kinds, strict=True) if kind == NEW])
+        if len(new):
+            at = written.put_points(out, at, new, len(new), ENDS_FINE)
+        at = written.put(out, at, side, 2)
+        if side != BOTH:
+            return written.put_gamma(out, at, near), numbers + 1
+        return at, numbers
+
+    def half_width(self, problem: Problem, curve: Any) -> float:
+        """Return by how many ranks the guess may be off."""
+        held = problem.upto - problem.below
+        knots, left, right, bottom = curve
+        level = min(max((problem.rank - problem.below) / max(held, 1), 0.02), 0.98)
+        return float(max(4.0, 1.0 * math.sqrt(level * (1 - level) * held * (self.depth + 1))))
+
+    def _window(self, problem: Problem, curve: Any, half: float) -> tuple[int, int]:
+        """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
+        knots, left, right, bottom = curve
+        target = problem.rank - problem.below - 0.5 - bottom
+        ends = [
+            written.value_at(max(target - half, 0.0), knots, left, right, len(knots)),
+            written.value_at(target + half, knots, left, right, len(knots)),
+        ]
+        low, high = (int(key) for key in to_keys(ends))
+        low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
+        high = problem.high if high >= problem.high or high <= low else high
+        return low, high
+
+
+def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
+    """Return the key of the answer in an exact list of the bracket, and its rank."""
+    keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
+    ranks = problem.below + np.cumsum(times)
+    at = int(np.searchsorted(ranks, problem.rank))
+    return int(keys[at]), int(ranks[at])
+
+
+def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
+    """Return the key of the answer among the smallest, or the largest, scores of the bracket, and its rank."""
+    keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
+    if side == LOW:
+        return _from_list(problem, reply)
+    ranks = problem.upto - (np.cumsum(times[::-1])[::-1] - times)  # of the last of each run
+    at = int(np.searchsorted(ranks, problem.rank))
+    return int(keys[at]), int(ranks[at])
+
+
+# --- everybody --------------------------------------------------------------------------------------------------------
+
+
+def hear_word(word: bytes, asked: Asked, ranks: Sequence[int] | None, pace: Pace, totals: int = 0) -> None:
+    """Take the root's word: answers close their problems, and the others are asked about anew."""
+    data = np.frombuffer(word + bytes(8), np.uint8)
+    at = 0
+    for _ in range(totals):
+        total, at = written.get_gamma(data, at)
+        asked.totals.append(total)
+    rows, which = [], []
+    for ask, problem in zip(asked.asks, asked.which, strict=True):
+        done, at = written.get(data, at, 1)
+        if done:
+            key = [0]
+            _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key)
+            more, at = written.get_gamma(data, at)
+            asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))
+            continue
+        ends, kinds = [LOWEST, HIGHEST], []
+        for i in range(2):
+            kind, at = written.get_gamma(data, at)
+            kinds.append(kind)
+            if kind == RAW:
+                ends[i], at = written.get_raw(data, at)
+            elif kind in (LAST_LOW, LAST_HIGH):
+                ends[i] = int(ask[BEGIN if kind == LAST_LOW else END])
+        new = [i for i in range(2) if kinds[i] == NEW]
+        if new:
+            points = [0.0] * len(new)
+            at = written.get_points(data, at, len(new), ENDS_FINE, points)
+            for i, key in zip(new, to_keys(points).tolist(), strict=True):
+                ends[i] = key
+        side, at = written.get(data, at, 2)
+        row = ask.copy()
+        row[BEGIN], row[END], row[SIDE], row[EVEN] = *ends, side, 1
+        row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, int(pace.fetched)
+        if side != BOTH:
+            row[LIMIT], at = written.get_gamma(data, at)
+        rows.append(row)
+        which.append(problem)
+    asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
+    asked.which, asked.passes = which, asked.passes + 1
