@@ -174,6 +174,11 @@ class Site:
         return np.array(rows, dtype=np.int64)
 
     @property
+    def knows_totals(self) -> bool:
+        """Whether what all scores weigh follows from how many there are: no score has a weight of its own."""
+        return {*self.promise.bounds} == {1} and not self.promise.losses
+
+    @property
     def rounds_weights(self) -> bool:
         """Whether weights that were rounded decide on a rank, so that devices must add up what was lost."""
         return self.promise.part and ({*self.promise.bounds} != {1} or any(d.rounded for d in self.demands))

@@ -12,11 +12,12 @@ Message     the parent's row once, in as few bits as hold K; -1 from the root
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Protocol, narrow_type
+from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
@@ -53,35 +54,91 @@ class Level:
     speaking_down: Ints
 
 
-def grow(site: Site) -> Protocol[list[Level]]:
-    """Build the tree by messages, level by level, and return its levels; the first holds the root."""
-    depth = site.network.centre_depth
-    parent = np.full(len(site.here), -1, dtype=narrow_type(site.devices))
+@dataclass(eq=False)
+class Sapling:
+    """A tree whose deepest devices have a parent and have not said so yet.
+
+    Attributes
+    ----------
+    depth
+        Levels below the root.
+    deepest
+        Places of the devices of the last level.
+    parent
+        The parent (global row) of each device here; -1 for the root.
+    """
+
+    site: Site
+    depth: int
+    deepest: Ints
+    parent: NDArray[Any]
+    has_child: NDArray[np.bool_]
+    grown: list[tuple[Ints, Ints, Ints]]
+
+    @property
+    def name_bytes(self) -> int:
+        """How many bytes the name of a parent takes."""
+        return -(-(self.site.devices - 1).bit_length() // 8)
+
+    def named(self, packets: Packets) -> Packets:
+        """Return what the deepest devices say, each with the name of its parent before it."""
+        size, count = self.name_bytes, len(packets)
+        offsets = packets.offsets + size * np.arange(count + 1)
+        values = np.empty(int(offsets[-1]), np.uint8)
+        head = np.zeros(len(values), dtype=bool)
+        names = self.parent[self.deepest].astype("<i8").view(np.uint8).reshape(count, 8)
+        for byte in range(size):
+            values[offsets[:-1] + byte] = names[:, byte]
+            head[offsets[:-1] + byte] = True
+        values[~head] = packets.values
+        return Packets(values, offsets)
+
+    def complete(self, receiver: Ints, sender: Ints, named: NDArray[Any]) -> list[Level]:
+        """Return the levels, the root's first, once each of the deepest has named its parent to who hears it."""
+        self._join(self.deepest, receiver, sender, named)
+        return [
+            Level(
+                members,
+                self.site.here[members],
+                self.parent[members].astype(np.int64),
+                children,
+                parents,
+                self.site.here[parents],
+                members[self.has_child[members]],
+            )
+            for members, children, parents in self.grown
+        ]
+
+    def _join(self, members: Ints, receiver: Ints, sender: Ints, named: NDArray[Any]) -> None:
+        """Note who of a level names a device here as its parent."""
+        mine = np.flatnonzero(named == receiver)
+        parents = self.site.local(receiver[mine])
+        self.has_child[parents] = True
+        self.grown.append((members, sender[mine], parents))
+
+
+def explore(site: Site) -> Protocol[Sapling]:
+    """Build the tree by messages, level by level; the last level has its parents still to name."""
+    here, depth = len(site.here), site.network.centre_depth
     found = site.here == site.network.centre
-    has_child = np.zeros(len(site.here), dtype=bool)
-    members = np.flatnonzero(found)
-    grown: list[tuple[Ints, Ints, Ints]] = []
-    for _ in range(depth + 1 if depth else 0):
-        heard = yield Each(parent, members)
-        mine = np.flatnonzero(heard.values == heard.receiver)  # who names me as its parent
-        parents = site.local(heard.receiver[mine])
-        has_child[parents] = True
-        grown.append((members, heard.sender[mine], parents))
+    parent = np.full(here, -1, dtype=narrow_type(site.devices))
+    sapling = Sapling(site, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
+    for _ in range(depth):
+        heard = yield Each(parent, sapling.deepest)
+        sapling._join(sapling.deepest, heard.receiver, heard.sender, heard.values)
         receiver = site.local(heard.receiver)
         first = np.flatnonzero(~found[receiver])
         new, at = np.unique(receiver[first], return_index=True)  # of a receiver's speakers the smallest comes first
         parent[new] = heard.sender[first][at]
         found[new] = True
-        members = new
-    return [
-        Level(
-            members,
-            site.here[members],
-            parent[members].astype(np.int64),
-            children,
-            parents,
-            site.here[parents],
-            members[has_child[members]],
-        )
-        for members, children, parents in grown
-    ]
+        sapling.deepest = new
+    return sapling
+
+
+def grow(site: Site) -> Protocol[list[Level]]:
+    """Build the tree by messages and return its levels; the first holds the root."""
+    sapling = yield from explore(site)
+    if not sapling.depth:
+        return sapling.complete(*[np.empty(0, np.int64)] * 3)
+    heard = yield Each(sapling.parent, sapling.deepest)
+    return sapling.complete(heard.receiver, heard.sender, heard.values)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -116,7 +116,11 @@ class Asked:
     which: list[int]  # the problem of each row
     found: list[Found]
     passes: int = 0
-    totals: list[int] = field(default_factory=list)  # what all scores of each trial weigh, once the root has said it
+
+    def keep(self, marked: NDArray[np.bool_]) -> None:
+        """Ask on about these problems only, of all there are."""
+        rows = [i for i, problem in enumerate(self.which) if marked[problem]]
+        self.asks, self.which = self.asks[rows], [self.which[i] for i in rows]
 
 
 # --- waves ------------------------------------------------------------------------------------------------------------
@@ -259,16 +263,17 @@ class Root:
     def __init__(self, waves: Waves, pace: Pace, problems: list[Problem], depth: float) -> None:
         self.waves, self.pace, self.problems, self.depth = waves, pace, problems, depth
 
-    def word(self, asked: Asked, arrived: Packets, totals: Sequence[int] | None) -> tuple[bytes, int]:
-        """Return what to say after the replies to the open questions have arrived, and how many numbers that is."""
+    def word(self, asked: Asked, heard: list[Any], totals: Sequence[int] | None) -> tuple[bytes, int]:
+        """Return what to say after the open questions were replied to, and how many numbers that is."""
         out, at, numbers = np.zeros(64 + 64 * len(asked.which) + 16 * len(totals or ()), np.uint8), 0, 0
-        heard = self.waves.heard(asked.asks, arrived)
         for total in totals or ():
             at = written.put_gamma(out, at, total)
             numbers += 1
-        for ask, problem, reply in zip(asked.asks, asked.which, heard, strict=True):
-            at, more = self._next(out, at, ask, self.problems[problem], reply)
-            numbers += more
+        for ask, which, reply in zip(asked.asks, asked.which, heard, strict=True):
+            problem = self.problems[which]
+            if 0 < problem.rank <= problem.upto:  # known only now where nobody knew n
+                at, more = self._next(out, at, ask, problem, reply)
+                numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
     def _next(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any) -> tuple[int, int]:
@@ -379,13 +384,8 @@ def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(word: bytes, asked: Asked, ranks: Sequence[int] | None, pace: Pace, totals: int = 0) -> None:
-    """Take the root's word: answers close their problems, and the others are asked about anew."""
-    data = np.frombuffer(word + bytes(8), np.uint8)
-    at = 0
-    for _ in range(totals):
-        total, at = written.get_gamma(data, at)
-        asked.totals.append(total)
+def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, pace: Pace) -> None:
+    """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew."""
     rows, which = [], []
     for ask, problem in zip(asked.asks, asked.which, strict=True):
         done, at = written.get(data, at, 1)
@@ -419,3 +419,110 @@ def hear_word(word: bytes, asked: Asked, ranks: Sequence[int] | None, pace: Pace
         which.append(problem)
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
+
+
+def by_waves(
+    site: Site, samples: Samples, pace: Pace, one_side: bool = False, warm: tuple[float, float] | None = None
+) -> Protocol[tuple[Ints, Ints, Asked]]:
+    """Find the score of every rank; return the ranks (trials, alphas), what all scores weigh, and what was found.
+
+    With `one_side` the first question is for one side of the order; with `warm`, for all scores between two thresholds.
+    """
+    n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
+    asked = _first(site, pace, n, ranks, one_side, warm)
+    if not asked.which:
+        assert n is not None and ranks is not None
+        return ranks, n, asked
+    waves = Waves(site, samples, 0 if n is None else int(n.max()).bit_length())
+    yield from waves.explore()
+    root: Root | None = None
+    while asked.which:
+        arrived = yield from waves.rise(asked.asks)
+        word, numbers = b"", 0
+        if waves.root >= 0:
+            heard = waves.heard(asked.asks, arrived)
+            said = None if n is not None else _totals(asked, heard, site.trials)
+            if root is None:
+                held = n if said is None else np.array(said, dtype=np.int64)
+                known = ranks if ranks is not None else site.ranks(held)
+                root = Root(waves, pace, _problems(known, held), mean_depth(site))
+            word, numbers = root.word(asked, heard, said)
+        word = yield from waves.fall(word, numbers)
+        data, at = np.frombuffer(word + bytes(16), np.uint8), 0
+        if n is None:
+            totals = []
+            for _ in range(site.trials):
+                total, at = written.get_gamma(data, at)
+                totals.append(total)
+            n = np.array(totals, dtype=np.int64)
+            ranks = site.ranks(n)
+            waves.count_bits = int(n.max()).bit_length()
+            asked.keep(_open(ranks, n))
+        hear_word(data, at, asked, pace)
+    assert n is not None and ranks is not None
+    return ranks, n, asked
+
+
+def _first(
+    site: Site,
+    pace: Pace,
+    n: Ints | None,
+    ranks: Ints | None,
+    one_side: bool,
+    warm: tuple[float, float] | None,
+) -> Asked:
+    """Return the first question about every problem, which everybody knows without being told."""
+    trials, levels = site.trials, len(site.alphas)
+    asks = np.zeros((trials * levels, USUAL + 2), dtype=np.int64)
+    asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
+    asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
+    asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
+    if n is None or ranks is None:
+        parts = [int((1 - alpha) * LEVELS) for alpha in site.alphas] * trials
+        asks[:, USUAL] = max(site.most // site.devices, 1)
+    else:
+        parts = [int(r) * LEVELS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
+        asks[:, USUAL] = np.repeat(np.maximum(n // site.devices, 1), levels)
+        if one_side and warm is None:
+            few = np.repeat(n, levels) - ranks.ravel() + 1
+            asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
+            asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
+    asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
+    if warm is not None:
+        low, high = (int(key) for key in to_keys(_around(*warm)))
+        asks[:, BEGIN], asks[:, END] = (LOWEST if low <= LOWEST + 1 else low), high
+        asks[:, LIMIT], asks[:, COUNTED] = int(pace.fetched), low > LOWEST + 1
+    asked = Asked(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
+    if n is not None and ranks is not None:
+        asked.keep(_open(ranks, n))
+    return asked
+
+
+def _around(low: float, high: float) -> tuple[float, float]:
+    """Return a bracket around an old one: a few scores more or less seldom move the answer out of it."""
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return (low, high)
+    step = min(max(high - low, abs(high) * 1e-12, 1e-300), 1e307)
+    return low - step, high + step
+
+
+def _open(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
+    """Mark the problems that need a search: a rank of none, or beyond all scores, has its answer already."""
+    return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
+
+
+def _problems(ranks: Ints, n: Ints) -> list[Problem]:
+    levels = ranks.shape[1]
+    return [Problem(int(r), 0, int(n[i // levels])) for i, r in enumerate(ranks.ravel())]
+
+
+def _totals(asked: Asked, heard: list[Any], trials: int) -> list[int]:
+    """Return what all scores of each trial weigh, from the replies to questions about all of them."""
+    return [int(heard[asked.asks[:, TRIAL].tolist().index(trial)][1]) for trial in range(trials)]
+
+
+def mean_depth(site: Site) -> float:
+    """Return how many hops a device is from the root, on average, as the map has it."""
+    from conformesh.graph.sketch import Tree
+
+    return Tree.of(site.network).mean_depth
