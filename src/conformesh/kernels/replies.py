@@ -32,6 +32,7 @@ LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 WIDEST = 0.6  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
+STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
 
 
@@ -346,15 +347,16 @@ def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -
     """Say at which masses a sketch has its points: close around the level asked for, and out to `WIDEST` of both sides.
 
     A part of all scores that is like all of them has its own quantile within about sqrt(level (1 - level) / mass) of
-    theirs: so near are the innermost points, and those after them go out geometrically. Or they are `even`.
+    theirs: so near are the innermost points, and those after them go out geometrically. Or they are `even`. Each is
+    half a score beyond a whole number of them: there the score itself is the point, and nothing is interpolated.
     """
     if even or count < 3:
         for i in range(count):
-            levels[i] = mass * (i + 0.5) / count
+            levels[i] = math.floor(mass * (i + 0.5) / count) + 0.5
         return
     down = (count - 1) // 2
     near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass, 1.0))
-    levels[down] = mass * level
+    levels[down] = math.floor(mass * level) + 0.5
     for side in range(2):
         many = down if side == 0 else count - 1 - down
         reach = level if side == 0 else 1 - level
@@ -363,26 +365,27 @@ def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -
         for i in range(many):
             away = outer if many == 1 else inner * (outer / inner) ** (i / (many - 1))
             if side == 0:
-                levels[down - 1 - i] = mass * (level - away)
+                levels[down - 1 - i] = math.floor(mass * (level - away)) + 0.5
             else:
-                levels[down + 1 + i] = mass * (level + away)
+                levels[down + 1 + i] = math.floor(mass * (level + away)) + 0.5
 
 
-def add_exact(x: Any, c: Any, at: int, keys: Any, times: Any, count: int, both: Any) -> tuple[int, float, float]:
-    """Append the knots of exact scores: at each of them half of it counts. Return the end, the mass, and that at -inf.
+def add_exact(
+    x: Any, c: Any, slopes: Any, at: int, keys: Any, times: Any, count: int, both: Any
+) -> tuple[int, float, float]:
+    """Append the knots of exact scores, a step at each; return the end, the mass, and how much of it is at -inf.
 
     Scores at +inf have mass and no knot.
     """
     mass, bottom = 0.0, 0.0
     for i in range(count):
         value, weight = value_of(int(keys[i]), both), float(times[i])
+        mass += weight
         if value == -math.inf:
             bottom += weight
         elif value < math.inf:
-            x[at] = value
-            c[at] = mass - bottom + weight / 2
+            x[at], c[at], slopes[at] = value, mass - bottom, STEP
             at += 1
-        mass += weight
     return at, mass, bottom
 
 
@@ -416,7 +419,26 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
     return at, bottom
 
 
-def mixed(x: Any, c: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any) -> int:
+def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
+    """Give a sketch's knots the slopes of a monotone cubic through them ([FritschCarlson1980]): straight lines lie."""
+    for i in range(begin, end):
+        slopes[i] = 0.0
+        if i == begin or i == end - 1:
+            continue
+        before, after = x[i] / 2 - x[i - 1] / 2, x[i + 1] / 2 - x[i] / 2
+        if before > 0 and after > 0 and c[i] > c[i - 1] and c[i + 1] > c[i]:
+            down, up = (c[i] - c[i - 1]) / before, (c[i + 1] - c[i]) / after
+            one, two = 2 * after + before, after + 2 * before
+            slopes[i] = (one + two) / (one / down + two / up)
+    if end - begin >= 3:
+        for i, j in ((begin, begin + 1), (end - 1, end - 2)):
+            span = abs(x[j] / 2 - x[i] / 2)
+            slopes[i] = abs(c[j] - c[i]) / span if span > 0 else 0.0
+
+
+def mixed(
+    x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any
+) -> int:
     """Add up the distribution functions of all sources, (knots, value just below, value at); return how many knots.
 
     Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
@@ -439,18 +461,28 @@ def mixed(x: Any, c: Any, ends: Any, masses: Any, sources: int, knots: Any, left
             if upto == b:
                 right[i] += masses[s]
             elif upto > a:
-                right[i] += between(x[upto - 1], c[upto - 1], x[upto], c[upto], v)
+                right[i] += between(x, c, slopes, upto, v)
             if below == b:
                 left[i] += masses[s]
             elif below > a:
-                left[i] += between(x[below - 1], c[below - 1], x[below], c[below], v)
+                left[i] += between(x, c, slopes, below, v)
     return int(total)
 
 
-def between(x0: float, c0: float, x1: float, c1: float, v: float) -> float:
-    """Return the value at v of the line through two knots."""
-    span = x1 / 2 - x0 / 2
-    return c1 if span <= 0 else c0 + (c1 - c0) * ((v / 2 - x0 / 2) / span)
+def between(x: Any, c: Any, slopes: Any, after: int, v: float) -> float:
+    """Return the value at v, between the knot `after` and the one before it: on a cubic where they have slopes."""
+    if slopes[after] == STEP:
+        return float(c[after - 1])
+    span = x[after] / 2 - x[after - 1] / 2
+    if span <= 0:
+        return float(c[after])
+    rise = c[after] - c[after - 1]
+    t = (v / 2 - x[after - 1] / 2) / span
+    if slopes[after - 1] == 0.0 or slopes[after] == 0.0 or rise <= 0:
+        return float(c[after - 1] + rise * t)
+    first, last = min(slopes[after - 1] * span, 3 * rise), min(slopes[after] * span, 3 * rise)
+    inner = first * (1 - t) * (1 - t) * t - last * t * t * (1 - t)
+    return float(c[after - 1] + rise * t * t * (3 - 2 * t) + inner)
 
 
 def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> float:
@@ -544,12 +576,12 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
 
 def heard(
     ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
-) -> tuple[int, int, int, Any, Any, Any, Any, Any, Any, int]:
+) -> tuple[int, int, int, Any, Any, Any, Any, Any, Any, Any, int]:
     """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
 
     `places` says at which bit of `data` each child's reply to this question begins, and then where its next one does.
     No reply holds more runs than `room`. Returned are the weight at or below the bracket, the weight inside, how many
-    runs there are (or -1 where somebody has only sketched), runs (keys, times), and knots (x, c, ends, masses, bottom).
+    runs there are (or -1 where somebody has only sketched), runs (keys, times), and knots (x, c, slopes, ends, masses, bottom).
     """
     low, high, children = int(ask[BEGIN]), int(ask[END]), len(places)
     begin, end = place_of(bits, first, last, low), place_of(bits, first, last, high)
@@ -597,12 +629,12 @@ def heard(
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
         count = merged(keys, times, ends, children + 1, runs, often)
         nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
-        return below, inside, count, runs, often, nothing, nothing, none, nothing, 0
+        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0
     # the distribution function of every source, in knots
     both_ints = np.empty(1, np.int64)
     both = (both_ints, both_ints.view(np.float64))
     most = ends[children + 1] + used + 2 * children
-    x, c = np.empty(most, np.float64), np.empty(most, np.float64)
+    x, c, slopes = np.empty(most, np.float64), np.empty(most, np.float64), np.zeros(most, np.float64)
     knot_ends, masses = np.zeros(children + 2, np.int64), np.zeros(children + 1, np.float64)
     bottom, used = 0.0, 0
     levels = np.empty(int(sketched.max()), np.float64)
@@ -613,20 +645,19 @@ def heard(
             mass = float(mass_of[s - 1])
             fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), count, levels)
             at, lost = add_sketch(x, c, at, points[used:], levels, count, mass)
+            fill_slopes(x, c, knot_ends[s], at, slopes)
             used += count
             inside += mass_of[s - 1]
         else:
             many = ends[s + 1] - ends[s]
-            at, mass, lost = add_exact(x, c, at, keys[ends[s] :], times[ends[s] :], many, both)
+            at, mass, lost = add_exact(x, c, slopes, at, keys[ends[s] :], times[ends[s] :], many, both)
         knot_ends[s + 1] = at
         masses[s] = mass - lost
         bottom += lost
-    return below, inside, -1, keys, times, x, c, knot_ends, masses, int(bottom)
+    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom)
 
 
-def curve(
-    x: Any, c: Any, ends: Any, masses: Any
-) -> tuple[Any, Any, Any]:
+def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
     """Return the distribution function of all sources together: knots, and the values just below and at them.
 
     Many sources are first put together in groups, each with as many knots as `MANY`, or it would take their square.
@@ -640,7 +671,7 @@ def curve(
             a, b = g * MANY, min((g + 1) * MANY, sources)
             total = ends[b] - ends[a]
             knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
-            mixed(x, c, ends[a : b + 1], masses[a:b], b - a, knots, left, right)
+            mixed(x, c, slopes, ends[a : b + 1], masses[a:b], b - a, knots, left, right)
             mass = masses[a:b].sum()
             at = new_ends[g]
             for i in range(MANY if total else 0):
@@ -649,10 +680,10 @@ def curve(
                     new_x[at], new_c[at] = value, mass * (i + 0.5) / MANY
                     at += 1
             new_ends[g + 1], new_masses[g] = at, mass
-        x, c, ends, masses, sources = new_x, new_c, new_ends, new_masses, groups
+        x, c, slopes, ends, masses, sources = new_x, new_c, np.zeros_like(new_x), new_ends, new_masses, groups
     total = ends[sources] - ends[0]
     knots, left, right = np.empty(total, np.float64), np.empty(total, np.float64), np.empty(total, np.float64)
-    mixed(x, c, ends, masses, sources, knots, left, right)
+    mixed(x, c, slopes, ends, masses, sources, knots, left, right)
     return knots, left, right
 
 
@@ -717,14 +748,14 @@ def replies(
                         numbers[i] += b - a
                         break
                 continue
-            x, c, knot_ends, masses, bottom = found[5], found[6], found[7], found[8], found[9]
+            x, c, slopes, knot_ends, masses, bottom = found[5], found[6], found[7], found[8], found[9], found[10]
             if count >= 0:  # more runs than may be listed: they become a sketch here
-                x, c = np.empty(count, np.float64), np.empty(count, np.float64)
+                x, c, slopes = np.empty(count, np.float64), np.empty(count, np.float64), np.zeros(count, np.float64)
                 knot_ends, masses = np.zeros(2, np.int64), np.zeros(1, np.float64)
-                knot_ends[1], mass, lost = add_exact(x, c, 0, keys, times, count, both)
+                knot_ends[1], mass, lost = add_exact(x, c, slopes, 0, keys, times, count, both)
                 masses[0] = mass - lost
                 bottom = int(lost)
-            knots, left, right = curve(x, c, knot_ends, masses)
+            knots, left, right = curve(x, c, slopes, knot_ends, masses)
             many = points_of(inside, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
             fine = fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many)
             levels = np.empty(many, np.float64)

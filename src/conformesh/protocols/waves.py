@@ -60,6 +60,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
 ENDS_FINE = 5  # bits from one new end to the other: they are guesses
+NOISE, PIECES, BIAS = 1.0, 0.25, 0.0005  # of which a guess may be off, see `Root.half_width`
+MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
@@ -72,7 +74,7 @@ class Pace:
     points, growth
         Points of a device's sketch, and how many more for each doubling of what its subtree weighs.
     fetched
-        Scores that all devices together may list in one pass, however many there are.
+        Scores that a device may list in one pass, on average: more of them are sketched again.
     """
 
     points: int
@@ -243,7 +245,7 @@ class Waves:
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
         """Return the distribution function of a sketch: knots, values just below and at them, and the mass at -inf."""
         loops = compiled("replies", 20.0 * len(heard[5]))
-        return *(written if loops is None else loops).curve(*heard[5:9]), heard[9]
+        return *(written if loops is None else loops).curve(*heard[5:10]), heard[10]
 
 
 def _without_head(packets: Packets, size: int) -> Packets:
@@ -293,7 +295,7 @@ class Root:
         else:
             problem.low, problem.below = end, upto
         held = problem.low == begin and problem.high == end
-        return self._ask(out, at, ask, problem, self.waves.curve(reply) if held and not exact else None)
+        return self._ask(out, at, ask, problem, reply if held and not exact else None)
 
     def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
         at = written.put(out, at, 1, 1)
@@ -301,53 +303,64 @@ class Root:
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
 
-    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, curve: Any) -> tuple[int, int]:
-        """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of it."""
-        at = written.put(out, at, 0, 1)
+    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any) -> tuple[int, int]:
+        """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of either.
+
+        `reply` is the sketch of this bracket, if there is one.
+        """
         held = problem.upto - problem.below
         near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        low, high, side, limit = problem.low, problem.high, BOTH, self.pace.fetched
-        if curve is not None:
-            half = self.half_width(problem, curve)
-            if 2 * half < held and 2 * half <= max(near, 8):
-                low, high = self._window(problem, curve, half)
-            elif near <= limit:
-                side = LOW if problem.rank - problem.below == near else HIGH
-            else:
-                low, high = self._window(problem, curve, half)
-        elif near <= limit:
+        low, high, side, listed, level = problem.low, problem.high, BOTH, held <= self.listed, 0
+        if not listed and near <= min(self.pace.fetched, 2 * self.listed):
             side = LOW if problem.rank - problem.below == near else HIGH
-        numbers = 0
-        ends, kinds = [low, high], []
-        for key, infinite in zip(ends, (LOWEST, HIGHEST), strict=True):
-            if key == infinite:
-                kinds.append(OPEN)
-            elif key == int(ask[BEGIN]):
-                kinds.append(LAST_LOW)
-            elif key == int(ask[END]):
-                kinds.append(LAST_HIGH)
-            elif key in (problem.low, problem.high):
-                kinds.append(RAW)
-            else:
-                kinds.append(NEW)
-            at = written.put_gamma(out, at, kinds[-1])
-            if kinds[-1] == RAW:
-                at = written.put_raw(out, at, key)
-            numbers += kinds[-1] in (NEW, RAW)
-        new = from_keys([key for key, kind in zip(ends, kinds, strict=True) if kind == NEW])
-        if len(new):
-            at = written.put_points(out, at, new, len(new), ENDS_FINE)
+        if not listed and reply is not None:
+            guess = self.waves.curve(reply)
+            half = self.half_width(problem, reply, guess)
+            if side == BOTH or 2 * half * self.share < near:
+                low, high = self._window(problem, guess, half)
+                side, listed = BOTH, 2 * half <= self.listed
+        elif not listed and side == BOTH:
+            level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
+        at = written.put(out, at, 0, 1)
+        at, numbers = _put_ends(out, at, (low, high), ask, (problem.low, problem.high))
         at = written.put(out, at, side, 2)
         if side != BOTH:
             return written.put_gamma(out, at, near), numbers + 1
-        return at, numbers
+        at = written.put(out, at, 1 if listed else 0, 1)
+        if not listed:
+            at = written.put(out, at, 1 if level else 0, 1)
+            at = written.put(out, at, level, 16 if level else 0)
+        return at, numbers + (level > 0)
 
-    def half_width(self, problem: Problem, curve: Any) -> float:
-        """Return by how many ranks the guess may be off."""
+    @property
+    def share(self) -> float:
+        """Which part of all scores of a bracket an average device lists, its subtree's: they travel its depth."""
+        return (self.depth + 1) / self.waves.site.devices
+
+    @property
+    def listed(self) -> float:
+        """How many scores may be in a bracket for all of them to be listed."""
+        return max(self.pace.fetched / self.share, 4.0)
+
+    def half_width(self, problem: Problem, reply: Any, guess: Any) -> float:
+        """Return by how many ranks a guess may be off.
+
+        Noise, as of independent errors on the way to the root; the pieces between two points in which the guess falls;
+        and a little of everything, since straight and cubic pieces have the same bias everywhere. The factors were
+        measured on drawn scores of several shapes; a guess that is farther off costs a pass.
+        """
         held = problem.upto - problem.below
-        knots, left, right, bottom = curve
-        level = min(max((problem.rank - problem.below) / max(held, 1), 0.02), 0.98)
-        return float(max(4.0, 1.0 * math.sqrt(level * (1 - level) * held * (self.depth + 1))))
+        knots, left, right, bottom = guess
+        level = (problem.rank - problem.below) / max(held, 1)
+        noise = math.sqrt(level * (1 - level) * held) * (self.depth + 1) ** 0.25
+        x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
+        at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
+        pieces = 0.0
+        for s in range(len(masses)):
+            own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
+            place = int(np.searchsorted(own, at))
+            pieces += (upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0)
+        return max(3.0, NOISE * noise + PIECES * pieces + BIAS * held)
 
     def _window(self, problem: Problem, curve: Any, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
@@ -361,6 +374,43 @@ class Root:
         low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
         high = problem.high if high >= problem.high or high <= low else high
         return low, high
+
+
+def _put_ends(
+    out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]
+) -> tuple[int, int]:
+    """Write the ends of the next question's bracket: new guesses rounded, and those known to everybody by name."""
+    new = []
+    numbers = 0
+    for key, infinite in zip(ends, (LOWEST, HIGHEST), strict=True):
+        known = {infinite: OPEN, int(ask[BEGIN]): LAST_LOW, int(ask[END]): LAST_HIGH}
+        kind = known.get(key, RAW if key in bracket else NEW)
+        at = written.put_gamma(out, at, kind)
+        if kind == RAW:
+            at = written.put_raw(out, at, key)
+        elif kind == NEW:
+            new.append(key)
+        numbers += kind in (NEW, RAW)
+    return written.put_points(out, at, from_keys(new), len(new), ENDS_FINE) if new else at, numbers
+
+
+def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int]:
+    """Read them."""
+    ends, new = [LOWEST, HIGHEST], []
+    for i in range(2):
+        kind, at = written.get_gamma(data, at)
+        if kind == RAW:
+            ends[i], at = written.get_raw(data, at)
+        elif kind in (LAST_LOW, LAST_HIGH):
+            ends[i] = int(ask[BEGIN if kind == LAST_LOW else END])
+        elif kind == NEW:
+            new.append(i)
+    if new:
+        points = [0.0] * len(new)
+        at = written.get_points(data, at, len(new), ENDS_FINE, points)
+        for i, key in zip(new, to_keys(points).tolist(), strict=True):
+            ends[i] = key
+    return ends, at
 
 
 def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
@@ -384,7 +434,7 @@ def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, pace: Pace) -> None:
+def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> None:
     """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew."""
     rows, which = [], []
     for ask, problem in zip(asked.asks, asked.which, strict=True):
@@ -395,26 +445,20 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, pace: Pace) -> Non
             more, at = written.get_gamma(data, at)
             asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))
             continue
-        ends, kinds = [LOWEST, HIGHEST], []
-        for i in range(2):
-            kind, at = written.get_gamma(data, at)
-            kinds.append(kind)
-            if kind == RAW:
-                ends[i], at = written.get_raw(data, at)
-            elif kind in (LAST_LOW, LAST_HIGH):
-                ends[i] = int(ask[BEGIN if kind == LAST_LOW else END])
-        new = [i for i in range(2) if kinds[i] == NEW]
-        if new:
-            points = [0.0] * len(new)
-            at = written.get_points(data, at, len(new), ENDS_FINE, points)
-            for i, key in zip(new, to_keys(points).tolist(), strict=True):
-                ends[i] = key
+        ends, at = _get_ends(data, at, ask)
         side, at = written.get(data, at, 2)
         row = ask.copy()
         row[BEGIN], row[END], row[SIDE], row[EVEN] = *ends, side, 1
-        row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, int(pace.fetched)
+        row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, 0
         if side != BOTH:
             row[LIMIT], at = written.get_gamma(data, at)
+        else:
+            listed, at = written.get(data, at, 1)
+            row[LIMIT] = MOST_LISTED * limit if listed else 0
+            if not listed:
+                focused, at = written.get(data, at, 1)
+                level, at = written.get(data, at, 16 if focused else 0)
+                row[EVEN], row[LEVEL] = not focused, level if focused else row[LEVEL]
         rows.append(row)
         which.append(problem)
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
@@ -429,7 +473,9 @@ def by_waves(
     With `one_side` the first question is for one side of the order; with `warm`, for all scores between two thresholds.
     """
     n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
-    asked = _first(site, pace, n, ranks, one_side, warm)
+    depth = mean_depth(site)
+    limit = int(min(max(pace.fetched * site.devices / (depth + 1), 4.0), 2**40))
+    asked = _first(site, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
         assert n is not None and ranks is not None
         return ranks, n, asked
@@ -445,7 +491,7 @@ def by_waves(
             if root is None:
                 held = n if said is None else np.array(said, dtype=np.int64)
                 known = ranks if ranks is not None else site.ranks(held)
-                root = Root(waves, pace, _problems(known, held), mean_depth(site))
+                root = Root(waves, pace, _problems(known, held), depth)
             word, numbers = root.word(asked, heard, said)
         word = yield from waves.fall(word, numbers)
         data, at = np.frombuffer(word + bytes(16), np.uint8), 0
@@ -458,7 +504,7 @@ def by_waves(
             ranks = site.ranks(n)
             waves.count_bits = int(n.max()).bit_length()
             asked.keep(_open(ranks, n))
-        hear_word(data, at, asked, pace)
+        hear_word(data, at, asked, limit)
     assert n is not None and ranks is not None
     return ranks, n, asked
 
@@ -466,6 +512,7 @@ def by_waves(
 def _first(
     site: Site,
     pace: Pace,
+    limit: int,
     n: Ints | None,
     ranks: Ints | None,
     one_side: bool,
@@ -491,7 +538,7 @@ def _first(
     if warm is not None:
         low, high = (int(key) for key in to_keys(_around(*warm)))
         asks[:, BEGIN], asks[:, END] = (LOWEST if low <= LOWEST + 1 else low), high
-        asks[:, LIMIT], asks[:, COUNTED] = int(pace.fetched), low > LOWEST + 1
+        asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, low > LOWEST + 1
     asked = Asked(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
     if n is not None and ranks is not None:
         asked.keep(_open(ranks, n))
