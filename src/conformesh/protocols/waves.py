@@ -75,11 +75,14 @@ class Pace:
         Points of a device's sketch, and how many more for each doubling of what its subtree weighs.
     fetched
         Scores that a device may list in one pass, on average: more of them are sketched again.
+    slack
+        How wide a window is drawn around a guess, see `Root.half_width`: narrower ones miss more often.
     """
 
     points: int
     growth: int
     fetched: float
+    slack: float = 1.0
 
 
 @dataclass
@@ -360,7 +363,7 @@ class Root:
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
             place = int(np.searchsorted(own, at))
             pieces += (upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0)
-        return max(3.0, NOISE * noise + PIECES * pieces + BIAS * held)
+        return max(3.0, self.pace.slack * (NOISE * noise + PIECES * pieces + BIAS * held))
 
     def _window(self, problem: Problem, curve: Any, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
