@@ -139,8 +139,8 @@ def get_raw(data: Any, at: int) -> tuple[int, int]:
     return (top - 0x80000000) * 0x100000000 + bottom, at
 
 
-def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int) -> int:
-    """Write so many ascending keys, all different, of the bracket (low, high] that the reader knows too."""
+def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apart: int) -> int:
+    """Write so many ascending keys, `apart` at least, of the bracket (low, high] that the reader knows too."""
     at = put_gamma(out, at, count)
     if count == 0:
         return at
@@ -172,13 +172,13 @@ def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int) -> i
     before = first >> drop
     for i in range(1, count):
         now = int(keys[i]) >> drop
-        at = put_rice(out, at, now - before - 1, short)
+        at = put_rice(out, at, now - before - apart, short)
         before = now
     return at
 
 
-def get_keys(data: Any, at: int, low: int, high: int, keys: Any) -> tuple[int, int]:
-    """Read such keys into `keys`, which must have room (`count_of` says how much); return how many, and the place."""
+def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> tuple[int, int]:
+    """Read such keys into `keys`, which must have room; return how many, and the place."""
     count, at = get_gamma(data, at)
     if count == 0:
         return 0, at
@@ -201,7 +201,7 @@ def get_keys(data: Any, at: int, low: int, high: int, keys: Any) -> tuple[int, i
             keys[i] = raw
         else:
             gap, at = get_rice(data, at, short)
-            before += gap + 1
+            before += gap + apart
             keys[i] = before << drop
     return count, at
 
@@ -233,9 +233,26 @@ def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
     return count if several else 0, at
 
 
+def put_items(out: Any, at: int, keys: Any, owners: Any, times: Any, count: int, owner_bits: int) -> int:
+    """Write ascending keys, some of them equal, each with its owner and how often that one has it."""
+    at = put_keys(out, at, keys, count, LOWEST, HIGHEST, 0)
+    for i in range(count):
+        at = put(out, at, int(owners[i]), owner_bits)
+    return put_times(out, at, times, count)
+
+
+def get_items(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bits: int) -> tuple[int, int]:
+    """Read them; return how many, and the place."""
+    count, at = get_keys(data, at, LOWEST, HIGHEST, keys, 0)
+    for i in range(count):
+        owners[i], at = get(data, at, owner_bits)
+    _, at = get_times(data, at, times, count)
+    return count, at
+
+
 def room_for_keys(count: int) -> int:
     """Return how many bytes so many keys with their numbers take at most."""
-    return 64 + 28 * count
+    return 64 + 32 * count
 
 
 # --- points, rounded --------------------------------------------------------------------------------------------------
@@ -336,7 +353,7 @@ def points_of(mass: int, points: int, growth: int, usual: int) -> int:
 
 
 def fineness(mass: int, level: int, even: int, count: int) -> int:
-    """Return in how many steps, as a power of two, a sketch is rounded from end to end: whole numbers, for reader too."""
+    """Return in how many steps, a power of two, a sketch is rounded from end to end; whole, as its reader asks too."""
     if even:
         return bits_in(count) + FINER
     spread = level * (LEVELS - level)
@@ -436,9 +453,7 @@ def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
             slopes[i] = abs(c[j] - c[i]) / span if span > 0 else 0.0
 
 
-def mixed(
-    x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any
-) -> int:
+def mixed(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any) -> int:
     """Add up the distribution functions of all sources, (knots, value just below, value at); return how many knots.
 
     Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
@@ -574,66 +589,74 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
     return (0, kept) if side == 1 else (count - kept, count)
 
 
-def heard(
-    ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
-) -> tuple[int, int, int, Any, Any, Any, Any, Any, Any, Any, int]:
-    """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
+def read_replies(
+    ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
+) -> tuple[Any, ...]:
+    """Read the replies of children to a question: the weight below the bracket, and points and masses of sketches.
 
-    `places` says at which bit of `data` each child's reply to this question begins, and then where its next one does.
-    No reply holds more runs than `room`. Returned are the weight at or below the bracket, the weight inside, how many
-    runs there are (or -1 where somebody has only sketched), runs (keys, times), and knots (x, c, slopes, ends, masses, bottom).
+    Child j's reply begins at bit ``places[j]`` of `data`, which becomes where its next one does; its runs go to the
+    keys and times from ``ends[j + 1]`` to ``ends[j + 2]``. Returned are the weight below, all sketches' points, and
+    how many points (0: an exact list) and what mass each child has.
     """
-    low, high, children = int(ask[BEGIN]), int(ask[END]), len(places)
-    begin, end = place_of(bits, first, last, low), place_of(bits, first, last, high)
-    below = 0
-    for i in range(first, begin):
-        below += int(weights[i]) if len(weights) else 1
-    keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
-    ends = np.zeros(children + 2, np.int64)
-    ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
-    exact = True
-    sketched = np.zeros(children, np.int64)  # points of each child's sketch
-    mass_of = np.zeros(children, np.int64)
+    low, high = int(ask[BEGIN]), int(ask[END])
+    below, used = 0, 0
     points = np.empty(0, np.float64)
-    used = 0
-    for j in range(children):
+    sketched, masses = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
+    for j in range(len(places)):
         at = int(places[j])
         if ask[COUNTED]:
             more, at = get_count(data, at, count_bits)
             below += more
         listed = 1
-        if ask[SIDE] == 0:
+        if ask[SIDE] == BOTH:
             listed, at = get(data, at, 1)
+        ends[j + 2] = ends[j + 1]
         if listed:
-            count, at = get_keys(data, at, low, high, keys[ends[j + 1] :])
+            count, at = get_keys(data, at, low, high, keys[ends[j + 1] :], 1)
             _, at = get_times(data, at, times[ends[j + 1] :], count)
-            ends[j + 2] = ends[j + 1] + count
+            ends[j + 2] += count
         else:
-            exact = False
             mass, at = get_count(data, at, count_bits)
             count = points_of(mass, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
             if used + count > len(points):
                 longer = np.empty(2 * (used + count), np.float64)
                 longer[:used] = points[:used]
                 points = longer
-            fine = fineness(mass, int(ask[LEVEL]), int(ask[EVEN]), count)
-            at = get_points(data, at, count, fine, points[used:])
-            sketched[j], mass_of[j] = count, mass
+            at = get_points(data, at, count, fineness(mass, int(ask[LEVEL]), int(ask[EVEN]), count), points[used:])
+            sketched[j], masses[j] = count, mass
             used += count
-            ends[j + 2] = ends[j + 1]
         places[j] = at
+    return below, points, sketched, masses
+
+
+def heard(
+    ask: Any, bits: Any, weights: Any, first: int, last: int, data: Any, places: Any, room: int, count_bits: int
+) -> tuple[Any, ...]:
+    """Put together what one device knows about a question: its scores in [first, last), and its children's replies.
+
+    `places` as in `read_replies`; no reply holds more runs than `room`. Returned are the weight at or below the
+    bracket, the weight inside, how many runs there are (or -1 where somebody has only sketched), runs (keys, times),
+    and knots (x, c, slopes, ends, masses, and the weight at -inf).
+    """
+    children = len(places)
+    begin, end = place_of(bits, first, last, int(ask[BEGIN])), place_of(bits, first, last, int(ask[END]))
+    keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
+    ends = np.zeros(children + 2, np.int64)
+    ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
+    below, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
+    for i in range(first, begin):
+        below += int(weights[i]) if len(weights) else 1
     inside = 0
     for i in range(ends[children + 1]):
         inside += int(times[i])
-    if exact:
+    if sketched.sum() == 0:
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
         count = merged(keys, times, ends, children + 1, runs, often)
         nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
         return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0
-    # the distribution function of every source, in knots
     both_ints = np.empty(1, np.int64)
     both = (both_ints, both_ints.view(np.float64))
-    most = ends[children + 1] + used + 2 * children
+    most = ends[children + 1] + sketched.sum() + 2 * children
     x, c, slopes = np.empty(most, np.float64), np.empty(most, np.float64), np.zeros(most, np.float64)
     knot_ends, masses = np.zeros(children + 2, np.int64), np.zeros(children + 1, np.float64)
     bottom, used = 0.0, 0
@@ -641,15 +664,14 @@ def heard(
     for s in range(children + 1):
         at = knot_ends[s]
         if s > 0 and sketched[s - 1] > 0:
-            count = sketched[s - 1]
-            mass = float(mass_of[s - 1])
-            fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), count, levels)
-            at, lost = add_sketch(x, c, at, points[used:], levels, count, mass)
+            many, mass = int(sketched[s - 1]), float(mass_of[s - 1])
+            fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
+            at, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
             fill_slopes(x, c, knot_ends[s], at, slopes)
-            used += count
-            inside += mass_of[s - 1]
+            used += many
+            inside += int(mass_of[s - 1])
         else:
-            many = ends[s + 1] - ends[s]
+            many = int(ends[s + 1] - ends[s])
             at, mass, lost = add_exact(x, c, slopes, at, keys[ends[s] :], times[ends[s] :], many, both)
         knot_ends[s + 1] = at
         masses[s] = mass - lost
@@ -687,6 +709,26 @@ def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any
     return knots, left, right
 
 
+def sketch_of(ask: Any, found: Any, many: int) -> Any:
+    """Return so many points of the distribution function of what a device has heard, see `heard`."""
+    count, keys, times = found[2], found[3], found[4]
+    x, c, slopes, ends, masses, bottom = found[5], found[6], found[7], found[8], found[9], found[10]
+    if count >= 0:  # more runs than may be listed: they become a sketch here
+        both_ints = np.empty(1, np.int64)
+        x, c, slopes = np.empty(count, np.float64), np.empty(count, np.float64), np.zeros(count, np.float64)
+        ends, masses = np.zeros(2, np.int64), np.zeros(1, np.float64)
+        ends[1], mass, lost = add_exact(x, c, slopes, 0, keys, times, count, (both_ints, both_ints.view(np.float64)))
+        masses[0] = mass - lost
+        bottom = int(lost)
+    knots, left, right = curve(x, c, slopes, ends, masses)
+    points = np.empty(many, np.float64)
+    fill_levels(float(found[1]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
+    for j in range(many):
+        target = points[j] - bottom
+        points[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
+    return points
+
+
 def with_room(out: Any, at: int, more: int) -> Any:
     """Return a buffer of zeros from bit `at` on that has so many more bytes: this one, or a longer copy."""
     needed = (at >> 3) + 1 + more
@@ -716,11 +758,9 @@ def replies(
     """
     out = np.zeros(64 + 32 * len(members) * len(asks), np.uint8)
     ends, numbers = np.zeros(len(members) + 1, np.int64), np.zeros(len(members), np.int64)
-    both_ints = np.empty(1, np.int64)
-    both = (both_ints, both_ints.view(np.float64))
     at = 0
     for i in range(len(members)):
-        children = child_cuts[i + 1] - child_cuts[i]
+        child_cuts[i + 1] - child_cuts[i]
         places = 8 * cuts[child_cuts[i] : child_cuts[i + 1]]
         told = 8 * (cuts[child_cuts[i + 1]] - cuts[child_cuts[i]])  # a run takes at least a bit
         for p in range(len(asks)):
@@ -740,7 +780,7 @@ def replies(
                 out = with_room(out, at, room_for_keys(b - a))
                 if ask[SIDE] == 0:
                     at = put(out, at, 1, 1)
-                at = put_keys(out, at, keys[a:], b - a, int(ask[BEGIN]), int(ask[END]))
+                at = put_keys(out, at, keys[a:], b - a, int(ask[BEGIN]), int(ask[END]), 1)
                 at = put_times(out, at, times[a:], b - a)
                 numbers[i] += b - a
                 for j in range(a, b):
@@ -748,25 +788,17 @@ def replies(
                         numbers[i] += b - a
                         break
                 continue
-            x, c, slopes, knot_ends, masses, bottom = found[5], found[6], found[7], found[8], found[9], found[10]
-            if count >= 0:  # more runs than may be listed: they become a sketch here
-                x, c, slopes = np.empty(count, np.float64), np.empty(count, np.float64), np.zeros(count, np.float64)
-                knot_ends, masses = np.zeros(2, np.int64), np.zeros(1, np.float64)
-                knot_ends[1], mass, lost = add_exact(x, c, slopes, 0, keys, times, count, both)
-                masses[0] = mass - lost
-                bottom = int(lost)
-            knots, left, right = curve(x, c, slopes, knot_ends, masses)
             many = points_of(inside, int(ask[POINTS]), int(ask[GROWTH]), int(ask[USUAL]))
-            fine = fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many)
-            levels = np.empty(many, np.float64)
-            fill_levels(float(inside), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
-            for j in range(many):
-                target = levels[j] - bottom
-                levels[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
             out = with_room(out, at, 64 + 10 * many)
             at = put(out, at, 0, 1)
             at = put_count(out, at, inside, count_bits)
-            at = put_points(out, at, levels, many, fine)
+            at = put_points(
+                out,
+                at,
+                sketch_of(ask, found, many),
+                many,
+                fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many),
+            )
             numbers[i] += 1 + many
         at = (at + 7) & -8
         ends[i + 1] = at >> 3

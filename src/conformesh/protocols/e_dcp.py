@@ -1,9 +1,15 @@
 """E-DCP: the exact pooled threshold, by counting.
 
-Every device counts its own scores at or below a few common thresholds; the counts are added up exactly; the bracket
-around the required rank shrinks; at the end one maximum (or minimum) names the score itself.
+The answer is the score of rank r of all scores, and four schedules find it, with the same bits; what they cost differs:
 
-1. n, or what all scores weigh, is added up; the promise says the rank r. If r > n the threshold is +inf.
+top-k    the n - r + 1 largest scores (or r smallest): flooded in as many rounds as the diameter (`top_k`), or merged
+         over a spanning tree (`waves`)
+window   a sketch of all scores rises in a spanning tree; then all scores in the window that should hold rank r
+count    sketches of ever narrower brackets, until few scores are left; or, with sums by another way than a tree, counts
+         at a few thresholds a stage, as below
+
+1. n follows from the sizes or, where scores have weights of their own, comes with the first replies. The promise says
+   the rank r. If r > n the threshold is +inf.
 2. The devices agree on the smallest and the largest score.
 3. Bracket (lo, hi] with count(lo) < r <= count(hi). Each stage adds up the counts at `width` thresholds inside.
 4. Once count(hi) = r the answer is the largest score <= hi; once count(lo) = r - 1, the smallest score > lo. Ties have
@@ -14,7 +20,8 @@ they halve the *keys* of the floats instead, of which no interval has more than 
 
 Assumes     graph connected; an aggregator that is exact on it
 Guarantees  the smallest score at which the count, or the weight, reaches r, bit for bit, on every device: *counted*
-Message     `width` integers a stage through the aggregator; two numbers a round for the ends, one for the answer
+Message     that of the schedule; by stages `width` integers through the aggregator, two numbers a round for the ends,
+            one for the answer
 """
 
 from __future__ import annotations
@@ -32,6 +39,7 @@ from numpy.typing import NDArray
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import (
+    AGGREGATORS,
     PREFERENCES,
     InexactCount,
     Total,
@@ -47,6 +55,8 @@ from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Stretch, Terrain, hops
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.top_k import by_flooding, can_flood
+from conformesh.protocols.waves import Found, Pace, by_waves, searched
 from conformesh.result.certificate import Certificate, too_few
 from conformesh.samples import Samples
 
@@ -54,6 +64,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
+SCHEDULES: dict[str, tuple[str, ...]] = {  # and over what each can go
+    AUTO: tuple(AGGREGATORS),
+    "top-k": ("flood", "tree"),
+    "window": ("tree",),
+    "count": tuple(AGGREGATORS),
+}
+# By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
+# drawn scores and PathMNIST; no data decides on the result.
+PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.6), "bits": (12.0, 0.6), "balanced": (40.0, 0.8)}
+NARROW = 6.0  # scores that a device may list by the schedule `count`
+POINTS, GROWTH, FEW = 7, 2, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
 PATIENCE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
 
@@ -62,23 +83,88 @@ KEY_BITS = 64  # no bracket holds more floats than 2 to this
 class EDCP:
     """Options of E-DCP; none of them changes the result, only what it costs."""
 
-    aggregate: str = option(AUTO, "how sums are formed", aggregate_choices)
-    prefer: Literal["rounds", "numbers", "balanced"] = option("balanced", "what `auto` and the default width save")
-    width: int | None = option(None, "thresholds a stage; by default the best for `prefer` on this network")
+    schedule: Literal["auto", "top-k", "window", "count"] = option(AUTO, "in which order scores are asked for")
+    aggregate: str = option(AUTO, "over what replies travel, or how sums are formed", aggregate_choices)
+    prefer: Literal["rounds", "numbers", "bits", "balanced"] = option("balanced", "what `auto` and `width` save")
+    width: int | None = option(None, "points of a sketch, or thresholds a stage; by default the best for `prefer`")
     warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, PREFERENCES)
+        check_choice("schedule", self.schedule, SCHEDULES)
         if self.aggregate != AUTO:
             get_aggregator(self.aggregate)
         if self.width is not None and self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if self.warm is not None and not self.warm[0] <= self.warm[1]:
             raise ValueError(f"warm must be LOW <= HIGH, got {self.warm[0]} {self.warm[1]}")
+        ways = SCHEDULES[self.schedule]
+        if self.aggregate != AUTO and self.aggregate not in ways:
+            raise ValueError(
+                f"schedule {self.schedule!r} goes over {' or '.join(ways)}, and not over {self.aggregate!r}; leave one "
+                "of the two out"
+            )
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A schedule, over what it goes, and how much it asks in one pass (over a tree)."""
+
+    schedule: str
+    over: str
+    pace: Pace
+
+
+def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Chosen:
+    """Return the schedule that was asked for, or the best one for `prefer` on this network."""
+    growth = GROWTH if site.devices > FEW else 0
+    fetched, slack = PACES[options.prefer]
+    schedule, over = options.schedule, options.aggregate
+    if schedule == AUTO and over == AUTO:
+        schedule = "top-k" if options.prefer == "rounds" else AUTO
+    elif schedule == AUTO:
+        schedule = {"flood": "top-k", "tree": AUTO}.get(over, "count")
+    if over == AUTO:
+        over = "tree"
+        if schedule == "top-k" and (ranks is None or n is None or can_flood(site, ranks, n)):
+            over = "flood"
+    if options.schedule == AUTO and schedule == "top-k" and over == "tree" and options.aggregate == AUTO:
+        schedule = "window"  # too many scores to pass on
+    fetched = {"window": math.inf, "count": NARROW}.get(schedule, fetched)
+    return Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
 
 
 def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
-    """Find the exact threshold of every trial and alpha in shared stages."""
+    """Find the exact threshold of every trial and alpha together."""
+    n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
+    plan = chosen(site, options, ranks, n)
+    if plan.over not in ("tree", "flood") or (plan.over, plan.schedule) == ("flood", "count"):
+        return (yield from by_stages(site, samples, options))
+    if n is None and (site.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
+        total = yield from get_aggregator(plan.over).prepare(site)
+        n, spares = yield from weigh_all(site, samples, total)
+        ranks = site.ranks(n, spares)
+    facts = {"over": plan.over}
+    if plan.over == "flood" and n is not None and ranks is not None:
+        found = yield from by_flooding(site, samples, ranks, n)
+        answers = {problem: Found(key, rank) for problem, (key, rank) in found.items()}
+        facts |= {"schedule": "top-k"}
+    else:
+        one_side = plan.schedule == "top-k"
+        ranks, n, asked = yield from by_waves(site, samples, plan.pace, n, ranks, one_side, options.warm)
+        answers = {problem: asked.found[problem] for problem in np.flatnonzero(searched(ranks, n)).tolist()}
+        named = "top-k" if one_side else "count" if asked.sketches else "window"
+        facts |= {"schedule": named, "passes": str(asked.passes), "points": str(plan.pace.points)}
+    brackets = _brackets(site, ranks, n)
+    for problem, one in answers.items():
+        which = np.array([problem])
+        brackets.low[which], brackets.high[which] = one.bracket
+        brackets.close(which, np.array([one.answer]), np.array([one.counted]))
+    return replace(counted_outcome(site, ranks, n, brackets), facts=facts)
+
+
+def by_stages(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
+    """Count at a few thresholds a stage, through an aggregator."""
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Outcome]:
@@ -86,7 +172,8 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
         ranks = site.ranks(n, spares)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
-        return replace(counted_outcome(site, ranks, n, brackets), facts={"stage_width": str(width)})
+        facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
+        return replace(counted_outcome(site, ranks, n, brackets), facts=facts)
 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
@@ -94,6 +181,8 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
 def weigh_all(site: Site, samples: Samples, total: Total) -> Protocol[tuple[Ints, Ints | None]]:
     """Add up what all scores of each trial weigh, and how much more they might have before rounding, (trials,) each."""
     mine = samples.masses
+    if site.knows_totals:  # everybody knows the sizes
+        return site.masses.sum(axis=0), site.totals * [demand.rounded for demand in site.demands]
     if not site.rounds_weights:
         return (yield from total(mine))[0], None
     lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
@@ -179,9 +268,7 @@ def search(
     the answer where its rank is high enough, though a smaller one might be too.
     """
     most = int(n.max(initial=0))
-    levels = ranks.shape[1]
-    grains = np.repeat([demand.grain(site.promise) for demand in site.demands], levels)
-    brackets = Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
+    brackets = _brackets(site, ranks, n)
     if first is not None and brackets.open.any():
         which = np.flatnonzero(brackets.open)
         pivots = np.sort(to_keys(first[which]), axis=1)
@@ -203,6 +290,13 @@ def search(
             counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
     return brackets
+
+
+def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
+    """Return the state of a search for all ranks, at its beginning."""
+    levels = ranks.shape[1]
+    grains = np.repeat([demand.grain(site.promise) for demand in site.demands], levels)
+    return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
 def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Outcome:

@@ -121,6 +121,7 @@ class Asked:
     which: list[int]  # the problem of each row
     found: list[Found]
     passes: int = 0
+    sketches: int = 0  # questions that were replied to by sketches, after the first
 
     def keep(self, marked: NDArray[np.bool_]) -> None:
         """Ask on about these problems only, of all there are."""
@@ -223,7 +224,7 @@ class Waves:
             in_blocks(block, len(members), work)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
-        for _, data, cuts, many in parts:
+        for _, _data, cuts, many in parts:
             ends.append(cuts[1:] + ends[-1][-1])
             numbers.append(many)
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
@@ -239,9 +240,7 @@ class Waves:
             first, last = self.samples.offsets[segment : segment + 2].tolist()
             room = last - first + 8 * len(arrived.values)
             found.append(
-                chosen.heard(
-                    ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits
-                )
+                chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
             )
         return found
 
@@ -302,7 +301,7 @@ class Root:
 
     def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
         at = written.put(out, at, 1, 1)
-        at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]))
+        at = written.put_keys(out, at, [key], 1, int(ask[BEGIN]), int(ask[END]), 1)
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
 
@@ -362,8 +361,8 @@ class Root:
         for s in range(len(masses)):
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
             place = int(np.searchsorted(own, at))
-            pieces += (upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0)
-        return max(3.0, self.pace.slack * (NOISE * noise + PIECES * pieces + BIAS * held))
+            pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
+        return float(max(3.0, self.pace.slack * (NOISE * noise + PIECES * pieces + BIAS * held)))
 
     def _window(self, problem: Problem, curve: Any, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
@@ -379,9 +378,7 @@ class Root:
         return low, high
 
 
-def _put_ends(
-    out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]
-) -> tuple[int, int]:
+def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]) -> tuple[int, int]:
     """Write the ends of the next question's bracket: new guesses rounded, and those known to everybody by name."""
     new = []
     numbers = 0
@@ -444,9 +441,9 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> Non
         done, at = written.get(data, at, 1)
         if done:
             key = [0]
-            _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key)
+            _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
             more, at = written.get_gamma(data, at)
-            asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))
+            asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))  # the rank is added later
             continue
         ends, at = _get_ends(data, at, ask)
         side, at = written.get(data, at, 2)
@@ -466,21 +463,29 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> Non
         which.append(problem)
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
+    asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
 
 
 def by_waves(
-    site: Site, samples: Samples, pace: Pace, one_side: bool = False, warm: tuple[float, float] | None = None
+    site: Site,
+    samples: Samples,
+    pace: Pace,
+    n: Ints | None = None,
+    ranks: Ints | None = None,
+    one_side: bool = False,
+    warm: tuple[float, float] | None = None,
 ) -> Protocol[tuple[Ints, Ints, Asked]]:
     """Find the score of every rank; return the ranks (trials, alphas), what all scores weigh, and what was found.
 
-    With `one_side` the first question is for one side of the order; with `warm`, for all scores between two thresholds.
+    Where `n` (what all scores of each trial weigh) and `ranks` are not known, the first replies say so. With `one_side`
+    the first question is for one side of the order; with `warm`, for all scores between two thresholds.
     """
-    n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
     depth = mean_depth(site)
     limit = int(min(max(pace.fetched * site.devices / (depth + 1), 4.0), 2**40))
     asked = _first(site, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
-        assert n is not None and ranks is not None
+        assert n is not None
+        assert ranks is not None
         return ranks, n, asked
     waves = Waves(site, samples, 0 if n is None else int(n.max()).bit_length())
     yield from waves.explore()
@@ -492,8 +497,8 @@ def by_waves(
             heard = waves.heard(asked.asks, arrived)
             said = None if n is not None else _totals(asked, heard, site.trials)
             if root is None:
-                held = n if said is None else np.array(said, dtype=np.int64)
-                known = ranks if ranks is not None else site.ranks(held)
+                held = np.array(said, dtype=np.int64) if n is None else n
+                known = site.ranks(held) if ranks is None else ranks
                 root = Root(waves, pace, _problems(known, held), depth)
             word, numbers = root.word(asked, heard, said)
         word = yield from waves.fall(word, numbers)
@@ -506,9 +511,12 @@ def by_waves(
             n = np.array(totals, dtype=np.int64)
             ranks = site.ranks(n)
             waves.count_bits = int(n.max()).bit_length()
-            asked.keep(_open(ranks, n))
+            asked.keep(searched(ranks, n))
         hear_word(data, at, asked, limit)
-    assert n is not None and ranks is not None
+    assert n is not None
+    assert ranks is not None
+    for one, rank in zip(asked.found, ranks.ravel().tolist(), strict=True):
+        one.counted += rank
     return ranks, n, asked
 
 
@@ -544,7 +552,7 @@ def _first(
         asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, low > LOWEST + 1
     asked = Asked(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
     if n is not None and ranks is not None:
-        asked.keep(_open(ranks, n))
+        asked.keep(searched(ranks, n))
     return asked
 
 
@@ -556,7 +564,7 @@ def _around(low: float, high: float) -> tuple[float, float]:
     return low - step, high + step
 
 
-def _open(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
+def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     """Mark the problems that need a search: a rank of none, or beyond all scores, has its answer already."""
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 

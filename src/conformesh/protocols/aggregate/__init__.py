@@ -65,7 +65,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops", "spectrum", "degree"}),
     ),
 }
-PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "balanced": (1.0, 1.0)}
+PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}
 
 
 def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
