@@ -28,7 +28,7 @@ LOSS = {  # seconds that it loses besides for each unit of work, by kernel, as m
     "neighbours": 1e-9,  # a number added or compared
     "pinball": 2e-5,  # a root
     "poisson_binomial": 6e-10,  # a product
-    "replies": 2e-6,  # a score or a bit read
+    "replies": 5e-6,  # a score or a bit read
     "segments": 3e-8,  # a count
 }
 
