@@ -97,6 +97,8 @@ def test_torus_is_as_square_as_possible():
         (lambda: Network.small_world(20, neighbours=3), ValueError, "even number of neighbours"),
         (lambda: Network.small_world(4, neighbours=4), ValueError, "got 4 of 4"),
         (lambda: Network.small_world(20, rewire=1.5), ValueError, "got 1.5"),
+        (lambda: Network.scale_free(5, links=0), ValueError, "1 <= links < devices, got links=0, devices=5"),
+        (lambda: Network.scale_free(5, links=5), ValueError, "got links=5, devices=5"),
         (lambda: Network.tree(5, branching=0), ValueError, "at least 1, got 0"),
         (lambda: Network.of("torsu", 20), ValueError, "unknown topology 'torsu', did you mean 'torus'"),
         (lambda: Network.of("xyz", 20), ValueError, "unknown topology 'xyz'; known: chain, cycle"),
@@ -177,6 +179,34 @@ def test_trees_have_one_edge_less_than_devices():
     assert Network.tree(50, seed=1).edges == 49
     assert Network.tree(50, branching=3).degree.max() == 4
     assert Network.tree(5, branching=1).diameter == 4
+
+
+@pytest.mark.parametrize(("devices", "links"), [(2, 1), (7, 6), (50, 1), (300, 2), (300, 7)])
+def test_scale_free_brings_so_many_different_links(devices, links):
+    """Whoever comes joins `links` different earlier devices; the first ones are only joined."""
+    network = Network.scale_free(devices, links=links, seed=2)
+    assert network.edges == links * (devices - links)
+    earlier = [sum(int(j) < k for j in network.indices[slice(*network.indptr[k : k + 2])]) for k in range(devices)]
+    assert earlier == [0] * links + [links] * (devices - links)
+
+
+def test_scale_free_chooses_by_degree():
+    """Of the first three, with degrees 1, 1 and 2, the fourth device leaves out the last in one of six draws.
+
+    Its first draw is device 0 or 1 with chance 1/4 each, the second then the other one with 1 of the 3 other ends.
+    False alarm below 1e-6: within five standard deviations of 4000 draws.
+    """
+    left_out = sum(2 not in Network.scale_free(4, seed=seed).neighbours(3) for seed in range(4000))
+    assert abs(left_out - 4000 / 6) < 5 * math.sqrt(4000 * (1 / 6) * (5 / 6))
+
+
+def test_scale_free_has_a_few_devices_that_know_many():
+    """In the limit 6 / (d (d + 1)) of the devices have d or more neighbours; within five standard deviations."""
+    K = 20_000
+    degree = Network.scale_free(K, seed=4).degree
+    for d in (3, 4, 8, 16, 32):
+        share = 6 / (d * (d + 1))
+        assert abs((degree >= d).sum() - K * share) < 5 * math.sqrt(K * share * (1 - share))
 
 
 @pytest.mark.parametrize("name", [name for name in TOPOLOGIES if name != "complete"])

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh.kernels.graph import (
+    attach,
     breadth_first,
     components,
     eccentricities,
@@ -57,6 +58,31 @@ def test_components_are_numbered_by_their_lowest_row():
 def test_eccentricities_equal_networkx(network):
     expected = nx.eccentricity(network.to_networkx())
     assert eccentricities(network.indptr, network.indices).tolist() == [expected[name] for name in network.ids]
+
+
+@pytest.mark.parametrize("links", [1, 2, 4])
+@pytest.mark.parametrize("parts", [1, 3, 40])
+def test_who_joins_by_degree_is_the_same_in_parts(links, parts):
+    """As many chances at a time as there are: the same ends as by counting degrees, for the same chances."""
+    chances = np.random.default_rng(links).random(2000)
+    ends = np.zeros(2 * links * 60, np.int64)
+    ends[:links], ends[links : 2 * links] = np.arange(links), links
+    device, given_out, left = links + 1, 0, np.empty(0)
+    while device < 60 + links:
+        more = chances[given_out : given_out + 2000 // parts]
+        given_out += len(more)
+        left = np.concatenate([left, more])
+        device, used = attach(ends, links, device, left)
+        left = left[used:]
+    slow = [*range(links), *[links] * links]
+    tries = iter(chances)
+    for new in range(links + 1, 60 + links):
+        joined: list[int] = []
+        while len(joined) < links:
+            one = slow[int(next(tries) * 2 * links * (new - links))]
+            joined += [one] * (one not in joined)
+        slow += joined + [new] * links
+    assert ends.tolist() == slow
 
 
 @given(networks())

@@ -108,7 +108,8 @@ DIFFERS = ("small-world", "erdos-renyi")
 
 @pytest.mark.parametrize(
     ("topology", "devices"),
-    [("geometric", 4000), ("tree", 4000)] + [pytest.param(name, 50_000, marks=pytest.mark.slow) for name in GROWTH],
+    [("geometric", 4000), ("tree", 4000), ("scale-free", 4000)]
+    + [pytest.param(name, 50_000, marks=pytest.mark.slow) for name in GROWTH],
 )
 def test_laws_of_growth_come_within_20_percent(topology, devices):
     network = Network.of(topology, devices)
@@ -126,6 +127,13 @@ def test_laws_of_growth_come_within_20_percent(topology, devices):
         assert 0.4 < factor < 2.5
     else:
         assert 0.8 < factor < 1.25
+
+
+def test_scale_free_with_one_link_grows_like_a_tree():
+    network, found = Network.scale_free(4000, links=1), sketch("scale-free", 4000, links=1)
+    assert found.edges == network.edges
+    assert found.centre_depth == pytest.approx(network.centre_depth, rel=0.2, abs=1)
+    assert found.spectrum.smallest == pytest.approx(network.spectrum.smallest, rel=0.25)
 
 
 def test_a_sketch_refuses_what_no_law_covers():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -253,7 +253,7 @@ class Growth:
     draws
         How many proxies; the smallest eigenvalue may hang on a few devices, and differ from draw to draw.
     edges
-        Their number where it is known; by default it grows as K times the degree.
+        Their number where it is known, from K and the options; by default it grows as K times the degree.
     """
 
     hops: Callable[[int], float]
@@ -261,7 +261,7 @@ class Growth:
     gap: Callable[[int], float]
     fixed: tuple[str, ...] = ()
     draws: int = 1
-    edges: Callable[[int], int] | None = None
+    edges: Callable[..., int] | None = None
 
     def sketch(self, topology: str, K: int, **options: Any) -> Sketch:
         """Build a smaller one of that topology, and let it grow."""
@@ -281,7 +281,7 @@ class Growth:
         return Sketch(
             f"{topology} {K}",
             K,
-            round(proxy.edges / proxy.devices * degree * K) if self.edges is None else self.edges(K),
+            round(proxy.edges / proxy.devices * degree * K) if self.edges is None else self.edges(K, **options),
             round(proxy.largest_degree * degree),
             round(proxy.diameter * hops),
             Tree.like(round(proxy.tree.depth * hops), proxy.tree.mean_depth * hops, proxy.tree.parents, up),
@@ -320,8 +320,24 @@ def _constant(K: int) -> float:
     return 1.0
 
 
+class ByDegree(Growth):
+    """Devices that join others by their degrees: with one link each they are a tree, which is deeper."""
+
+    def sketch(self, topology: str, K: int, **options: Any) -> Sketch:
+        """Let a smaller one grow, by the laws of a tree if it is one."""
+        laws = replace(self, hops=math.log, gap=lambda K: 1 / K) if options.get("links") == 1 else self
+        return Growth.sketch(laws, topology, K, **options)
+
+
 GEOMETRIC = Growth(lambda K: 1 / _radius(K), math.log, _geometric_gap)
 EXPANDER = Growth(math.log, _constant, _constant, ("degree",))
 ERDOS_RENYI = Growth(lambda K: math.log(K) / math.log(2 * math.log(K)) + 1, math.log, math.log, draws=3)
 SMALL_WORLD = Growth(math.log, _constant, lambda K: math.log(K) ** -2, ("neighbours", "rewire"), 3)
-TREE = Growth(math.log, math.log, lambda K: 1 / K, ("branching",), edges=lambda K: K - 1)
+TREE = Growth(math.log, math.log, lambda K: 1 / K, ("branching",), edges=lambda K, **_: K - 1)
+SCALE_FREE = ByDegree(
+    lambda K: math.log(K) / math.log(math.log(K)),
+    math.sqrt,
+    _constant,
+    ("links",),
+    edges=lambda K, links=2: links * (K - links),
+)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from conformesh.graph import sketch as sketches
 from conformesh.graph.network import DisconnectedError, Known, Network
 from conformesh.graph.sketch import Growth, Sketch, at_least_one, cycle_ends, outwards, path_ends, product_ends, sides
+from conformesh.kernels.graph import attach
 from conformesh.names import unknown
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
@@ -261,6 +262,21 @@ def tree(devices: int, branching: int | None = None, *, seed: int = 0) -> Networ
     return Network.from_pairs(K, np.column_stack([parent, child]), name)
 
 
+def scale_free(devices: int, links: int | None = None, *, seed: int = 0) -> Network:
+    """Devices come one by one, each joined to `links` earlier ones, by default 2, with chances as their degrees.
+
+    [BarabasiAlbert1999]: few devices end with very many neighbours. The first to come joins the `links` that are there;
+    whoever comes later joins as many different ones, so the network is connected.
+    """
+    K = at_least_one(devices)
+    each = min(2, K - 1) if links is None else links
+    if not min(1, K - 1) <= each < K:
+        raise ValueError(f"scale-free needs 1 <= links < devices, got links={each}, devices={K}")
+    _require_room("scale-free", K, each * (K - each))
+    ends = _by_degree(np.random.default_rng(seed), K, each)
+    return Network.from_pairs(K, ends.T, f"scale-free {K} links={each}")
+
+
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
@@ -336,6 +352,21 @@ def _complement(K: int, pairs: Pairs) -> Pairs:
     return np.column_stack(np.nonzero(np.triu(missing, 1))).astype(np.int64)
 
 
+def _by_degree(rng: np.random.Generator, K: int, links: int) -> NDArray[np.int64]:
+    """Return both ends, (2, edges), of the edges that devices bring who choose others by their degrees."""
+    if not links:
+        return np.empty((2, 0), np.int64)
+    ends = np.empty((K - links) * 2 * links, np.int64)
+    ends[:links], ends[links : 2 * links] = np.arange(links), links
+    device, chances = links + 1, np.empty(0)
+    while device < K:
+        more = rng.random(links * (K - device) + 100)  # a few tries find whom the device knows already
+        chances = np.concatenate([chances, more])
+        device, used = attach(ends, links, device, chances)
+        chances = chances[used:]
+    return ends.reshape(-1, 2, links).transpose(1, 0, 2).reshape(2, -1)
+
+
 def _rewired(rng: np.random.Generator, K: int, pairs: Pairs, probability: float) -> Pairs:
     """Re-aim chosen edges; loops and repeats draw again, and after many draws (a full ring) go back where they were."""
     chosen = rng.random(len(pairs)) < probability
@@ -399,5 +430,11 @@ TOPOLOGIES: dict[str, Topology] = {
         "a random or balanced tree",
         {"branching": "children of a device; random when left out"},
         sketches.TREE,
+    ),
+    "scale-free": Topology(
+        scale_free,
+        "devices join others by their degrees",
+        {"links": "edges that a new device brings"},
+        sketches.SCALE_FREE,
     ),
 }

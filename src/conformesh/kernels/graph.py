@@ -136,6 +136,37 @@ def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> Bools:
     return has_child
 
 
+def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
+    """Join `device` and all after it to `links` earlier devices each, drawn with chances as their degrees.
+
+    `ends` lists the ends of all edges, 2 `links` for each device from number `links` on: those it joins, then itself as
+    often. One of them drawn at random is a device drawn by its degree; who was drawn before is drawn again. Each try
+    takes the next of `chances`, from 0 to below 1. Return the first device for which they did not suffice, and how many
+    the devices before it took.
+    """
+    devices = ends.size // (2 * links) + links
+    loops = compiled("graph", VISITS * links * (devices - device))
+    if loops is not None:
+        reached, used = loops.attach(ends, links, device, chances)
+        return int(reached), int(used)
+    found, draws = ends[: 2 * links * (device - links)].tolist(), chances.tolist()
+    used = 0
+    for new in range(device, devices):
+        chosen: list[int] = []
+        for tries in range(used, len(draws)):
+            one = found[int(draws[tries] * len(found))]
+            if one not in chosen:
+                chosen.append(one)
+                if len(chosen) == links:
+                    used = tries + 1
+                    break
+        else:
+            break
+        found += chosen + [new] * links
+    ends[: len(found)] = found
+    return len(found) // (2 * links) + links, used
+
+
 def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
     loops = compiled("graph", indices.size / 10)

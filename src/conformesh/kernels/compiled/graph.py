@@ -132,6 +132,30 @@ def spanning_tree(indptr: Offsets, indices: Rows, levels: Offsets) -> NDArray[np
 
 
 @loop
+def attach(ends: Offsets, links: int, device: int, chances: NDArray[np.float64]) -> tuple[int, int]:
+    """Join `device` and all after it to `links` earlier ends each, drawn from `ends`; see `kernels.graph.attach`."""
+    devices = ends.size // (2 * links) + links
+    used = 0
+    while device < devices:
+        start = 2 * links * (device - links)
+        drawn, tries = 0, used
+        while drawn < links and tries < chances.size:
+            chosen = ends[int(chances[tries] * start)]
+            tries += 1
+            fresh = True
+            for i in range(start, start + drawn):
+                fresh = fresh and ends[i] != chosen
+            if fresh:
+                ends[start + drawn] = chosen
+                drawn += 1
+        if drawn < links:
+            break
+        ends[start + links : start + 2 * links] = device
+        device, used = device + 1, tries
+    return device, used
+
+
+@loop
 def mean_span(indptr: Offsets, indices: Rows, place: Offsets) -> float:
     """Return how far apart in memory two neighbours lie on average, with row k at ``place[k]``."""
     total = 0.0
