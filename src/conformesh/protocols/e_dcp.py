@@ -64,11 +64,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
-SCHEDULES: dict[str, tuple[str, ...]] = {  # and over what each can go
-    AUTO: tuple(AGGREGATORS),
-    "top-k": ("flood", "tree"),
-    "window": ("tree",),
-    "count": tuple(AGGREGATORS),
+SCHEDULES = {  # and over what each can go
+    schedule: tuple(name for name, way in AGGREGATORS.items() if schedule in (AUTO, *way.schedules))
+    for schedule in (AUTO, "top-k", "window", "count")
 }
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
@@ -119,11 +117,12 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
     growth = GROWTH if site.devices > FEW else 0
     fetched, slack = PACES[options.prefer]
-    schedule, over = options.schedule, options.aggregate
+    schedule: str = options.schedule
+    over = options.aggregate
     if schedule == AUTO and over == AUTO:
         schedule = "top-k" if options.prefer == "rounds" else AUTO
     elif schedule == AUTO:
-        schedule = {"flood": "top-k", "tree": AUTO}.get(over, "count")
+        schedule = get_aggregator(over).schedules[0]
     if over == AUTO:
         over = "tree"
         if schedule == "top-k" and (ranks is None or n is None or can_flood(site, ranks, n)):
@@ -138,7 +137,7 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
     """Find the exact threshold of every trial and alpha together."""
     n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
     plan = chosen(site, options, ranks, n)
-    if plan.over not in ("tree", "flood") or (plan.over, plan.schedule) == ("flood", "count"):
+    if plan.schedule == "count" and plan.over != "tree":
         return (yield from by_stages(site, samples, options))
     if n is None and (site.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(site)

@@ -33,6 +33,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         setup=tree_setup,
         uses=frozenset({"hops", "tree", "degree"}),
         arrays=1.2,
+        schedules=(AUTO, "top-k", "window", "count"),
     ),
     "finite-time": Aggregator(
         finite_time_total,
@@ -49,6 +50,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         stretches=flood_stretches,
         uses=frozenset({"hops"}),
         arrays=4.2,
+        schedules=("top-k", "count"),
     ),
     "chebyshev": Aggregator(
         chebyshev_total,

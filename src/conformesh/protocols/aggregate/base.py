@@ -68,6 +68,8 @@ class Aggregator:
     arrays, number_ns
         Of a simulation: arrays as large as all messages of a round, and nanoseconds for a device and number in a round
         where `stretches` does not say it.
+    schedules
+        Of E-DCP, those that can go this way; first what is done unless one is asked for.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
@@ -79,6 +81,7 @@ class Aggregator:
     uses: frozenset[str] = EVERYTHING
     arrays: float = 6.1
     number_ns: float = 1.5
+    schedules: tuple[str, ...] = ("count",)
 
     def sent_before(self, terrain: Terrain) -> list[Stretch]:
         """Predict what happens once before the first sum."""
