@@ -20,7 +20,6 @@ from conformesh.engines.ordering import compressed_in, memory_order
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import heard_from, which_speaker
 from conformesh.kernels.neighbours import (
-    equal_is_same,
     max_over_neighbours,
     min_over_neighbours,
     sum_over_neighbours,
@@ -28,7 +27,7 @@ from conformesh.kernels.neighbours import (
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Packets, Pool, Protocol, Sum, Tell, Told, not_heard
+from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Packets, Pool, Protocol, Sum, Tell, Told, not_heard
 from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
@@ -116,16 +115,15 @@ class Simulator:
         return self._sums
 
     def _extreme(self, message: Max | Min, round_: int) -> Any:
-        """Let extremes spread from where they stood after the last round, if this is the next one of the same."""
         values, upward, last = message.values, isinstance(message, Max), self._spreading
-        brief = message.brief and self.observer is None  # an observer may keep what it sees
-        if brief and last is not None and values is last.values and last.upward is upward:
-            return last.round()
-        if brief and len(values) > REMEMBERED and equal_is_same(values):
-            self._spreading = Spreading(self._indptr, self._indices, values, upward)
-            return self._spreading.values
-        found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)
-        return found.astype(values.dtype, copy=False)  # exact: the extreme is one of them
+        if message.speakers is None:
+            found = (max_over_neighbours if upward else min_over_neighbours)(self._indptr, self._indices, values)
+            return found.astype(values.dtype, copy=False)  # exact: the extreme is one of them
+        if last is None or values is not last.values or last.upward is not upward:
+            last = Spreading(self._indptr, self._indices, values, upward, self.order)
+        # the next round may go on in the same memory, but an observer may keep what it sees
+        self._spreading = last if message.brief and self.observer is None else None
+        return Extreme(last.values, last.round(message.places))
 
     def _each(self, message: Each, round_: int) -> Heard | _Broadcast:
         """Deliver each speaker's row along its edges: work and memory follow the speakers, not the network."""

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Heard, Max, Message, Min, Packets, Sum, Tell, Told, kind_of
+from conformesh.protocols.messages import Each, Extreme, Heard, Max, Message, Min, Packets, Sum, Tell, Told, kind_of
 
 Array = NDArray[Any]
 Value = Array | bytes  # what one neighbour said: a row of numbers, or what it told
@@ -43,12 +43,15 @@ def _sum(message: Sum, spoken: Said, row: int, round_: int) -> Array:
     return total
 
 
-def _extreme(message: Max | Min, spoken: Said, row: int, round_: int) -> Array:
-    best = np.maximum if isinstance(message, Max) else np.minimum
+def _extreme(message: Max | Min, spoken: Said, row: int, round_: int) -> Array | Extreme:
+    better = np.greater if isinstance(message, Max) else np.less
     extreme = message.values.copy()
     for _, x in spoken:
-        extreme = best(extreme, x)
-    return extreme
+        np.copyto(extreme, x, where=better(x, extreme) | (np.isnan(x) & ~np.isnan(extreme)))  # of equals the first
+    if message.speakers is None:
+        return extreme
+    same = (extreme == message.values) | np.isnan(message.values)
+    return Extreme(extreme, np.flatnonzero([not same.all()]))
 
 
 def _each(message: Each, spoken: Said, row: int, round_: int) -> Heard:

@@ -23,7 +23,7 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.memory import Heading, pack_round, unpack_round
 from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Message, Tell, kind_of
+from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent
 from conformesh.protocols.rules import Rules
 
 Make = Callable[[Network, int], Generator[Message, Any, Any]]
@@ -124,7 +124,7 @@ class Rounds(ABC):
         """Return the flags and the body of what this device says, and note how the arrays of the others will look."""
         name = question_of(message)
         question, self._length = bytes([frames.QUESTIONS[name]]), -1  # no array is that long
-        silent = isinstance(message, Each | Tell) and not len(message.places)
+        silent = isinstance(message, Each | Max | Min | Tell) and not len(message.places)
         if isinstance(message, Tell):
             return (SILENT, question) if silent else (0, question + message.packets[0])
         row = message.values[0]
@@ -194,7 +194,7 @@ class Rounds(ABC):
         if question != expected:
             raise FrameError(f"a frame asks for the {question} where this device asks for the {expected}")
         if frame.silent:
-            if not kind_of(self._message).silence:
+            if not may_be_silent(self._message):
                 raise FrameError("a silent frame where everybody speaks")
             if len(body) > 1:
                 raise FrameError(f"a silent frame that says {len(body) - 1} bytes")

@@ -2,10 +2,12 @@
 
 Mean: each round a device moves towards its neighbours' values ([XiaoBoyd2004], linear iteration; [Wen2025] Eq. (23)).
 Largest and smallest: each round a device keeps the best it has heard; after as many rounds as the diameter all agree.
+Who has heard nothing better in the round before has said all it knows, and is silent.
 
 Assumes     graph connected; weights symmetric and doubly stochastic; 0 < eta <= 1
 Guarantees  the mean is preserved, also by rounded messages; disagreement shrinks by `Weights.rate` at eta = 1
-Message     the current value, one number per coordinate
+Message     mean: the current value, one number per coordinate, in every round; largest and smallest: the same in the
+            first round and after each in which it changed: about H(K) times where values are in no order
 Departures  a device subtracts its own value *as it was sent*, so that what one end of an edge gains the other loses and
             rounding on the wire moves no mean; at 64 bits this is the paper's update
 """
@@ -13,6 +15,7 @@ Departures  a device subtracts its own value *as it was sent*, so that what one 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +23,7 @@ from numpy.typing import NDArray
 from conformesh.graph.weights import Weights
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.drift import drift
-from conformesh.protocols.messages import Max, Min, Protocol, Sum
+from conformesh.protocols.messages import Extreme, Max, Min, Protocol, Sum
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
@@ -63,16 +66,32 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
 
 def largest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise maximum over all devices, in as many rounds as the diameter."""
-    for _ in range(site.network.diameter):
-        x = yield Max(x, brief=True)
-    return np.array(x)  # an answer to a brief question does not last
+    return (yield from _spread(Max, x, site))
 
 
 def smallest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
+    return (yield from _spread(Min, x, site))
+
+
+def _spread(ask: type[Max] | type[Min], x: NDArray[Any], site: Site) -> Protocol[NDArray[np.generic]]:
+    """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
+    speakers = _has_something(x, ask is Max)
     for _ in range(site.network.diameter):
-        x = yield Min(x, brief=True)
+        heard: Extreme = yield ask(x, brief=True, speakers=speakers)
+        x, speakers = heard.values, heard.changed
     return np.array(x)  # an answer to a brief question does not last
+
+
+def _has_something(x: NDArray[Any], upward: bool) -> NDArray[np.bool_]:
+    """Mark the rows in which anything could beat anybody's: a row of the worst value there is never does."""
+    if x.dtype.kind == "f":
+        worst: Any = -np.inf if upward else np.inf
+    elif x.dtype.kind == "b":
+        worst = not upward
+    else:
+        worst = np.iinfo(x.dtype).min if upward else np.iinfo(x.dtype).max
+    return np.asarray((x != worst).any(axis=tuple(range(1, x.ndim))))
 
 
 def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Sum, Tell, kind_of
+from conformesh.protocols.messages import Each, Max, Message, Min, Pool, Tell, kind_of
 from conformesh.result.certificate import Cost
 
 REMEMBERED = 4096  # devices up to which a tally by who spoke is cheaper than charging every round
@@ -44,17 +44,22 @@ class Ledger:
         self.rounds += kind.rounds
         CHARGES[kind.payers](self, message, 8 * message.values.dtype.itemsize)
 
-    def _charge_everyone(self, message: Sum | Max | Min, width: int) -> None:
+    def _charge(self, message: Each | Max | Min, width: int) -> None:
+        (self._charge_everyone if message.speakers is None else self._charge_speakers)(message, width)
+
+    def _charge_everyone(self, message: Any, width: int) -> None:
         numbers = message.values[0].size
         payer = self.shared if message.shared else self.everyone
         payer[0] += numbers
         payer[1] += numbers * width
 
-    def _charge_speakers(self, message: Each, width: int) -> None:
+    def _charge_speakers(self, message: Each | Max | Min, width: int) -> None:
         numbers, places = message.values[0].size, message.places
-        if self.devices > REMEMBERED:  # only the speakers are touched
-            self._sent(width)[places] += numbers
-            return
+        if not isinstance(message, Each) and message.shared:
+            numbers *= self.runs
+        if self.devices > REMEMBERED or not isinstance(message, Each):
+            self._sent(width)[places] += numbers  # only the speakers are touched
+            return  # who has news is seldom the same twice: nothing to remember
         key = (width, places.tobytes())
         self.spoken[key] = self.spoken.get(key, 0) + numbers
 
@@ -92,7 +97,7 @@ class Ledger:
 
 CHARGES: dict[str, Callable[[Ledger, Any, int], None]] = {
     "everyone": Ledger._charge_everyone,
-    "speakers": Ledger._charge_speakers,
+    "speakers": Ledger._charge,
     "tellers": Ledger._charge_tellers,
     "uploaders": Ledger._charge_uploaders,
 }

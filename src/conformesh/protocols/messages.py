@@ -7,6 +7,9 @@ The first axis of `values` is always the devices hosted here. The *dtype* of `va
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
 neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
 
+Nobody has to repeat itself. `Max` and `Min` may name `speakers`, as `Each` and `Tell` do: a silent device costs nothing,
+and the answer, an `Extreme`, says who changed. Whoever lets only these speak next ends at the same values as if all did.
+
 `Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
 
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
@@ -62,26 +65,76 @@ class Sum:
     brief: bool = False
 
 
+class _Speaking:
+    """A question in which some may be silent: `speakers` is a mask over the devices here, or their places."""
+
+    __slots__ = ()
+    values: Array
+    speakers: Any
+
+    @property
+    def mask(self) -> NDArray[np.bool_]:
+        """Who speaks, as a mask over the devices here."""
+        if self.speakers is None:
+            return np.ones(len(self.values), dtype=np.bool_)
+        if self.speakers.dtype == np.bool_:
+            return np.asarray(self.speakers)
+        mask = np.zeros(len(self.values), dtype=np.bool_)
+        mask[self.speakers] = True
+        return mask
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        """Who speaks, as places among the devices here, ascending."""
+        if self.speakers is None:
+            return np.arange(len(self.values))
+        if self.speakers.dtype == np.bool_:
+            return np.flatnonzero(self.speakers)
+        return np.asarray(self.speakers.astype(np.int64, copy=False))
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class Max:
-    """Ask for the elementwise largest of the neighbours' values and one's own."""
+class Max(_Speaking):
+    """Ask for the elementwise largest of one's own values and the neighbours'.
+
+    Without `speakers` everybody speaks and the answer is an array. Otherwise they are given as in `Each`, the largest
+    is that of one's own values, spoken or not, and of the neighbours that spoke, and the answer is an `Extreme`.
+    """
 
     values: Array
     shared: bool = False
     brief: bool = False
+    speakers: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Min:
-    """Ask for the elementwise smallest of the neighbours' values and one's own."""
+class Min(_Speaking):
+    """Ask for the elementwise smallest, as with `Max`."""
 
     values: Array
     shared: bool = False
     brief: bool = False
+    speakers: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Each:
+class Extreme:
+    """What `Max` and `Min` with speakers brought; not to be written to.
+
+    Attributes
+    ----------
+    values
+        The extremes, in the type and shape sent.
+    changed
+        Places of the devices here whose row is another now than the one asked with, ascending: who has news.
+    """
+
+    values: Array
+    changed: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Each(_Speaking):
     """Ask for every speaking neighbour's own message, kept apart.
 
     `speakers` says something this round: a mask over the devices here or, where few of many speak, their places among
@@ -90,22 +143,6 @@ class Each:
 
     values: Array
     speakers: NDArray[Any]
-
-    @property
-    def mask(self) -> NDArray[np.bool_]:
-        """Who speaks, as a mask over the devices here."""
-        if self.speakers.dtype == np.bool_:
-            return self.speakers
-        mask = np.zeros(len(self.values), dtype=np.bool_)
-        mask[self.speakers] = True
-        return mask
-
-    @property
-    def places(self) -> NDArray[np.int64]:
-        """Who speaks, as places among the devices here, ascending."""
-        if self.speakers.dtype == np.bool_:
-            return np.flatnonzero(self.speakers)
-        return self.speakers.astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -248,12 +285,12 @@ class Kind:
     code
         Its number in the frames between neighbours; None where only a server can answer.
     payers
-        Who pays, see `Ledger`: `everyone` for its row, the `speakers` for theirs, `tellers` for their bytes,
-        `uploaders` for what they hand over.
+        Who pays, see `Ledger`: `everyone` for its row, the `speakers` (if none are named: all) for theirs, `tellers`
+        for their bytes, `uploaders` for what they hand over.
     rounds
         How many rounds it takes.
     silence
-        Whether a device may have nothing to say.
+        Whether a device may have nothing to say where speakers are named.
     """
 
     name: str
@@ -266,8 +303,8 @@ class Kind:
 # All there are: a test looks whether engines, peers and the ledger know each of them.
 KINDS: dict[type, Kind] = {
     Sum: Kind("sum", 1, "everyone"),
-    Max: Kind("max", 2, "everyone"),
-    Min: Kind("min", 3, "everyone"),
+    Max: Kind("max", 2, "speakers", silence=True),
+    Min: Kind("min", 3, "speakers", silence=True),
     Each: Kind("each", 4, "speakers", silence=True),
     Tell: Kind("tell", 5, "tellers", silence=True),
     Pool: Kind("pool", None, "uploaders", rounds=2),  # up to the server, and back
@@ -284,3 +321,8 @@ def kind_of(message: Message) -> Kind:
         known = ", ".join(each.__name__ for each in KINDS)
         raise TypeError(f"a protocol yields messages, of the kinds {known}, got {type(message).__name__}")
     return kind
+
+
+def may_be_silent(message: Message) -> bool:
+    """Return whether a device may have nothing to say to this question."""
+    return kind_of(message).silence and getattr(message, "speakers", None) is not None

@@ -106,8 +106,9 @@ def tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: bo
         for p in range(indptr[k], indptr[k + ONE]):
             j = indices[p]
             for c in range(x.shape[1]):
-                if said[i, c] > x[j, c] if upward else said[i, c] < x[j, c]:
-                    x[j, c] = said[i, c]
+                value, mine = said[i, c], x[j, c]
+                if (value > mine if upward else value < mine) or (value != value and mine == mine):  # noqa: PLR0124
+                    x[j, c] = value
                     if not marked[j]:
                         marked[j] = True
                         news[count] = j
