@@ -2,9 +2,9 @@
 
 Assumes     graph connected, its map known; the method's own assumptions
 Guarantees  the method's own
-Message     the table of sizes for as many rounds as the diameter; then the method's
+Message     everybody's number of scores, which each device passes on once; then the method's
 Departures  a mesh has no server: what a method asks of one (`Pool`) floods the network, everybody's values to
-            everybody. That costs K times the values and hides nothing; such methods are there to compare with.
+            everybody. Each device passes on all values once, and that hides nothing; such methods are there to compare with.
             What the method costs is counted by what it asks, as everywhere: without the table of sizes, and a question
             to a server as an upload. Who moves the messages counts all of them
 """
@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.promises import PLAIN, Promise
-from conformesh.protocols.consensus import largest
+from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Pool, Protocol
+from conformesh.protocols.messages import Packets, Pool, Protocol
 from conformesh.protocols.site import Outcome, Site
 from conformesh.samples import Samples
 
@@ -46,7 +46,7 @@ def joint(
     here = np.array([row])
     blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
-    table = yield from _gathered(mine, blank)
+    table = yield from everybodys_numbers(blank, mine)
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
     site = replace(blank, sizes=sizes, promise=promise, items=held, alphas=alphas)
     ledger = Ledger(len(here))
@@ -78,22 +78,8 @@ def _flooded(message: Pool, site: Site) -> Protocol[Pool]:
     """Return everybody's values: first how many everybody has in each of its pieces, then the values, as bytes."""
     pieces = (len(message.offsets) - 1) // len(site.here)
     counts = np.diff(message.offsets).reshape(len(site.here), pieces)
-    everyone = yield from _gathered(counts, site)
-    raw = np.frombuffer(np.ascontiguousarray(message.values).tobytes(), dtype=np.uint8)
-    longest = int(everyone.sum(axis=1).max()) * message.values.dtype.itemsize
-    table = np.zeros((len(site.here), longest), dtype=np.uint8)
-    table[0, : len(raw)] = raw  # a block of one: a device, which is what a mesh is made of
-    bytes_of = yield from _gathered(table, site)
-    sizes = everyone.sum(axis=1) * message.values.dtype.itemsize
-    values = np.concatenate([bytes_of[k, : sizes[k]] for k in range(site.devices)]).astype(np.uint8)
+    everyone = yield from everybodys_numbers(site, counts)
+    raw = Packets.of([np.ascontiguousarray(message.values).tobytes()])  # of one device, which a mesh is made of
+    found = yield from everybody(site, raw, everyone.sum(axis=1))
     offsets = np.concatenate([[0], np.cumsum(everyone.ravel())])
-    return Pool(values.view(message.values.dtype), offsets)
-
-
-def _gathered(mine: NDArray[Any], site: Site) -> Protocol[NDArray[np.int64]]:
-    """Give everybody everybody's row of whole numbers, (devices, ...): a maximum over tables with -1 for unknown."""
-    wide = np.int16 if mine.dtype == np.uint8 else np.int64
-    table = np.full((len(site.here), site.devices, *mine.shape[1:]), -1, dtype=wide)
-    table[np.arange(len(site.here)), site.here] = mine
-    known = yield from largest(table, site)
-    return np.asarray(known[0], dtype=np.int64)
+    return Pool(found.values.view(message.values.dtype), offsets)

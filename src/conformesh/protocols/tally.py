@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys
 from conformesh.protocols.aggregate import Total
-from conformesh.protocols.consensus import largest
 from conformesh.protocols.e_dcp import EDCP, best_width, search, weigh_all, with_exact_sums
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.flood import everybody
+from conformesh.protocols.messages import Packets, Protocol
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
@@ -113,16 +113,13 @@ def _below(samples: Samples, trial: int, thresholds: Floats) -> Ints:
 
 
 def spread(site: Site, tests: Samples, sizes: Ints) -> Protocol[Floats]:
-    """Tell every device the test scores of all, (scores,) by device: a maximum of tables with -inf for unknown.
+    """Tell every device the test scores of all, (scores,) by device; each device passes each of them on once.
 
     `sizes` says how many every device holds, (devices,). Trials do not ride along: there is one.
     """
-    starts = np.concatenate([[0], np.cumsum(sizes)])
-    table = np.full((len(site.here), int(starts[-1])), -np.inf)
-    for k, row in enumerate(site.here.tolist()):
-        table[k, starts[row] : starts[row + 1]] = tests.segment(k)
-    known = yield from largest(table, site)
-    return np.asarray(known[0], dtype=np.float64)
+    mine = Packets.of([np.asarray(tests.segment(k), dtype="<f8").tobytes() for k in range(len(site.here))])
+    found = yield from everybody(site, mine, sizes)
+    return found.values.view("<f8").astype(np.float64)
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,8 +13,8 @@ from __future__ import annotations
 import numpy as np
 
 from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of
-from conformesh.protocols.consensus import largest as largest_of
-from conformesh.protocols.messages import Protocol, narrow_type
+from conformesh.protocols.flood import everybodys_numbers
+from conformesh.protocols.messages import Protocol
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
 
@@ -27,10 +27,8 @@ def flood_total(site: Site) -> Protocol[Total]:
     yield from ()
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        table = np.full((len(values), site.devices, *values.shape[1:]), -1, dtype=narrow_type(largest))
-        table[np.arange(len(values)), site.here] = values
-        known = yield from largest_of(table, site)
-        return np.asarray(known.astype(np.int64).sum(axis=1))
+        everyone = yield from everybodys_numbers(site, values)
+        return np.repeat(everyone.sum(axis=0, dtype=np.int64)[None], len(values), axis=0)
 
     return total
 

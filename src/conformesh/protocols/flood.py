@@ -1,0 +1,236 @@
+"""Flooding: everybody learns what everybody has to say, in as many rounds as the diameter, and nobody says it twice.
+
+In the first round a device says its own string; in each later round it passes on those that it heard for the first time
+in the round before. So in round t + 1 everybody passes on what comes from t hops away, each string once: who passes on
+what, and when, follows from the map alone.
+
+Assumes     graph connected, diameter known
+Guarantees  everybody's string, byte for byte, on every device, in the fewest rounds possible
+Message     entries by ascending owner: owner, length (LEB128) and the bytes themselves
+Departures  none
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.segments import take_segments
+from conformesh.kernels.varints import lengths, read, read_at, written
+from conformesh.protocols.messages import Packets, Protocol, Tell, Told
+from conformesh.protocols.site import Site
+
+Ints = NDArray[np.int64]
+Bits = NDArray[np.uint64]
+AT_ONCE = 2**22  # words of bitmaps that are combined at a time
+SHORT = 16  # bytes up to which entries are copied by rows of a table
+
+
+def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
+    """Tell everybody everybody's string.
+
+    Parameters
+    ----------
+    mine
+        What the devices here have to say, in the order of `site.here`.
+    numbers
+        How many numbers the string of every device stands for, (devices,) by row: for the ledger.
+
+    Returns
+    -------
+    Packets
+        The strings of all devices, by row.
+    """
+    entries, ears = _Entries.of(site, mine), _Ears.of(site)
+    news = _bitmap(site.here, site.devices)
+    known = news.copy()
+    for _ in range(site.network.diameter):
+        each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), _marked(news)
+        speakers = np.flatnonzero(each)
+        ends = np.cumsum(each[speakers])
+        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends))
+        news = ears.heard(news, entries.from_elsewhere(told, ears)) & ~known
+        known |= news
+    return entries.all_of(site, known)
+
+
+def everybodys_numbers(site: Site, mine: NDArray[np.integer]) -> Protocol[Ints]:
+    """Tell everybody everybody's row of whole numbers >= 0, (devices here, ...); return those of all, by row."""
+    each = int(np.prod(mine.shape[1:], dtype=np.int64))
+    strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
+    found = yield from everybody(site, strings, np.full(site.devices, each))
+    numbers = read(found.values)
+    if len(numbers) != site.devices * each:
+        raise ValueError(f"{site.devices} devices have {each} numbers each, but {len(numbers)} came")
+    return numbers.reshape(site.devices, *mine.shape[1:])
+
+
+def _strings(table: Ints) -> Packets:
+    """Return every row of whole numbers as a string."""
+    ends = np.cumsum(lengths(table).sum(axis=1))
+    return Packets(written(table.ravel()), np.concatenate([[0], ends]))
+
+
+# --- who knows what: a row of bits, one for every device ---------------------------------------------------------------
+
+
+def _bitmap(columns: Ints, devices: int) -> Bits:
+    """Return a row for each of these columns, in which it is marked."""
+    bits = np.zeros((len(columns), -(-devices // 64)), dtype="<u8")
+    bits[np.arange(len(columns)), columns // 64] = np.uint64(1) << (columns % 64).astype(np.uint64)
+    return bits
+
+
+def _marked(bits: Bits) -> Ints:
+    """Return the columns that are marked, row after row."""
+    flat, words = bits.ravel(), bits.shape[1]
+    some = np.flatnonzero(flat)
+    at = np.flatnonzero(np.unpackbits(flat[some].view(np.uint8), bitorder="little").view(np.bool_))
+    return ((some % words) << 6)[at >> 6] + (at & 63)
+
+
+def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
+    """Return how many numbers the owners up to each end stand for."""
+    if (numbers == numbers[0]).all():
+        return np.asarray(numbers[0] * np.diff(ends, prepend=0))
+    total = np.cumsum(numbers[owners])
+    return np.diff(total[ends - 1], prepend=0) if len(ends) else ends
+
+
+@dataclass(frozen=True, eq=False)
+class _Ears:
+    """Whom the devices here hear: compressed rows into the table of the devices here and, behind them, of `ghosts`."""
+
+    ghosts: Ints
+    starts: Ints
+    columns: Ints
+
+    @classmethod
+    def of(cls, site: Site) -> _Ears:
+        senders = site.network.indices[site.edge_rows].astype(np.int64)
+        place = np.full(site.devices, -1, dtype=np.int64)
+        place[site.here] = np.arange(len(site.here))
+        ghosts = np.unique(senders[place[senders] < 0])
+        place[ghosts] = len(site.here) + np.arange(len(ghosts))
+        return cls(ghosts, np.concatenate([[0], np.cumsum(site.network.degree[site.here])]), place[senders])
+
+    def heard(self, here: Bits, elsewhere: Bits) -> Bits:
+        """Return what every device here hears when all say what they mark."""
+        table = np.concatenate([here, elsewhere])
+        out = np.empty_like(here)
+        most = max(AT_ONCE // max(here.shape[1], 1), 1)  # edges
+        first = 0
+        while first < len(here):
+            stop = max(int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1, first + 1)
+            edges = self.columns[self.starts[first] : self.starts[stop]]
+            np.bitwise_or.reduceat(table[edges], self.starts[first:stop] - self.starts[first], axis=0, out=out[first:stop])
+            first = stop
+        return out
+
+
+# --- the entries -------------------------------------------------------------------------------------------------------
+
+
+@dataclass(eq=False)
+class _Entries:
+    """All entries that any device here has heard of, one after the other: `place` says where an owner's is."""
+
+    values: NDArray[np.uint8]
+    offsets: Ints
+    bodies: Ints  # where the string itself begins
+    place: Ints
+
+    @classmethod
+    def of(cls, site: Site, mine: Packets) -> _Entries:
+        sizes = np.diff(mine.offsets)
+        heads = _strings(np.stack([site.here, sizes], axis=1))
+        both = Packets(
+            np.concatenate([heads.values, mine.values]),
+            np.concatenate([heads.offsets, heads.offsets[-1] + mine.offsets[1:]]),
+        )
+        each = np.arange(len(mine))
+        entries = both.taken(np.stack([each, len(mine) + each], axis=1).ravel())
+        place = np.full(site.devices, -1, dtype=np.int64)
+        place[site.here] = each
+        return cls(entries.values, entries.offsets[::2], entries.offsets[1::2], place)
+
+    def told(self, owners: Ints, ends: Ints) -> Packets:
+        """Return the entries of these owners, as one string up to each end."""
+        places, sizes = self.place[owners], np.diff(self.offsets)
+        taken = np.concatenate([[0], np.cumsum(sizes[places])[ends - 1]])
+        longest = int(sizes.max())
+        if longest > SHORT:
+            return Packets(take_segments(self.values, self.offsets, places)[0], taken)
+        table = np.zeros((len(sizes), longest), dtype=np.uint8)  # short ones: whole rows, then what of them is filled
+        filled = np.arange(longest) < sizes[:, None]
+        table[filled] = self.values
+        return Packets(table[places][filled[places]], taken)
+
+    def from_elsewhere(self, told: Told, ears: _Ears) -> Bits:
+        """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
+        bits = np.zeros((len(ears.ghosts), -(-len(self.place) // 64)), dtype="<u8")
+        if not len(ears.ghosts):
+            return bits
+        sender, first = np.unique(told.sender, return_index=True)
+        chosen = np.isin(sender, ears.ghosts)
+        sender, packets = sender[chosen], told.packets.taken(first[chosen])
+        said, owner, start, body, stop = _parsed(packets, sender, len(self.place), told.round)
+        row = np.searchsorted(ears.ghosts, sender[said])
+        np.bitwise_or.at(bits, (row, owner // 64), np.uint64(1) << (owner % 64).astype(np.uint64))
+        new, at = np.unique(owner, return_index=True)
+        at = at[self.place[new] < 0]
+        self._keep(owner[at], packets.values, start[at], body[at], stop[at])
+        return bits
+
+    def _keep(self, owners: Ints, values: NDArray[np.uint8], start: Ints, body: Ints, stop: Ints) -> None:
+        sizes, end = stop - start, self.offsets[-1]
+        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        self.values = np.concatenate([self.values, values[np.repeat(start, sizes) + within]])
+        ends = end + np.cumsum(sizes)
+        self.place[owners] = len(self.offsets) - 1 + np.arange(len(owners))
+        self.bodies = np.concatenate([self.bodies, ends - (stop - body)])
+        self.offsets = np.concatenate([self.offsets, ends])
+
+    def all_of(self, site: Site, known: Bits) -> Packets:
+        """Return everybody's string, by row; every device here must have heard of everybody."""
+        missing = np.bitwise_or.reduce(_bitmap(np.arange(site.devices), site.devices), axis=0) & ~known
+        if missing.any():
+            k = int(np.argmax(missing.any(axis=1)))
+            raise ValueError(
+                f"device {int(site.here[k])} has heard nothing of device {int(_marked(missing[k:])[0])} in as many rounds as the "
+                f"diameter, {site.network.diameter}; check that all have the same map"
+            )
+        ends = np.stack([self.bodies[self.place], self.offsets[self.place + 1]], axis=1).ravel()
+        order = 2 * np.arange(site.devices)
+        sizes = np.diff(ends)[order]
+        within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        return Packets(self.values[np.repeat(ends[order], sizes) + within], np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _parsed(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:
+    """Return the entries of all strings: in which string, whose, where it and its bytes begin, and where it ends.
+
+    All strings are read at once, first entry by first entry, then the second ones, and so on.
+    """
+    found: list[tuple[Ints, ...]] = []
+    which = np.flatnonzero(np.diff(packets.offsets))
+    start = packets.offsets[which]
+    while len(which):
+        ends = packets.offsets[which + 1]
+        try:
+            owner, behind = read_at(packets.values, start, ends)
+            length, body = read_at(packets.values, behind, ends)
+            stop = body + length
+            if (owner >= devices).any() or (length > ends - body).any():
+                raise ValueError(f"an owner must be one of {devices} devices, and its bytes must all be there")
+        except ValueError as problem:
+            said = ", ".join(map(str, senders[which][:5].tolist()))
+            raise ValueError(f"round {round_}: one of devices {said} passed on what is no entry: {problem}") from None
+        found.append((which, owner, start, body, stop))
+        more = stop < ends
+        which, start = which[more], stop[more]
+    if not found:
+        return tuple(np.empty(0, dtype=np.int64) for _ in range(5))  # type: ignore[return-value]
+    return tuple(np.concatenate(parts) for parts in zip(*found, strict=True))  # type: ignore[return-value]
