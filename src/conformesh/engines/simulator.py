@@ -27,7 +27,20 @@ from conformesh.kernels.neighbours import (
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.spreading import Spreading
 from conformesh.protocols.ledger import REMEMBERED, Ledger
-from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Packets, Pool, Protocol, Sum, Tell, Told, not_heard
+from conformesh.protocols.messages import (
+    Each,
+    Extreme,
+    Heard,
+    Max,
+    Min,
+    Packets,
+    Pool,
+    Protocol,
+    Sum,
+    Tell,
+    Told,
+    not_heard,
+)
 from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 

@@ -73,11 +73,12 @@ class Spreading:
 
         Speakers stand for the rows of the graph: of equals the first of them is taken.
         """
+        said = np.ascontiguousarray(said, dtype=self._x.dtype)
         loops = compiled("neighbours", 10.0 * said.size)
         told = *self._graph, self._x, said, speakers.astype(np.uint32), self.upward
         if loops is not None:
-            changed = self._news[: loops.tell(*told, self._marked, self._news)].astype(np.int64)
-            changed.sort()
+            count = loops.tell(*told, self._marked, self._news)
+            changed: Ints = np.sort(self._news[:count]).astype(np.int64)
         else:
             changed = _tell(*told)
         if self._sent is not None:

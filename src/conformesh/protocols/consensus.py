@@ -76,7 +76,7 @@ def smallest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]
 
 def _spread(ask: type[Max] | type[Min], x: NDArray[Any], site: Site) -> Protocol[NDArray[np.generic]]:
     """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
-    speakers = _has_something(x, ask is Max)
+    speakers: NDArray[Any] = _has_something(x, ask is Max)
     for _ in range(site.network.diameter):
         heard: Extreme = yield ask(x, brief=True, speakers=speakers)
         x, speakers = heard.values, heard.changed

@@ -73,7 +73,7 @@ def _strings(table: Ints) -> Packets:
     return Packets(written(table.ravel()), np.concatenate([[0], ends]))
 
 
-# --- who knows what: a row of bits, one for every device ---------------------------------------------------------------
+# --- who knows what: a row of bits, one for every device --------------------------------------------------------------
 
 
 def _bitmap(columns: Ints, devices: int) -> Bits:
@@ -88,7 +88,7 @@ def _marked(bits: Bits) -> Ints:
     flat, words = bits.ravel(), bits.shape[1]
     some = np.flatnonzero(flat)
     at = np.flatnonzero(np.unpackbits(flat[some].view(np.uint8), bitorder="little").view(np.bool_))
-    return ((some % words) << 6)[at >> 6] + (at & 63)
+    return np.asarray(((some % words) << 6)[at >> 6] + (at & 63))
 
 
 def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
@@ -125,12 +125,14 @@ class _Ears:
         while first < len(here):
             stop = max(int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1, first + 1)
             edges = self.columns[self.starts[first] : self.starts[stop]]
-            np.bitwise_or.reduceat(table[edges], self.starts[first:stop] - self.starts[first], axis=0, out=out[first:stop])
+            np.bitwise_or.reduceat(
+                table[edges], self.starts[first:stop] - self.starts[first], axis=0, out=out[first:stop]
+            )
             first = stop
         return out
 
 
-# --- the entries -------------------------------------------------------------------------------------------------------
+# --- the entries ------------------------------------------------------------------------------------------------------
 
 
 @dataclass(eq=False)
@@ -198,9 +200,10 @@ class _Entries:
         missing = np.bitwise_or.reduce(_bitmap(np.arange(site.devices), site.devices), axis=0) & ~known
         if missing.any():
             k = int(np.argmax(missing.any(axis=1)))
+            owner = int(_marked(missing[k : k + 1])[0])
             raise ValueError(
-                f"device {int(site.here[k])} has heard nothing of device {int(_marked(missing[k:])[0])} in as many rounds as the "
-                f"diameter, {site.network.diameter}; check that all have the same map"
+                f"device {int(site.here[k])} has heard nothing of device {owner} in as many rounds as the diameter, "
+                f"{site.network.diameter}; check that all have the same map"
             )
         ends = np.stack([self.bodies[self.place], self.offsets[self.place + 1]], axis=1).ravel()
         order = 2 * np.arange(site.devices)

@@ -7,8 +7,8 @@ The first axis of `values` is always the devices hosted here. The *dtype* of `va
 and float64 cost 16, 32 and 64 bits a number, integers cost their own width. Engines add up in float64 (or int64),
 neighbours in ascending id, so that every engine gives the same bits; maxima and minima come back in the type sent.
 
-Nobody has to repeat itself. `Max` and `Min` may name `speakers`, as `Each` and `Tell` do: a silent device costs nothing,
-and the answer, an `Extreme`, says who changed. Whoever lets only these speak next ends at the same values as if all did.
+Nobody has to repeat itself. `Max` and `Min` may name `speakers`, as `Each` and `Tell` do: a silent device costs
+nothing, and the answer, an `Extreme`, says who changed. If only these speak next, values end as if all had spoken.
 
 `Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
 

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Kind, Message, Pool, Sum, Tell, kind_of
+from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Message, Pool, Sum, Tell, kind_of
 
 _TYPES = frozenset(map(np.dtype, TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
@@ -56,9 +56,12 @@ class Rules:
             if isinstance(message, Sum):
                 self._check_sum(message)
                 return kind
-            if kind.name == "each" or message.speakers is not None:
+            if isinstance(message, Each):
                 self._check_speakers(message.speakers)
-            if kind.name != "each" and values.dtype == np.uint64:
+                return kind
+            if message.speakers is not None:
+                self._check_speakers(message.speakers)
+            if values.dtype == np.uint64:
                 _check_size(values, 1)
         except (TypeError, ValueError) as problem:
             raise type(problem)(f"round {round_}, {kind.name}: {problem}") from None

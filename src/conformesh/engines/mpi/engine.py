@@ -29,10 +29,12 @@ from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.mpi.partition import partition
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
+from conformesh.kernels.spreading import Spreading
 from conformesh.kernels.threads import limit_threads
 from conformesh.protocols.ledger import REMEMBERED, Ledger
 from conformesh.protocols.messages import (
     Each,
+    Extreme,
     Heard,
     Max,
     Message,
@@ -44,6 +46,7 @@ from conformesh.protocols.messages import (
     Tell,
     Told,
     kind_of,
+    may_be_silent,
 )
 from conformesh.protocols.rules import Rules
 from conformesh.protocols.site import in_rows
@@ -93,6 +96,7 @@ class Mpi:
         self._tables: dict[tuple[str, int], tuple[Array, Array]] = {}
         self._weights: tuple[Any, Array, Array] | None = None
         self._last: Array | None = None  # memory of the last brief answer
+        self._spreading: Spreading | None = None
         self._routes: dict[bytes, tuple[Ints, Ints]] = {}
         self._rules = Rules(network, self.here)
         self._answers: dict[type, Callable[[Any, int], Any]] = {
@@ -114,6 +118,7 @@ class Mpi:
         with self.together():
             ledger = Ledger(len(self.here), runs)
             result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+            self._spreading = None
             self.exchange.agree(self._stamp("the end"))
             mine = ledger.cost()
             parts = self.share((mine.numbers, mine.bits))
@@ -143,10 +148,24 @@ class Mpi:
         inner, outer = (partial(neighbour_sum, weights=weights) for weights in self._split(message.weights))
         return self._combined(message, inner, outer, real=True)
 
-    def _extreme(self, message: Max | Min, round_: int) -> Array:
+    def _extreme(self, message: Max | Min, round_: int) -> Array | Extreme:
+        if message.speakers is not None:
+            return self._spread(message)
         kernel = partial(neighbour_extreme, upward=isinstance(message, Max))
         found = self._combined(message, kernel, kernel)
         return found.astype(message.values.dtype, copy=False)  # exact: the largest is one of them
+
+    def _spread(self, message: Max | Min) -> Extreme:
+        """Let the speakers be heard: work, memory and messages follow them."""
+        upward, last, speakers = isinstance(message, Max), self._spreading, message.places
+        if last is None or message.values is not last.values or last.upward is not upward:
+            last = Spreading(self.halo.hearers.indptr, self.halo.hearers.indices, message.values, upward)
+        self._spreading = last if message.brief and self.observer is None else None  # an observer may keep what it sees
+        mine = _table(message.values)[speakers]
+        ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
+        columns = np.concatenate([speakers, ghosts])
+        order = np.argsort(self.halo.columns[columns])  # of equals the first by row is taken, as everywhere
+        return Extreme(last.values, last.hear(np.concatenate([mine, theirs])[order], columns[order]))
 
     def _combined(
         self, message: Sum | Max | Min, inner: Callable[..., None], outer: Callable[..., None], real: bool = False
@@ -251,7 +270,7 @@ class Mpi:
     def _stamp_of(self, message: Message) -> int:
         """Return the stamp of a question: what is asked, in which type and shape; flat values may have any size."""
         shape = () if isinstance(message, Pool | Tell) else message.values.shape[1:]
-        return self._stamp(kind_of(message).name, message.values.dtype.str, shape)
+        return self._stamp(kind_of(message).name, message.values.dtype.str, shape, may_be_silent(message))
 
     def _stamp(self, *question: Any) -> int:
         self._round += 1
