@@ -91,7 +91,7 @@ def _tell(indptr: Any, indices: Any, x: Any, said: Any, speakers: Any, upward: b
     edges, counts = edges_of_rows(indptr.view(np.int64), speakers)
     receivers = indices[edges].astype(np.int64)
     if not len(receivers):
-        return receivers
+        return np.asarray(receivers)
     which = np.repeat(np.arange(len(speakers)), counts)
     order = np.argsort(receivers, kind="stable")
     listeners, starts = np.unique(receivers[order], return_index=True)

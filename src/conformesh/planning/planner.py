@@ -305,7 +305,8 @@ def predict(way: Way, terrain: Terrain, alpha: Fraction, options: Mapping[str, A
 
 def certainty_of(found: Prediction, terrain: Terrain) -> Certainty:
     """Say whether a run would cost exactly this."""
-    return "estimate" if found.varies or found.uses & terrain.laws else "exact"
+    depends = found.varies or any(one.expected for one in found.stretches)
+    return "estimate" if depends or found.uses & terrain.laws else "exact"
 
 
 def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed) -> Row:

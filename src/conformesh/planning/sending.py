@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from conformesh.kernels.varints import lengths
 from conformesh.peer.frames import ARRAY, LARGEST, SIZE
 from conformesh.planning.link import Link
-from conformesh.protocols.predicting import Stretch, Terrain, hops
+from conformesh.protocols.flood import flood_of
+from conformesh.protocols.predicting import Stretch, Terrain
 
 SILENT = SIZE + 1  # a frame that says nothing but which question it was asked, see peer.frames
 TRANSPORT = 100  # bytes around a frame: about 40 of TCP/IP, 22 of a TLS 1.3 record, and Zenoh's key and framing
@@ -58,16 +62,16 @@ def on_a_mesh(stretches: Sequence[Stretch], terrain: Terrain) -> list[Stretch]:
 
     What a method asks of a server floods the network: how many values everybody has, then their bytes.
     """
-    K = terrain.devices
-    sent = [hops(terrain, "who has how many scores", K, 64)]
+    own = terrain.own
+    sent = [flood_of(terrain, "who has how many scores", np.ones_like(own), lengths(own))]
     for one in stretches:
         if not one.server:
             sent.append(one)
             continue
-        longest = round(one.payload * one.said[1])
+        each = np.full_like(own, round(one.numbers)) if one.said[1] == one.said[0] else own  # of all alike, or scores
         sent += [
-            hops(terrain, "how many values everybody has", K, 64),
-            hops(terrain, "everybody's values", K * longest, 16),
+            flood_of(terrain, "how many values everybody has", np.ones_like(own), lengths(each)),
+            flood_of(terrain, "everybody's values", each, each * round(one.bits) // 8),
         ]
     return sent
 

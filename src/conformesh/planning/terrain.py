@@ -133,6 +133,11 @@ class Terrain:
             return None
         return np.full(self.devices, self.scores) if isinstance(self.scores, int) else self.scores
 
+    @property
+    def own(self) -> NDArray[np.int64]:
+        """Scores of every device, or of a sketch one entry for all."""
+        return np.array([self.n // self.devices]) if self.sizes is None else self.sizes
+
     @cached_property
     def site(self) -> Site:
         """What prices and round numbers are computed from; a sketch has all that they read."""

@@ -17,14 +17,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.network import Network
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
 from conformesh.protocols.messages import Packets, Protocol, Tell, Told
+from conformesh.protocols.predicting import Stretch, Terrain, balls_of, distances
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
 Bits = NDArray[np.uint64]
 AT_ONCE = 2**22  # words of bitmaps that are combined at a time
+LARGEST_EXACT = 4000  # devices up to which a prediction looks at all distances
+ENTRY_NS = 12.0  # that a simulation takes for an entry passed on
 SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
@@ -65,6 +69,45 @@ def everybodys_numbers(site: Site, mine: NDArray[np.integer]) -> Protocol[Ints]:
     if len(numbers) != site.devices * each:
         raise ValueError(f"{site.devices} devices have {each} numbers each, but {len(numbers)} came")
     return numbers.reshape(site.devices, *mine.shape[1:])
+
+
+def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stretch:
+    """Predict `everybody`: strings of so many bytes, for so many numbers, of every device.
+
+    Everybody passes on every entry that comes from less than D hops away, in the round after it came. Exact up to
+    `LARGEST_EXACT` devices; beyond, and on a sketch, everybody passes on as much as `balls_of` says.
+    """
+    D, K = terrain.map.diameter, terrain.devices
+    if D == 0:
+        return Stretch(what, 0, 0, 8, told=True)
+    owners = np.arange(K) if len(strings) == K else np.array([K // 2])
+    entries = lengths(owners) + lengths(strings) + strings
+    exact = K <= LARGEST_EXACT
+    if exact and isinstance(terrain.map, Network):
+        said = np.array([_passed_on(levels, D, numbers, entries) for levels in distances(terrain.map, np.arange(K))])
+    else:
+        balls = balls_of(terrain.map)
+        share, spoken = balls[:, min(D - 1, balls.shape[1] - 1)] / K, np.minimum((balls < K).sum(axis=1) + 1, D)
+        said = np.stack([spoken, share * K * float(numbers.mean()), share * K * float(entries.mean())], axis=1)
+    messages, many, size = said.mean(axis=0).tolist()
+    return Stretch(
+        what,
+        D,
+        many / messages,
+        8 * size / many if many else 0.0,
+        messages,
+        messages * float(said[:, 2].max()) / size,
+        told=True,
+        expected=not (exact and isinstance(terrain.map, Network)),
+        edge_ns=0.0,
+        number_ns=ENTRY_NS,
+    )
+
+
+def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float]:
+    """Return how many messages, numbers and bytes a device says, given how far away everybody is."""
+    near = levels < D
+    return min(int(levels.max()) + 1, D), float(numbers[near].sum()), float(entries[near].sum())
 
 
 def _strings(table: Ints) -> Packets:

@@ -5,8 +5,8 @@ Guarantees  the method's own
 Message     everybody's number of scores, which each device passes on once; then the method's
 Departures  a mesh has no server: what a method asks of one (`Pool`) floods the network, everybody's values to
             everybody. Each device passes on all values once, and that hides nothing; such methods are there to compare
-            with. What the method costs is counted by what it asks, as everywhere: without the table of sizes, and a question
-            to a server as an upload. Who moves the messages counts all of them
+            with. What the method costs is counted by what it asks, as everywhere: without the table of sizes, and a
+            question to a server as an upload. Who moves the messages counts all of them
 """
 
 from __future__ import annotations

@@ -7,26 +7,34 @@ its protocol and calls the functions with which the protocol chooses its rounds.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING
 from typing import Protocol as TypingProtocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.sketch import Sketch
+from conformesh.kernels.graph import breadth_first
+from conformesh.promises import Promise
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
-    from conformesh.graph.sketch import Sketch, Tree
+    from conformesh.graph.sketch import Tree
     from conformesh.graph.spectrum import Spectrum
 
 Ints = NDArray[np.int64]
 EVERYTHING = frozenset({"hops", "tree", "degree", "spectrum"})
 AVERAGING = frozenset({"hops", "spectrum"})
 NOTHING = frozenset[str]()
+ALL_BALLS, SOME_BALLS = 512, 16  # devices up to which rings are counted around all, and around how many beyond
+LONGEST = 1_000_000  # rounds of a sketch that are looked at: later ones bring little
 COUNT_NS = 40.0  # that a simulation takes to count a device's scores at one threshold
 
 
@@ -41,13 +49,15 @@ class Stretch:
     rounds
         How many; not whole where it is the mean of a prediction.
     numbers, bits
-        Numbers in a message, and bits of each of them.
+        Numbers in a message, and bits of each of them; means where messages are of different lengths.
     spoken, most
         Messages that a device says on average, and that the busiest one says; None is one in every round.
     copies
         Over all rounds, neighbours of the slowest device that speaks; None is the largest degree in every round.
     told
         Whether the numbers travel as bytes of a `Tell`, of which a frame says less than of an array.
+    expected
+        Whether what is said depends on the values, and this is what to expect of values in no order.
     server
         Whether it goes to a server instead of to neighbours.
     edge_ns, number_ns, device_ns
@@ -57,11 +67,12 @@ class Stretch:
     what: str
     rounds: float
     numbers: float
-    bits: int
+    bits: float
     spoken: float | None = None
     most: float | None = None
     copies: float | None = None
     told: bool = False
+    expected: bool = False
     server: bool = False
     edge_ns: float = 0.35
     number_ns: float = 1.5
@@ -187,6 +198,14 @@ class Terrain(TypingProtocol):
         """Scores of every device, where there is a network."""
 
     @property
+    def own(self) -> Ints:
+        """The same, or of a sketch one entry for all."""
+
+    @property
+    def promise(self) -> Promise:
+        """Whom the thresholds are to be about."""
+
+    @property
     def tree(self) -> Tree:
         """The spanning tree."""
 
@@ -200,9 +219,48 @@ class Terrain(TypingProtocol):
         """The spectrum as the devices know it, from the map or estimated, and what they send for it."""
 
 
-def hops(terrain: Terrain, what: str, numbers: int, bits: int) -> Stretch:
-    """Return the stretch of a maximum over the network: as many rounds as the diameter."""
-    return Stretch(what, terrain.map.diameter, numbers, bits)
+def hops(terrain: Terrain, what: str, numbers: int, bits: int, holders: float | None = None) -> Stretch:
+    r"""Return the stretch of a maximum over the network: as many rounds as the diameter, in which news are said.
+
+    Everybody speaks in the first round, and then whoever has changed. Of values in no order, the largest of the ball of
+    radius t around a device, which holds b(t) devices, lies in its outermost ring with probability 1 - b(t-1)/b(t):
+
+    .. math:: E[\text{messages}] = 1 + \sum_{t=1}^{D-1} 1 - (b(t-1) / b(t))^M
+
+    where M numbers rise independently. Where only `holders` devices have any value, a ball must also hold one of them.
+    """
+    D, K = terrain.map.diameter, terrain.devices
+    if D == 0:
+        return Stretch(what, 0, numbers, bits)
+    some = 1.0 if holders is None else min(holders / K, 1.0)
+    balls = balls_of(terrain.map)[:, :D]
+    new = (1 - (balls[:, :-1] / balls[:, 1:]) ** numbers) * (1 - (1 - some) ** balls[:, 1:])
+    spoken = some + new.sum(axis=1)
+    return Stretch(what, D, numbers, bits, float(spoken.mean()), float(spoken.max()), expected=D > 1 or some < 1)
+
+
+@lru_cache(maxsize=16)
+def balls_of(where: Network | Sketch) -> NDArray[np.float64]:
+    """Return how many devices are at most 0, 1, ... hops away, up to the diameter: a row for each of some devices.
+
+    Of all devices in a network of a few hundred, of some in a larger one; by a law of growth where there is no network.
+    """
+    D, K = where.diameter, where.devices
+    if isinstance(where, Sketch):
+        steps = np.arange(min(D, LONGEST) + 1) / max(D, 1)
+        rate = math.log((K - 1) / (2 * where.edges / K)) / math.log(D) if D > 1 else 1.0
+        return np.asarray(1 + (K - 1) * steps**rate)[None]
+    rows = np.arange(K) if K <= ALL_BALLS else np.linspace(0, K - 1, SOME_BALLS).astype(np.int64)
+    rings = np.stack([np.bincount(levels, minlength=D + 1)[: D + 1] for levels in distances(where, rows)])
+    return np.cumsum(rings, axis=1).astype(np.float64)
+
+
+def distances(network: Network, rows: Ints) -> Iterator[Ints]:
+    """Return, for each of these devices, the hops to all."""
+    levels, queue = np.empty((2, network.devices), dtype=np.int64)
+    for row in rows.tolist():
+        breadth_first(network.indptr, network.indices, row, levels, queue)
+        yield levels
 
 
 def upload(what: str, numbers: float, most: float, bits: int) -> Stretch:

@@ -1,24 +1,26 @@
 """Sums by flooding: everybody learns everybody's numbers, in as many rounds as the diameter, and adds them up.
 
-It is max-consensus of a (devices x numbers) table with -1 for unknown: idempotent, so a message that arrives twice or
-late does no harm.
+Everybody passes on everybody's numbers once, see `protocols.flood`: K numbers for each number, not K in every round.
 
 Assumes     graph connected, diameter known; numbers >= 0
 Guarantees  exact, in the fewest rounds possible
-Message     K numbers per number and round
+Message     everybody's numbers once, in as few bytes as they need, less those from as far away as the diameter
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total, bits_of
-from conformesh.protocols.flood import everybodys_numbers
+from conformesh.kernels.varints import lengths
+from conformesh.promises import PLAIN
+from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total
+from conformesh.protocols.flood import everybodys_numbers, flood_of
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.predicting import Stretch, Terrain
+from conformesh.protocols.predicting import Stretch, Terrain, balls_of
 from conformesh.protocols.site import Site
 
-EDGE_NS = 1.2  # of a simulation, whose tables are as wide as the network
 LARGEST_TABLE = 3000  # devices up to which a table of everybody's numbers is reasonable
 
 
@@ -34,17 +36,24 @@ def flood_total(site: Site) -> Protocol[Total]:
 
 
 def flood_price(site: Site) -> Price:
-    """The diameter in rounds, K numbers each."""
+    """The diameter in rounds, and everybody's number once, but for those that arrive in the last round."""
     if site.devices > LARGEST_TABLE:
         raise CannotAggregate(
-            f"flooding sends all devices' numbers in every message, too much beyond {LARGEST_TABLE:,} devices"
+            f"flooding tells everybody all devices' numbers, too much beyond {LARGEST_TABLE:,} devices"
         )
     rounds = site.network.diameter
-    return Price(rounds, float(rounds * site.devices))
+    return Price(rounds, float(balls_of(site.network)[:, rounds - 1].mean()) if rounds else 0.0)
 
 
 def flood_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
-    """Predict a sum: everybody's numbers in every message."""
-    rounds = flood_price(terrain.site).rounds
-    table = terrain.devices * numbers
-    return [Stretch(what, rounds, table, bits_of(largest), edge_ns=EDGE_NS)]
+    """Predict a sum of everybody's numbers: of how many scores it has, or of counts of them.
+
+    Counts take one byte each where no device has more than 127 scores; otherwise about as many as half of its scores.
+    """
+    flood_price(terrain.site)
+    own = terrain.own
+    bound = terrain.n if largest is None else largest
+    weighs = terrain.promise != PLAIN or bound > terrain.n  # then numbers are not counts of scores
+    each = lengths(np.full_like(own, bound) if weighs else own if largest is None else -(-own // 2))
+    sure = not weighs and (largest is None or int(own.max(initial=0)) < 128)
+    return [replace(flood_of(terrain, what, np.full_like(own, numbers), numbers * each), expected=not sure)]
