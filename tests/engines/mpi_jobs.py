@@ -121,11 +121,15 @@ def messages(network, rng):
             yield f"min-{name}", Min(x)
             for share in (0.0, 0.3, 1.0):
                 yield f"each-{name}-{share}", Each(x, rng.random(network.devices) < share)
+                yield f"max-{name}-{share}", Max(x, speakers=rng.random(network.devices) < share)
+                yield f"min-{name}-{share}", Min(x, speakers=np.flatnonzero(rng.random(network.devices) < share))
     strange = rng.choice([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0], (network.devices, 2, 3))
     for name, x in {"strange": strange, "fortran": np.asfortranarray(strange), "strided": strange[:, ::-1]}.items():
         for kind in (Sum, Max, Min):
             yield f"{kind.__name__}-{name}", kind(x)
         yield f"each-{name}", Each(x, rng.random(network.devices) < 0.5)
+        for kind in (Max, Min):
+            yield f"{kind.__name__}-{name}-some", kind(x, speakers=rng.random(network.devices) < 0.5)
     for share in (0.0, 0.3, 1.0):
         for longest in (0, 1, 3, 1000):
             speakers = np.flatnonzero(rng.random(network.devices) < share)
@@ -151,6 +155,8 @@ def block_of(message, engine):
         return Tell(Packets.of([message.packets[i] for i in mine]), places, message.numbers[mine])
     if isinstance(message, Sum) and message.weights is not None:
         return Sum(message.values[here], message.weights[np.isin(engine.network.receivers, here)])
+    if isinstance(message, Max | Min) and message.speakers is not None:
+        return type(message)(message.values[here], speakers=message.mask[here])
     return type(message)(message.values[here])
 
 
@@ -161,6 +167,9 @@ def same_answer(ours, right, engine):
     if isinstance(right, np.ndarray):
         expected = right[engine.here]
         return ours.dtype == right.dtype and ours.shape == expected.shape and in_bytes(ours) == in_bytes(expected)
+    if isinstance(right, Extreme):
+        changed = np.flatnonzero(np.isin(engine.here, right.changed))
+        return np.array_equal(ours.changed, changed) and same_answer(ours.values, right.values, engine)
     mine = np.isin(right.receiver, engine.here)
     if not (np.array_equal(ours.receiver, right.receiver[mine]) and np.array_equal(ours.sender, right.sender[mine])):
         return False

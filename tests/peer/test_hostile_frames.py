@@ -11,7 +11,7 @@ from conformesh.peer.device import EVERYBODY
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.words import MOST_RUNS, News, pack_rows
-from conformesh.protocols.messages import kind_of
+from conformesh.protocols.messages import Tell, kind_of, may_be_silent
 from tests.peer.devices import drawn_scores, expected, starter, thresholds
 
 MIDDLE, LEFT, RIGHT = 1, 0, 2
@@ -313,10 +313,15 @@ def test_what_is_counted_stays_small(world):
 
 
 def fits(frame, message):
-    """Whether a frame answers a message: with silence where that is allowed, or with an array like its own."""
-    kind, row = kind_of(message), message.values[0]
+    """Whether a frame answers a message: with silence where that is allowed, entries, or an array like its own."""
+    kind = kind_of(message)
     if frame.silent:
-        return kind.silence and frame.body == bytes([kind.code])
+        return may_be_silent(message) and frame.body == bytes([kind.code])
+    if isinstance(message, Tell):
+        if message.check is not None:
+            message.check(frame.body[1:])  # a ValueError says no
+        return frame.body[:1] == bytes([kind.code])
+    row = message.values[0]
     head = frames.array_head(kind.name, row.dtype, row.shape)
     return frame.body[: len(head)] == head and len(frame.body) == len(head) + row.nbytes
 

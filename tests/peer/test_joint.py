@@ -8,6 +8,7 @@ from conformesh.calibrating import calibrate_batch
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.protocols.joint import joint
+from conformesh.protocols.predicting import distances
 from conformesh.protocols.site import Outcome
 from conformesh.samples import Samples
 from tests.peer.devices import expected, starter, thresholds
@@ -31,7 +32,7 @@ def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method
 
 @pytest.mark.parametrize("network", [Network.cycle(8), Network.star(5)])
 def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is_counted_apart(method, network):
-    """On a cycle of 8 e-dcp with the tree takes 28 rounds, and the sizes 4 more of 8 numbers: 512 bits each."""
+    """On a cycle of 8 e-dcp with the tree takes 28 rounds, the sizes 4 more: everybody passes on 7 of them."""
     scores, options = ragged(network), SHORT.get(method, {})
     right = calibrate_batch(Samples.of(scores), network, (0.1,), method, **options).cost
     played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
@@ -44,10 +45,10 @@ def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is
         )
         assert sent.rounds == device.round
         if METHODS[method].needs != "server":
-            sizes = network.diameter * network.devices
+            far = next(distances(network, np.array([k]))) < network.diameter
             assert sent.rounds == cost.rounds + network.diameter
-            assert sent.numbers[0] == cost.numbers[0] + sizes
-            assert sent.bits[0] == cost.bits[0] + 64 * sizes
+            assert sent.numbers[0] == cost.numbers[0] + far.sum()
+            assert sent.bits[0] == cost.bits[0] + 8 * 3 * far.sum()  # owner, length and size: a byte each
 
 
 def test_a_crash_changes_nothing_on_the_ledger():

@@ -81,10 +81,10 @@ def test_a_guarantee_can_be_asked_for():
 
 
 def test_options_go_to_the_methods_that_have_them():
-    found = torus(options={"aggregate": "tree", "bins": 10})
+    found = torus(options={"aggregate": "tree", "bins": 10, "range": (0.0, 1.0)})
     assert [row.way for row in found.rows if row.way.method == "e-dcp"] == [Way("e-dcp", "tree")]
     histogram = next(row for row in found.rows if row.way == Way("h-dcp", "finite-time"))
-    assert histogram.numbers == 8 * 10 + 8  # eight distinct eigenvalues, and four rounds to agree on a range
+    assert histogram.numbers == 8 * 10  # eight distinct eigenvalues
 
 
 def test_too_few_scores_is_said_and_nothing_recommended():
@@ -190,12 +190,12 @@ def test_a_device_says_frames_as_long_as_predicted():
     assert second == [frame_bytes(array), SILENT, SILENT]
 
 
-@pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("average")])
+@pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("local")])
 def test_frames_of_a_whole_run_are_as_predicted(way):
     """On the loopback engine, whose devices are those of a real mesh; all but the transport's own bytes."""
     network = Network.torus(3, 3)
     rng = np.random.default_rng(0)
-    options = {"bins": 7} if way.method in ("h-dcp", "wfcp") else {}
+    options = {"bins": 7, "range": (0.0, 1.0)} if way.method in ("h-dcp", "wfcp") else {}  # maxima would vary
     if way.variant is not None:
         options["consensus"] = way.variant
     start = starter(network, [rng.random(12) for _ in range(9)], way.method, device=Counting, **options)
@@ -210,7 +210,7 @@ def test_frames_of_a_whole_run_are_as_predicted(way):
 
 
 def test_a_frame_that_is_too_large_has_no_time_on_a_mesh():
-    found = plan(terrain_of("torus", 10**8, 50), alpha=0.1, link=LINK, methods=["e-dcp"], speed=SAME)
+    found = plan(terrain_of("star", 10**8, 50), alpha=0.1, link=LINK, methods=["e-dcp"], speed=SAME)
     assert {row.to_dict()["mesh_seconds"] for row in found.rows} == {None}
 
 
@@ -235,7 +235,8 @@ def test_a_sketch_and_its_network_have_one_plan():
     assert [row.way for row in one.rows] == [row.way for row in other.rows]
     for mine, theirs in zip(one.rows, other.rows, strict=True):
         assert mine.rounds == pytest.approx(theirs.rounds, rel=1e-9), mine.way
-        assert mine.bits == pytest.approx(theirs.bits, rel=1e-9), mine.way
+        depends = any(one.expected for one in mine.stretches)  # on values: a law of growth says how rings grow
+        assert mine.bits == pytest.approx(theirs.bits, rel=0.02 if depends else 1e-9), mine.way
         assert (mine.certainty, mine.guarantee) == (theirs.certainty, theirs.guarantee)
 
 

@@ -200,6 +200,11 @@ class Rounds(ABC):
                 raise FrameError(f"a silent frame that says {len(body) - 1} bytes")
             return None
         if isinstance(self._message, Tell):
+            try:
+                if self._message.check is not None:
+                    self._message.check(body[1:])
+            except ValueError as problem:
+                raise FrameError(f"a frame tells what nobody could: {problem}") from None
             return body[1:]
         values, shape = frames.unpack_array(body), mine.shape[1:]
         other = " in another shape" if values.size == math.prod(shape) and values.dtype == mine.dtype else ""

@@ -78,7 +78,7 @@ def on_a_mesh(stretches: Sequence[Stretch], terrain: Terrain) -> list[Stretch]:
 
 def fits_a_mesh(stretches: Sequence[Stretch]) -> bool:
     """Whether every frame is small enough to be sent."""
-    return all(one.payload <= LARGEST for one in stretches)
+    return all(max(one.payload, one.longest) <= LARGEST for one in stretches)
 
 
 def frame_bytes(stretch: Stretch) -> float:

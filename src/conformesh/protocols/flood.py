@@ -13,6 +13,7 @@ Departures  none
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,14 +48,14 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
     Packets
         The strings of all devices, by row.
     """
-    entries, ears = _Entries.of(site, mine), _Ears.of(site)
+    entries, ears, check = _Entries.of(site, mine), _Ears.of(site), partial(_check, devices=site.devices)
     news = _bitmap(site.here, site.devices)
     known = news.copy()
     for _ in range(site.network.diameter):
         each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), _marked(news)
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
-        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends))
+        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends), check)
         news = ears.heard(news, entries.from_elsewhere(told, ears)) & ~known
         known |= news
     return entries.all_of(site, known)
@@ -88,8 +89,10 @@ def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stret
     else:
         balls = balls_of(terrain.map)
         share, spoken = balls[:, min(D - 1, balls.shape[1] - 1)] / K, np.minimum((balls < K).sum(axis=1) + 1, D)
-        said = np.stack([spoken, share * K * float(numbers.mean()), share * K * float(entries.mean())], axis=1)
-    messages, many, size = said.mean(axis=0).tolist()
+        ring = max(float(np.diff(balls, axis=1).max(initial=1.0)), terrain.map.largest_degree if D > 1 else 1)
+        each = float(numbers.mean()), float(entries.mean())
+        said = np.stack(np.broadcast_arrays(spoken, share * K * each[0], share * K * each[1], ring * each[1]), axis=1)
+    messages, many, size, _ = said.mean(axis=0).tolist()
     return Stretch(
         what,
         D,
@@ -98,16 +101,18 @@ def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stret
         messages,
         messages * float(said[:, 2].max()) / size,
         told=True,
+        longest=float(said[:, 3].max()),
         expected=not (exact and isinstance(terrain.map, Network)),
         edge_ns=0.0,
         number_ns=ENTRY_NS,
     )
 
 
-def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float]:
-    """Return how many messages, numbers and bytes a device says, given how far away everybody is."""
+def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float, float]:
+    """Return the messages, numbers and bytes that a device says, and its longest message, by how far everybody is."""
     near = levels < D
-    return min(int(levels.max()) + 1, D), float(numbers[near].sum()), float(entries[near].sum())
+    rings = np.bincount(levels[near], entries[near])
+    return min(int(levels.max()) + 1, D), float(numbers[near].sum()), float(rings.sum()), float(rings.max())
 
 
 def _strings(table: Ints) -> Packets:
@@ -253,6 +258,11 @@ class _Entries:
         sizes = np.diff(ends)[order]
         within = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         return Packets(self.values[np.repeat(ends[order], sizes) + within], np.concatenate([[0], np.cumsum(sizes)]))
+
+
+def _check(said: bytes, devices: int) -> None:
+    """Refuse bytes that are not entries."""
+    _parsed(Packets.of([said]), np.zeros(1, dtype=np.int64), devices, 0)
 
 
 def _parsed(packets: Packets, senders: Ints, devices: int, round_: int) -> tuple[Ints, Ints, Ints, Ints, Ints]:

@@ -18,7 +18,7 @@ answer is not written to. An engine may then use the same memory for every round
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -218,11 +218,14 @@ class Tell:
         Their places among the devices here, ascending. A silent device costs nothing. The answer is a `Told`.
     numbers
         How many numbers each string stands for, (speakers,): what the ledger charges besides the bits.
+    check
+        Raises `ValueError` for bytes that nobody could tell here: a device refuses such a frame before it counts.
     """
 
     packets: Packets
     speakers: NDArray[np.int64]
     numbers: NDArray[np.int64]
+    check: Callable[[bytes], object] | None = None
 
     @property
     def values(self) -> NDArray[np.uint8]:

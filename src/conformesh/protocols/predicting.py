@@ -58,6 +58,8 @@ class Stretch:
         Whether the numbers travel as bytes of a `Tell`, of which a frame says less than of an array.
     expected
         Whether what is said depends on the values, and this is what to expect of values in no order.
+    longest
+        Bytes of the longest message, where they differ.
     server
         Whether it goes to a server instead of to neighbours.
     edge_ns, number_ns, device_ns
@@ -73,6 +75,7 @@ class Stretch:
     copies: float | None = None
     told: bool = False
     expected: bool = False
+    longest: float = 0.0
     server: bool = False
     edge_ns: float = 0.35
     number_ns: float = 1.5
