@@ -30,7 +30,7 @@ from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.promises import GROUP_RULES
 from conformesh.protocols.aggregate import tree
-from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 
