@@ -147,15 +147,29 @@ def test_frames_on_the_wire_are_those_of_the_mesh():
     values = np.zeros((3, 1), np.int16)
     body = frames.pack_array("max", values)
     frame = frames.encode(frames.Frame(frames.DATA, 1, 2, 3, 0, body))
-    assert frame_bytes(Stretch("a stage", 1, 3, 16)) == len(frame) == 32 + 4 + 6
+    assert frame_bytes(Stretch("a stage", 1, 3, 16)) == len(frame) == 16 + 4 + 6
 
 
 def test_silence_costs_frames_on_the_wire_but_no_numbers():
     """A device speaks once in ten rounds; to five neighbours it sends ten frames each."""
     stretch = Stretch("up", 10, 1, 64, spoken=1, most=1, copies=20)
     spoken, silent = frame_bytes(stretch) + TRANSPORT, SILENT + TRANSPORT
-    assert bytes_on_the_wire([stretch], 5.0) == pytest.approx(5 * (spoken + 9 * silent))
-    assert mesh_seconds_on(LINK, [stretch], 5) > seconds_on(LINK, [stretch], 5)
+    assert bytes_on_the_wire([stretch], 5.0, 20) == pytest.approx(5 * (spoken + 9 * silent))
+    assert mesh_seconds_on(LINK, [stretch], 5, 20) > seconds_on(LINK, [stretch], 5)
+
+
+@pytest.mark.parametrize(("devices", "rounds"), [(128, 127), (129, 128), (300, 500)])
+def test_rows_and_rounds_beyond_127_take_more_bytes(devices, rounds):
+    """Every row speaks in every round, to two neighbours: against the frames themselves."""
+    body = frames.pack_array("sum", np.zeros(3))
+    sizes = [
+        len(frames.encode(frames.Frame(frames.DATA, 1, row, round_, 0, body)))
+        for row in range(devices)
+        for round_ in range(1, rounds + 1)
+    ]
+    stretch = Stretch("a stage", rounds, 3, 64)
+    predicted = bytes_on_the_wire([stretch], 2.0, devices) - 2 * rounds * TRANSPORT
+    assert predicted == pytest.approx(2 * sum(sizes) / devices, rel=1e-12)
 
 
 class Counting(Device):
@@ -190,7 +204,10 @@ def test_a_device_says_frames_as_long_as_predicted():
     assert second == [frame_bytes(array), SILENT, SILENT]
 
 
-@pytest.mark.parametrize("way", [Way("h-dcp", "finite-time"), Way("fcp"), Way("wfcp"), Way("fedcp-qq"), Way("local")])
+WAYS = [("h-dcp", "finite-time"), ("h-dcp", "gossip"), ("fcp",), ("wfcp",), ("fedcp-qq",), ("local",)]
+
+
+@pytest.mark.parametrize("way", [Way(*way) for way in WAYS])
 def test_frames_of_a_whole_run_are_as_predicted(way):
     """On the loopback engine, whose devices are those of a real mesh; all but the transport's own bytes."""
     network = Network.torus(3, 3)
@@ -205,7 +222,7 @@ def test_frames_of_a_whole_run_are_as_predicted(way):
     stretches = on_a_mesh(predict(way, terrain, exact_alpha("0.1"), options).stretches, terrain)
     rounds = sum(stretch.rounds for stretch in stretches)
     assert {max(round_ for _, round_ in device.sizes) for device in played.devices} == {rounds}
-    without_transport = bytes_on_the_wire(stretches, 4.0) - rounds * 4 * TRANSPORT
+    without_transport = bytes_on_the_wire(stretches, 4.0, 9) - rounds * 4 * TRANSPORT
     assert without_transport == pytest.approx(np.mean(sent), rel=1e-12)
 
 

@@ -1,17 +1,17 @@
 """Frames: what travels between two devices, as bytes. Small, versioned, checked, and never code.
 
-All numbers are little-endian. Every frame is a header of 32 bytes and a body::
+All numbers are little-endian. A frame travels as a whole message, so it need not say how long it is::
 
-    offset  bytes  field
-    0       4      magic, b"cfmh"
-    4       1      version, 3
-    5       1      kind: 1 hello, 2 data, 3 ready, 4 finished, 5 failed
-    6       2      flags: 1 please send me yours of this round; 2 nothing to say this round
-    8       8      run: a digest of all that must match, of the run's number and of who was lost
-    16      4      sender: its row in the roster
-    20      4      round
-    24      4      length of the body
-    28      4      CRC-32 of the 28 bytes before and of the body
+    bytes    field
+    1        0xC0 + version, 3. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
+             every version can tell which of them is the older one
+    1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed; flags in the others: 8 please send
+             me yours of this round (WANT), 16 nothing to say this round (SILENT)
+    8        run: a digest of all that must match, of the run's number and of who was lost
+    1 to 5   sender: its row in the roster, 7 bits a byte, the lowest first; all bytes but the last have the high bit
+    1 to 5   round, likewise
+    ...      body
+    4        CRC-32 of all before
 
 A data body begins with the question in one byte: 1 sum, 2 max, 3 min, 4 each, 5 tell. Who has nothing to say this round
 says no more than that. What is told follows as it is, byte by byte; everything else is one array: its type in one byte,
@@ -36,17 +36,22 @@ from conformesh.protocols.messages import TYPES
 
 MAGIC = b"cfmh"
 VERSION = 3  # of all that devices say to each other: raised when old and new ones could misunderstand each other
-HEADER = struct.Struct("<4sBBHQIII")
+FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
+MARK = bytes([FAMILY + VERSION])
+OPENING = MAGIC + bytes([VERSION])
+RUN = struct.Struct("<Q")
 CHECK = struct.Struct("<I")
-WHOLE = struct.Struct(HEADER.format + "I")  # both at once
-SIZE = WHOLE.size
+MOST, LONGEST = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
+SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 
 HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
 KINDS = {HELLO: "hello", DATA: "data", READY: "ready", FINISHED: "finished", FAILED: "failed"}
 WANT, SILENT = 1, 2
-PLAIN_DATA = bytes([VERSION, DATA, 0])
+KIND_BITS = 3  # the flags are in the bits above these
+FLAGS = WANT | SILENT
+_URGENT = (WANT + 1 << KIND_BITS) - 1  # the bits that tell what a device must be woken for
 QUESTIONS = {kind.name: kind.code for kind in KINDS_OF_MESSAGES.values() if kind.code is not None}
 _NAMES = {code: name for name, code in QUESTIONS.items()}
 CODES = {np.dtype(name): code for code, name in enumerate(TYPES, start=1)}
@@ -84,32 +89,81 @@ def encode(frame: Frame) -> bytes:
     """Return a frame as bytes."""
     if len(frame.body) > LARGEST:
         raise FrameError(f"a body may have {LARGEST} bytes, got {len(frame.body)}; send fewer bins or levels at once")
-    head = HEADER.pack(MAGIC, VERSION, frame.kind, frame.flags, frame.run, frame.sender, frame.round, len(frame.body))
-    return head + CHECK.pack(zlib.crc32(frame.body, zlib.crc32(head))) + frame.body
+    first = OPENING if frame.kind == HELLO else MARK
+    numbers = pack_number(frame.sender) + pack_number(frame.round)
+    head = first + bytes([frame.kind | frame.flags << KIND_BITS]) + RUN.pack(frame.run) + numbers
+    return head + frame.body + CHECK.pack(zlib.crc32(frame.body, zlib.crc32(head)))
 
 
 def decode(data: bytes) -> Frame:
     """Return the frame in some bytes, which must hold exactly one."""
+    at, end = _after_version(data), len(data) - CHECK.size
     if len(data) < SIZE:
         raise FrameError(f"a frame has at least {SIZE} bytes, got {len(data)}")
-    magic, version, kind, flags, run, sender, round_, length, check = WHOLE.unpack_from(data)
-    if magic != MAGIC:
-        raise FrameError("these bytes are no frame: wrong magic")
-    if version != VERSION:
-        raise FrameError(f"frame of version {version}, this device speaks {VERSION}; update the older one")
+    kind, flags = data[at] & (1 << KIND_BITS) - 1, data[at] >> KIND_BITS
     if kind not in KINDS:
         raise FrameError(f"unknown kind of frame {kind}")
-    if length > LARGEST or len(data) != SIZE + length:
-        raise FrameError(f"a body of {length} bytes was announced, got {len(data) - SIZE}")
-    body = bytes(data[SIZE:])
-    if check != zlib.crc32(body, zlib.crc32(data[: HEADER.size])):
-        raise FrameError("the checksum of a frame is wrong")
-    return Frame(kind, run, sender, round_, flags, body)
+    if (kind == HELLO) != (at == len(OPENING)):
+        raise FrameError(f"a {KINDS[kind]} frame that begins like {'another' if kind == HELLO else 'a hello'}")
+    if flags & ~FLAGS:
+        raise FrameError(f"unknown flags {flags & ~FLAGS} of a frame")
+    if CHECK.unpack_from(data, end)[0] != zlib.crc32(memoryview(data)[:end]):
+        raise FrameError("the checksum of a frame is wrong: it was cut short, or changed on its way")
+    (run,), at = RUN.unpack_from(data, at + 1), at + 1 + RUN.size
+    sender, at = unpack_number(data, at, end)
+    round_, at = unpack_number(data, at, end)
+    if end - at > LARGEST:
+        raise FrameError(f"a body may have {LARGEST} bytes, got {end - at}")
+    return Frame(kind, run, sender, round_, flags, bytes(data[at:end]))
+
+
+def _after_version(data: bytes) -> int:
+    """Return where a frame goes on behind its version, which must be this one."""
+    if data[: len(MAGIC)] == MAGIC and len(data) > len(MAGIC):
+        version, at = data[len(MAGIC)], len(OPENING)
+    elif data and data[0] & 0xF0 == FAMILY:
+        version, at = data[0] & 0x0F, len(MARK)
+    else:
+        raise FrameError(f"these bytes are no frame: they begin with {data[:4].hex() or 'nothing'}")
+    if version != VERSION:
+        raise FrameError(f"frame of version {version}, this device speaks {VERSION}; update the older one")
+    return at
+
+
+def pack_number(value: int) -> bytes:
+    """Return a number in as few bytes as hold it, 7 bits in each, the lowest first.
+
+    >>> pack_number(5).hex(), pack_number(300).hex()
+    ('05', 'ac02')
+    """
+    if not 0 <= value <= MOST:
+        raise FrameError(f"rows and rounds go from 0 to {MOST}, got {value}")
+    low = bytearray()
+    while value > 0x7F:
+        low.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*low, value])
+
+
+def unpack_number(data: bytes, at: int, end: int) -> tuple[int, int]:
+    """Return the number that begins at a byte, and where it ends; it must be written in as few bytes as hold it."""
+    value = data[at]
+    if value < 0x80 and at < end:  # nearly always
+        return value, at + 1
+    value, longest = 0, at + LONGEST
+    for i in range(at, min(longest, end)):
+        value |= (data[i] & 0x7F) << 7 * (i - at)
+        if data[i] >= 0x80:
+            continue
+        if not data[i] or value > MOST:
+            raise FrameError(f"a row or round of a frame takes more bytes than it needs, or is beyond {MOST}")
+        return value, i + 1
+    raise FrameError(f"a frame ends inside a row or round, or one takes more than {LONGEST} bytes")
 
 
 def can_wait(data: bytes) -> bool:
-    """Whether bytes look like plain data, of which a device needs nothing before it has heard all its neighbours."""
-    return len(data) > SIZE and data[4:7] == PLAIN_DATA
+    """Whether bytes look like data that asks for nothing: a device that waits for more of them need not wake up."""
+    return len(data) > SIZE and data[0] == MARK[0] and data[1] & _URGENT == DATA
 
 
 def pack_array(question: str, values: NDArray[Any]) -> bytes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh.kernels.varints import lengths
-from conformesh.peer.frames import ARRAY, LARGEST, SIZE
+from conformesh.peer.frames import ARRAY, LARGEST, LONGEST, SIZE
 from conformesh.planning.link import Link
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.predicting import Stretch, Terrain
@@ -82,16 +82,23 @@ def fits_a_mesh(stretches: Sequence[Stretch]) -> bool:
 
 
 def frame_bytes(stretch: Stretch) -> float:
-    """Return the bytes of a message as a frame between two devices."""
+    """Return the bytes of a message as a frame between two devices, while row and round take a byte each."""
     return SIZE + (1 if stretch.told else ARRAY.size) + stretch.payload
 
 
-def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int) -> float:
+def longer_by(count: float) -> float:
+    """Return how many bytes the numbers 0 .. count - 1, rows or rounds, take in frames besides one for each."""
+    return sum(max(0.0, count - 128.0**size) for size in range(1, LONGEST))
+
+
+def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int, devices: int) -> float:
     """Return the time on a real mesh: headers, transport, and a frame to every neighbour in every round.
 
     Who has nothing to say in a round says so, in a frame without numbers.
     """
-    total = 0.0
+    rounds = sum(one.rounds for one in stretches)
+    row = longer_by(devices) - longer_by(devices - 1)  # of the last device
+    total = (rounds * row + longer_by(rounds + 1)) * largest_degree * 8 / link.bandwidth
     for one in stretches:
         whole = _copies(one, largest_degree) * (frame_bytes(one) + TRANSPORT)
         if one.copies is not None:  # silent devices may have more neighbours than those that speak
@@ -100,9 +107,10 @@ def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: in
     return total
 
 
-def bytes_on_the_wire(stretches: Sequence[Stretch], mean_degree: float) -> float:
+def bytes_on_the_wire(stretches: Sequence[Stretch], mean_degree: float, devices: int) -> float:
     """Return what a device of average degree sends on a mesh: all copies, with headers and transport."""
-    total = 0.0
+    rounds = sum(one.rounds for one in stretches)
+    total = mean_degree * (rounds * longer_by(devices) / devices + longer_by(rounds + 1))
     for one in stretches:
         spoken = one.said[0]
         if one.server:
