@@ -163,6 +163,17 @@ def test_failed_integer_check_goes_to_the_next_aggregator(monkeypatch, twenty_de
         calibrate(twenty_devices, net, 0.1, "e-dcp", aggregate="finite-time")
 
 
+@pytest.mark.parametrize("prefer", ["rounds", "bits", "balanced"])
+def test_a_window_lists_what_is_near_the_rank(prefer):
+    """Of 40,000 scores 2,000 are a device's own, and the window a few hundred: two passes of the tree, exact."""
+    rng, net = np.random.default_rng(4), Network.torus(5, 4)
+    scores = [rng.normal(size=2000) for _ in range(20)]
+    result = calibrate(scores, net, 0.1, "e-dcp", schedule="window", prefer=prefer)
+    assert_is_the_pooled_sort(scores, net, 0.1, result)
+    assert result.cost.rounds == 5 * net.centre_depth
+    assert result.cost.numbers_per_device < 200
+
+
 @pytest.mark.shared_data
 def test_numbers_sent_on_real_logits(real_data):
     """CIFAR-100 logits, K = 20, alpha = 0.1, width 1, 20 draws: at most 250 / 135 / 30 / 95 / 15, fewer by tree."""

@@ -312,7 +312,8 @@ class Root:
         """
         held = problem.upto - problem.below
         near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        low, high, side, listed, level = problem.low, problem.high, BOTH, held <= self.listed, 0
+        few = self.listed if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
+        low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
         if not listed and near <= min(self.pace.fetched, 2 * self.listed):
             side = LOW if problem.rank - problem.below == near else HIGH
         if not listed and reply is not None:
