@@ -174,6 +174,16 @@ def test_a_window_lists_what_is_near_the_rank(prefer):
     assert result.cost.numbers_per_device < 200
 
 
+@pytest.mark.parametrize("name", ["chain", "star", "torus"])
+def test_a_flood_hears_of_what_was_held_back(name):
+    """The largest scores are on few devices, which said too few of them at first: it takes as many rounds again."""
+    rng, net = np.random.default_rng(4), Network.of(name, 20)
+    scores = [rng.normal(loc=k / 5, size=200) for k in range(20)]
+    result = calibrate(scores, net, 0.1, "e-dcp", prefer="rounds")
+    assert_is_the_pooled_sort(scores, net, 0.1, result)
+    assert result.cost.rounds == 2 * net.diameter
+
+
 @pytest.mark.shared_data
 def test_numbers_sent_on_real_logits(real_data):
     """CIFAR-100 logits, K = 20, alpha = 0.1, width 1, 20 draws: at most 250 / 135 / 30 / 95 / 15, fewer by tree."""

@@ -62,9 +62,8 @@ class Known:
         nobody = np.empty(0, np.int64)
         self.keys, self.owners, self.times = nobody, nobody, nobody
         self.held_back = LOWEST if not kept or _weight(times[kept:]) >= wanted.k else int(keys[kept - 1])
+        self.hear([(keys[kept:], np.full(len(keys) - kept, row), times[kept:])], LOWEST)
         self.news_held_back = self.held_back > LOWEST
-        self.news = keys[kept:], np.full(len(keys) - kept, row), times[kept:]
-        self.hear([self.news], LOWEST)
 
     @staticmethod
     def _until(keys: Ints, times: Ints, weight: int) -> int:
