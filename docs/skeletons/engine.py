@@ -12,7 +12,7 @@ from conformesh.engines import Driver
 from conformesh.engines.base import Observer, drive
 from conformesh.graph.network import Network
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
+from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
 from conformesh.protocols.rules import Rules
 from conformesh.result.certificate import Cost
 
@@ -61,13 +61,15 @@ class Loops:
                 answer[k] += weight * message.values[j].astype(answer.dtype)
         return answer
 
-    def _extreme(self, message: Max | Min, round_: int) -> NDArray[Any]:
+    def _extreme(self, message: Max | Min, round_: int) -> NDArray[Any] | Extreme:
         best = np.maximum if isinstance(message, Max) else np.minimum
         answer = message.values.copy()
-        for k in self.here:
-            for j in self.network.neighbours(k):
-                answer[k] = best(answer[k], message.values[j])
-        return answer
+        for k, j in self._pairs(message).T:
+            answer[k] = best(answer[k], message.values[j])
+        if message.speakers is None:  # everybody spoke
+            return answer
+        changed = [k for k in self.here if answer[k].tobytes() != message.values[k].tobytes()]
+        return Extreme(answer, np.array(changed, dtype=np.int64))
 
     def _each(self, message: Each, round_: int) -> Heard:
         receiver, sender = self._pairs(message)
@@ -77,7 +79,7 @@ class Loops:
         receiver, sender = self._pairs(message)
         return Told(receiver, sender, message.packets.taken(np.searchsorted(message.places, sender)), round_)
 
-    def _pairs(self, message: Each | Tell) -> NDArray[np.int64]:
+    def _pairs(self, message: Each | Max | Min | Tell) -> NDArray[np.int64]:
         """List who hears whom, by receiver and then by sender."""
         speaks = {*message.places.tolist()}
         pairs = [(k, j) for k in self.here for j in self.network.neighbours(k) if j in speaks]

@@ -59,7 +59,7 @@ LINE = {
         LargestScore,
         guarantee="counted",
         needs="neighbours",
-        sends="1 number a round",
+        sends="1 number, and again when it rises",
         paper="",
         summary="the largest score",
         predict=predict_largest_score,
