@@ -23,6 +23,8 @@ from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.protocols.aggregate import PREFERENCES
+from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
@@ -30,6 +32,7 @@ from conformesh.scores import Score, as_score
 
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
+PAPER = "Wen2025"  # whose methods stand beside E-DCP
 
 
 @dataclass(frozen=True)
@@ -143,6 +146,118 @@ class Comparison:
         return (way, wins[way]) if (way := min(wins, key=price, default=None)) is not None else None
 
 
+@dataclass(frozen=True)
+class Point:
+    """What one way of a method costs on one network: rounds, and bits sent by each device, mean over the devices."""
+
+    name: str
+    method: str
+    guarantee: Kind
+    assumption: str
+    rounds: int
+    bits: float
+
+
+@dataclass(frozen=True)
+class Front:
+    """How rounds and bits are traded against each other on one network.
+
+    Attributes
+    ----------
+    network, diameter
+        Its name, and the floor for rounds.
+    floor
+        Bits below which no exact method can stay, see `information_floor`; zero where none is known.
+    points
+        Every schedule and every preference of E-DCP, and the paper's methods.
+    """
+
+    network: str
+    diameter: int
+    floor: float
+    points: tuple[Point, ...]
+
+    def best(self) -> list[Point]:
+        """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""
+        found: list[Point] = []
+        for point in sorted(self.points, key=lambda point: (point.rounds, point.bits)):
+            counts = point.guarantee == "counted" and not point.assumption
+            if counts and (not found or point.bits < found[-1].bits):
+                found.append(point)
+        return found
+
+
+def fronts(
+    devices: Iterable[ArrayLike],
+    networks: Sequence[Network],
+    alpha: Alpha = 0.1,
+    *,
+    target: str | Mapping[Any, Any] = "sizes",
+    rank: str = AUTO,
+    confidence: Alpha | None = None,
+    seed: int = 0,
+    begin: Callable[[str, Network], None] = lambda name, network: None,
+) -> list[Front]:
+    """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
+
+    >>> rng = np.random.default_rng(0)
+    >>> [found] = fronts([rng.random(50) for _ in range(4)], [Network.chain(4)])
+    >>> found.best()[0].rounds == found.diameter
+    True
+    """
+    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
+    plain = site.weighed(samples).weights is None
+    floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
+    found = []
+    for network in networks:
+        points = []
+        for name, method, options in _traded(seed):
+            begin(name, network)
+            try:
+                batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
+            except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
+                continue
+            certificate, cost = batch.outcome.certificates[0][0], batch.cost
+            kind, assumed = certificate.kind, certificate.assumption
+            points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+        found.append(Front(network.name, network.diameter, floor, tuple(points)))
+    return found
+
+
+def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
+    """Return what a front is made of: name, method and options."""
+    found: list[tuple[str, str, dict[str, Any]]] = [
+        (f"prefer {prefer}", "e-dcp", {"prefer": prefer}) for prefer in PREFERENCES
+    ]
+    for schedule, ways in SCHEDULES.items():
+        for over in ways if schedule != AUTO else ():
+            found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
+    for way in ways_of(name for name, entry in METHODS.items() if entry.paper == PAPER):
+        seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}
+        found.append((str(way), way.method, {**way.options, **seeded}))
+    return found
+
+
+def information_floor(sizes: Sequence[int], rank: int) -> float:
+    r"""Return bits that each device must send, on average, for all to know the score of a rank: in the worst case.
+
+    Let device k hold m_k scores of which any number c_k may be far below the others, and the rest far above; all other
+    scores are fixed and known. With :math:`\sum m_k \le \min(r - 1, n - r)` these fixed ones can be such that each sum
+    of the c_k gives another answer. Draw every c_k alike from 0..m_k: who knows all scores but those of k learns c_k
+    from the answer, so what k sends tells m_k + 1 cases apart, which takes :math:`\log_2(m_k + 1)` bits, on average
+    over the draws and for every k at once; so some scores take that in all. The m_k are as even as sizes allow. When a
+    device speaks, and how long, is not counted as saying something.
+
+    >>> round(information_floor([50] * 20, 901), 2)
+    2.57
+    """
+    left, bits = max(min(rank - 1, sum(sizes) - rank), 0), 0.0
+    for place, size in enumerate(sorted(sizes)):
+        most = min(size, left // (len(sizes) - place))
+        left, bits = left - most, bits + math.log2(most + 1)
+    return bits / len(sizes)
+
+
 def compare(
     devices: Iterable[ArrayLike],
     networks: Sequence[Network],
@@ -188,7 +303,28 @@ def compare(
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
     [('e-dcp gossip', 0.0), ('fcp', 3.0)]
     """
-    score, held = as_score(score), as_held(devices)
+    score = as_score(score)
+    if (score is None) != (outputs is None):
+        raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
+    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
+    ids, n = networks[0].ids, int(samples.sizes.sum())
+    measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
+    measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
+    chosen = [*(ways_of() if ways is None else ways)]
+    groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, begin) for network in networks)
+    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
+
+
+def _setting(
+    devices: Iterable[ArrayLike],
+    networks: Sequence[Network],
+    alpha: Alpha,
+    target: str | Mapping[Any, Any],
+    rank: str,
+    confidence: Alpha | None,
+) -> tuple[list[Network], Samples, Promise, Site]:
+    """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
+    held = as_held(devices)
     networks = [as_network(network, held) for network in networks]
     if not networks:
         raise ValueError("a comparison needs at least one network, got none")
@@ -196,19 +332,12 @@ def compare(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-    if (score is None) != (outputs is None):
-        raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
     rows = in_rows_of(held, ids, ids)
     samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
-    n = int(samples.sizes.sum())
     promise = make_promise(as_target(devices, target), rank, confidence)
     check_shares(promise, ids)
     site = replace(Site.everywhere(networks[0], samples.sizes), promise=promise, alphas=(exact_alpha(alpha),))
-    measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
-    measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
-    chosen = [*(ways_of() if ways is None else ways)]
-    groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, begin) for network in networks)
-    return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
+    return networks, samples, promise, site
 
 
 def ways_of(methods: Iterable[str] | None = None) -> list[Way]:

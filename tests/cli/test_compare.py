@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 
@@ -13,9 +14,10 @@ from typer.testing import CliRunner
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
 from conformesh.cli.compare import answer, in_ranks
-from conformesh.comparing import compare, networks_of, ways_of
+from conformesh.comparing import Front, Point, compare, fronts, information_floor, networks_of, ways_of
 from conformesh.methods import Way
 from conformesh.names import natural_order
+from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import draw_comparison
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.quantities import in_bits
@@ -70,7 +72,7 @@ def picture_at(path):
 def test_json_has_everything(report):
     found, _ = report
     assert found.keys() == {
-        *("alpha", "seed", "devices", "scores", "required_rank", "networks", "skipped", "answer", "picture"),
+        *("alpha", "seed", "devices", "scores", "required_rank", "networks", "skipped", "answer", "picture", "front"),
     }
     assert (found["alpha"], found["devices"], found["scores"], found["skipped"]) == (0.1, 12, 300, [])
     assert [network["network"].split()[0] for network in found["networks"]] == [*TOPOLOGIES]
@@ -233,6 +235,63 @@ def test_any_comparison_can_be_drawn(tmp_path, devices):
         found = compare([rng.random(scores) for _ in ids], networks, 0.1, ways_of(["e-dcp", "h-dcp", "local", "cp"]))
         draw_comparison(tmp_path / "c.png", found)
         picture_at(tmp_path / "c.png")
+
+
+def test_the_front_is_drawn(data, tmp_path):
+    held, _ = data
+    write(tmp_path / "scores.csv", held)
+    words = ["compare", tmp_path / "scores.csv", "--topologies", "torus,chain", "--methods", "e-dcp", "--no-picture"]
+    result = CliRunner().invoke(app, [*map(str, words), "--front", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert f"rounds against bits: {tmp_path / 'conformesh-front.png'}\n" in result.stdout
+    picture_at(tmp_path / "conformesh-front.png")
+
+
+@pytest.mark.parametrize("scores", [(), (1,), (40, 40, 1)])
+def test_any_front_can_be_drawn(tmp_path, scores):
+    """Nobody to talk to, no finite threshold, equal points: no warning, and something to see."""
+    rng = np.random.default_rng(3)
+    found = fronts([rng.random(many) for many in (*scores, 5)], [Network.chain(len(scores) + 1)], 0.1)
+    draw_front(tmp_path / "f.png", found)
+    picture_at(tmp_path / "f.png")
+
+
+def test_the_front_has_every_way_and_ends_at_both_floors(data):
+    held, _ = data
+    [found] = fronts([*held.values()], [Network.torus(12)], 0.1)
+    names = {point.name for point in found.points}
+    assert {"prefer rounds", "prefer bits", "top-k flood", "window tree", "count finite-time", "q-dcp"} <= names
+    best = found.best()
+    assert best[0].rounds == found.diameter == 3
+    assert best[-1].bits == min(point.bits for point in found.points if point.guarantee == "counted") > found.floor
+    assert all(a.rounds < b.rounds and a.bits > b.bits for a, b in itertools.pairwise(best))
+
+
+def test_what_is_beaten_or_assumed_is_not_on_the_front():
+    counted = [Point("a", "m", "counted", "", 4, 90.0), Point("b", "m", "counted", "", 9, 20.0)]
+    beaten = [Point("c", "m", "counted", "", 9, 30.0), Point("d", "m", "counted", "", 10, 20.0)]
+    others = [Point("e", "m", "assumed", "luck", 1, 1.0), Point("f", "m", "counted", "luck", 1, 1.0)]
+    assert Front("x", 2, 1.0, (*others, *beaten, *counted)).best() == counted
+
+
+def test_the_floor_by_trying_everything():
+    """Every way to place the movable scores gives another answer, for each device, whatever the others have."""
+    sizes, rank = [3, 2, 4], 4
+    movable = [1, 1, 1]  # at most min(rank - 1, n - rank) = 3 together, as even as can be
+    assert information_floor(sizes, rank) == pytest.approx(sum(math.log2(m + 1) for m in movable) / 3)
+    fixed = [-50.0] * (rank - 1 - sum(movable)) + [0.0, 1.0, 2.0, 3.0] + [50.0] * (9 - rank - sum(movable))
+    answers = {}
+    for low in itertools.product(*(range(m + 1) for m in movable)):
+        scores = fixed + [-99.0] * sum(low) + [99.0] * (sum(movable) - sum(low))
+        assert len(scores) == sum(sizes)
+        answers[low] = sorted(scores)[rank - 1]
+    for one, other in itertools.combinations(answers, 2):
+        if sum(a != b for a, b in zip(one, other, strict=True)) == 1:
+            assert answers[one] != answers[other]
+
+
+def test_no_floor_where_nothing_is_searched():
+    assert information_floor([5, 5], 11) == information_floor([5, 5], 10) == information_floor([1], 1) == 0.0
 
 
 def test_slack_in_words():

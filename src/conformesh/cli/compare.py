@@ -16,7 +16,7 @@ from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
-from conformesh.comparing import By, Comparison, Group, Run, networks_of, ways_of
+from conformesh.comparing import By, Comparison, Group, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -24,13 +24,14 @@ from conformesh.io.output_files import read_outputs
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
-from conformesh.plots.pictures import draw_comparison
+from conformesh.plots.front import draw_front
+from conformesh.plots.pictures import PANELS, draw_comparison
 from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.scores import LAC, SCORES
 
 PICTURES = (".png", ".pdf", ".svg")
-PICTURE = Path("conformesh-compare.png")
+PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
 def compare(
@@ -81,6 +82,14 @@ def compare(
         Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
     ] = PICTURE,
     picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
+    front: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
+            show_default=False,
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
@@ -91,7 +100,8 @@ def compare(
     exact_alpha(alpha)
     key = whole(seed, "seed", 0)
     ways = ways_of(None if methods is None else _names(methods, "methods"))
-    drawn = _picture(out) if picture else None
+    drawn = _picture(out, PICTURE) if picture else None
+    traded = None if front is None else _picture(front, FRONT)
     sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
     networks, skipped = _networks(held, topologies, graph, key)
@@ -112,10 +122,32 @@ def compare(
         if drawn is not None:
             progress.step("drawing")
             draw_comparison(drawn, found)
+    if traded is not None:
+        with console.Progress("trading rounds for bits", len(networks)) as progress:
+            told: list[str] = []
+
+            def begin(name: str, network: Network) -> None:
+                if network.name not in told:
+                    told.append(network.name)
+                    progress.step(f"e-dcp on {network.name}")
+
+            draw_front(
+                traded,
+                fronts(
+                    held.for_devices(networks[0].ids),
+                    networks[:PANELS],
+                    alpha,
+                    target=chosen_target(target, scores),
+                    rank=rank,
+                    confidence=confidence,
+                    seed=key,
+                    begin=begin,
+                ),
+            )
     if as_json:
-        print(json.dumps(_object(found, key, drawn), allow_nan=False))
+        print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
     else:
-        _report(found, drawn)
+        _report(found, drawn, traded)
 
 
 def _names(text: str, what: str) -> list[str]:
@@ -125,10 +157,10 @@ def _names(text: str, what: str) -> list[str]:
     return names
 
 
-def _picture(out: Path) -> Path:
+def _picture(out: Path, usual: Path) -> Path:
     """Return the file to draw to, whose folder is made now: a bad path is an error before the work, not after."""
     if out.is_dir() or not out.suffix:
-        out = out / PICTURE.name
+        out = out / usual.name
     if out.suffix.lower() not in PICTURES:
         raise ValueError(f"{out}: the picture must end in {', '.join(PICTURES)}, got {out.suffix!r}")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -266,7 +298,7 @@ def in_ranks(slack: float) -> str:
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
-def _report(found: Comparison, target: Path | None) -> None:
+def _report(found: Comparison, target: Path | None, traded: Path | None) -> None:
     print(
         f"{several(found.scores, 'score')} on {several(found.devices, 'device')}; alpha {found.alpha:g} requires a "
         f"threshold of rank {found.required_rank:,} or more.\n"
@@ -303,6 +335,8 @@ def _report(found: Comparison, target: Path | None) -> None:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
     if target is not None:
         print(f"picture: {target}")
+    if traded is not None:
+        print(f"rounds against bits: {traded}")
     print(f"\nWhich should I use? {answer(found)}")
 
 
@@ -328,7 +362,7 @@ def _cells(run: Run, group: Group) -> list[str]:
     ]
 
 
-def _object(found: Comparison, seed: int, target: Path | None) -> dict[str, Any]:
+def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:
     cheapest = found.winner("bits")
     way = None if cheapest is None else cheapest[0]
     return {
@@ -350,6 +384,7 @@ def _object(found: Comparison, seed: int, target: Path | None) -> dict[str, Any]
         "skipped": [{"topology": name, "reason": reason} for name, reason in found.skipped.items()],
         "answer": {**_way(way), "sentence": answer(found)},
         "picture": None if target is None else str(target),
+        "front": None if traded is None else str(traded),
     }
 
 
