@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels import replies as written
-from conformesh.kernels.compiling import compiled
+from conformesh.kernels.compiling import compiled, expect
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
@@ -61,6 +61,7 @@ Ints = NDArray[np.int64]
 NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
 ENDS_FINE = 5  # bits from one new end to the other: they are guesses
 NOISE, PIECES, BIAS = 1.0, 0.25, 0.0005  # of which a guess may be off, see `Root.half_width`
+NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
@@ -94,6 +95,10 @@ class Problem:
     upto: int
     low: int = LOWEST
     high: int = HIGHEST
+    guess: Any = (
+        None  # the distribution function of the last sketch: knots, values just below and at them, mass at -inf
+    )
+    missed: int = 0  # windows since then that did not hold the rank
 
 
 @dataclass
@@ -294,8 +299,10 @@ class Root:
                 return self._answer(out, at, ask, problem, *_from_list(problem, reply))
         elif problem.rank <= below:
             problem.high, problem.upto = begin, below
+            problem.missed += 1
         else:
             problem.low, problem.below = end, upto
+            problem.missed += 1
         held = problem.low == begin and problem.high == end
         return self._ask(out, at, ask, problem, reply if held and not exact else None)
 
@@ -316,13 +323,18 @@ class Root:
         low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
         if not listed and near <= min(self.pace.fetched, 2 * self.listed):
             side = LOW if problem.rank - problem.below == near else HIGH
-        if not listed and reply is not None:
-            guess = self.waves.curve(reply)
-            half = self.half_width(problem, reply, guess)
+        if listed:
+            pass
+        elif reply is not None:
+            problem.guess, problem.missed = self.waves.curve(reply), 0
+            half = self.half_width(problem, reply)
             if side == BOTH or 2 * half * self.share < near:
-                low, high = self._window(problem, guess, half)
+                low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= self.listed
-        elif not listed and side == BOTH:
+        elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
+            low, high = self._beside(problem, near)
+            side, listed = BOTH, True
+        elif side == BOTH:
             level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
         at = written.put(out, at, 0, 1)
         at, numbers = _put_ends(out, at, (low, high), ask, (problem.low, problem.high))
@@ -345,7 +357,7 @@ class Root:
         """How many scores may be in a bracket for all of them to be listed."""
         return max(self.pace.fetched / self.share, 4.0)
 
-    def half_width(self, problem: Problem, reply: Any, guess: Any) -> float:
+    def half_width(self, problem: Problem, reply: Any) -> float:
         """Return by how many ranks a guess may be off.
 
         Noise, as of independent errors on the way to the root; the pieces between two points in which the guess falls;
@@ -353,7 +365,7 @@ class Root:
         measured on drawn scores of several shapes; a guess that is farther off costs a pass.
         """
         held = problem.upto - problem.below
-        knots, left, right, bottom = guess
+        knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
         noise = math.sqrt(level * (1 - level) * held) * (self.depth + 1) ** 0.25
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
@@ -365,9 +377,9 @@ class Root:
             pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
         return float(max(3.0, self.pace.slack * (NOISE * noise + PIECES * pieces + BIAS * held)))
 
-    def _window(self, problem: Problem, curve: Any, half: float) -> tuple[int, int]:
+    def _window(self, problem: Problem, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
-        knots, left, right, bottom = curve
+        knots, left, right, bottom = problem.guess
         target = problem.rank - problem.below - 0.5 - bottom
         ends = [
             written.value_at(max(target - half, 0.0), knots, left, right, len(knots)),
@@ -377,6 +389,18 @@ class Root:
         low = problem.low if target - half <= 0 or low <= problem.low or low >= problem.high else low
         high = problem.high if high >= problem.high or high <= low else high
         return low, high
+
+    def _beside(self, problem: Problem, near: int) -> tuple[int, int]:
+        """Return the keys of the next window after one that missed by `near` ranks: how dense scores are is known."""
+        knots, left, right, _ = problem.guess
+        upward = problem.rank - problem.below == near
+        edge = from_keys(problem.low if upward else problem.high)
+        there = float(np.interp(edge, knots, right))
+        aim = there + NEXT * near + 4 if upward else there - NEXT * near - 4
+        key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
+        if upward:
+            return problem.low, key if problem.low < key < problem.high else problem.high
+        return (key if problem.low < key < problem.high else problem.low), problem.high
 
 
 def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]) -> tuple[int, int]:
@@ -489,6 +513,7 @@ def by_waves(
         assert ranks is not None
         return ranks, n, asked
     waves = Waves(site, samples, 0 if n is None else int(n.max()).bit_length())
+    expect("replies", 3.0 * len(asked.which) * (20 * len(site.here) + len(samples.values) / samples.trials))
     yield from waves.explore()
     root: Root | None = None
     while asked.which:
