@@ -62,6 +62,7 @@ NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is wri
 ENDS_FINE = 5  # bits from one new end to the other: they are guesses
 NOISE, PIECES, BIAS = 1.0, 0.25, 0.0005  # of which a guess may be off, see `Root.half_width`
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
+PATIENCE = 8  # sketches of narrower brackets; then one side is listed, which always ends
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
@@ -99,6 +100,7 @@ class Problem:
         None  # the distribution function of the last sketch: knots, values just below and at them, mass at -inf
     )
     missed: int = 0  # windows since then that did not hold the rank
+    sketched: int = 0  # how often a narrower bracket was sketched
 
 
 @dataclass
@@ -303,7 +305,7 @@ class Root:
         else:
             problem.low, problem.below = end, upto
             problem.missed += 1
-        held = problem.low == begin and problem.high == end
+        held = self._same(ask, problem.low, problem.high)
         return self._ask(out, at, ask, problem, reply if held and not exact else None)
 
     def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
@@ -331,11 +333,20 @@ class Root:
             if side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= self.listed
+                problem.sketched += not listed
         elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
             low, high = self._beside(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
             level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
+            problem.sketched += 1
+        if (
+            side == BOTH
+            and not listed
+            and (problem.sketched > PATIENCE or (reply is not None and self._same(ask, low, high)))
+        ):
+            side = LOW if problem.rank - problem.below == near else HIGH  # whatever it costs, this ends the search
+            low, high = problem.low, problem.high
         at = written.put(out, at, 0, 1)
         at, numbers = _put_ends(out, at, (low, high), ask, (problem.low, problem.high))
         at = written.put(out, at, side, 2)
@@ -346,6 +357,11 @@ class Root:
             at = written.put(out, at, 1 if level else 0, 1)
             at = written.put(out, at, level, 16 if level else 0)
         return at, numbers + (level > 0)
+
+    @staticmethod
+    def _same(ask: Ints, low: int, high: int) -> bool:
+        """Return whether a bracket is that of the last question: sketching it again would say nothing new."""
+        return low == int(ask[BEGIN]) and high == int(ask[END])
 
     @property
     def share(self) -> float:
