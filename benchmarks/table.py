@@ -13,6 +13,7 @@ TITLES = {
     "peers": "Scores and sets beside other libraries",
     "small": "Small work",
     "exactness": "The exact threshold",
+    "schedules": "What the schedules of E-DCP send",
     "growth": "Growth",
     "bandwidth": "Gossip rounds and memory bandwidth",
     "ranks": "MPI ranks",
