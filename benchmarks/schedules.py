@@ -1,7 +1,10 @@
 """What the schedules of E-DCP send: by each preference, beside every schedule by hand, and how that grows.
 
-python benchmarks/schedules.py DATA      everything, with CIFAR-100 logits (NPZ of logits and labels) in the folder
-                                         DATA; writes schedules.csv. `run.py` takes the folder from CONFORMESH_DATA
+python benchmarks/schedules.py DATA             everything, with CIFAR-100 logits (NPZ of logits and labels) in the
+                                                folder DATA; writes schedules.csv
+python benchmarks/schedules.py DATA PICTURE     draws the front of rounds against bits on torus and chain, for the page
+                                                about costs (docs/images/front.png), from the first draw
+run.py takes the folder from CONFORMESH_DATA.
 
 Twenty draws of CIFAR-100 scores on 20 devices with five classes each: as float32 numbers (1 - logit), as confidences
 (1 - softmax in float64), and as float64 numbers (logits with noise below every gap). Then many scores, and many
@@ -272,6 +275,15 @@ def keep(lines: Sequence[Line]) -> None:
     pl.DataFrame([asdict(line) for line in lines]).write_csv(Path(__file__).with_suffix(".csv"))
 
 
+def draw(folder: Path, picture: Path) -> None:
+    """Draw rounds against bits."""
+    from conformesh.comparing import fronts
+    from conformesh.plots.front import draw_front
+
+    [scores] = real(folder, "logits", 1)
+    draw_front(picture, fronts(scores, [Network.torus(5, 4), Network.chain(DEVICES)], ALPHA))
+
+
 def main(folder: Path) -> None:
     """Measure everything, show it, and keep it."""
     kept: list[Line] = []
@@ -282,4 +294,4 @@ def main(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]))
+    draw(Path(sys.argv[1]), Path(sys.argv[2])) if sys.argv[2:] else main(Path(sys.argv[1]))

@@ -375,6 +375,21 @@ def measured(name: str) -> str:
     return table([column.replace("_", " ") for column in header], rows)
 
 
+def schedules() -> str:
+    """What benchmarks/schedules.py measured on twenty devices, by preference; before, all searches went by stages."""
+    lines = [*csv.DictReader((ROOT / "benchmarks" / "schedules.csv").read_text().splitlines())]
+    before = {"chain": "248 / 105 / 4531", "torus": "93 / 28 / 1112"}
+    rows = [["by stages only, as it was", *(before.get(name, "") for name in PAPER_GRAPHS)]]
+    kinds = {"logits": "float32 scores", "confidences": "confidences", "float64": "float64 scores"}
+    found: dict[tuple[str, str], list[str]] = {}
+    for line in lines:
+        if line["data"] in kinds:
+            rounds, numbers, bits = (float(line[figure]) for figure in ("rounds", "numbers", "bits"))
+            found.setdefault((line["data"], line["way"]), []).append(f"{rounds:g} / {numbers:.1f} / {bits:,.0f}")
+    rows += [[f"`{way.replace(' ', '=')}`, {kinds[data]}", *cells] for (data, way), cells in found.items()]
+    return table(("rounds / numbers / bits", *PAPER_GRAPHS), rows)
+
+
 PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
@@ -399,6 +414,7 @@ PARTS: dict[str, Callable[..., str]] = {
     "reasons": results_parts.reasons,
     "results-at": lambda *words: table(*results_parts.at(*words)),
     "measured": measured,
+    "schedules": schedules,
     "provenance": lambda: table(*results_parts.provenance()),
 }
 
