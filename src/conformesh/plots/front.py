@@ -23,8 +23,9 @@ SHAPES: dict[str, dict[str, Any]] = {  # by the kind of a certificate
     "none": {"marker": "x", "fillstyle": "none"},
 }
 FLOOR = (
-    "The floor holds for every exact method, on some scores of these sizes, where when and how long a device speaks "
-    "says nothing: log2(m + 1) bits by a device of whose scores any number up to m may lie below the answer."
+    "Bits are means over the devices. The floor holds for every exact method, on some scores of these sizes, where "
+    "when and how long a device speaks says nothing: log2(m + 1) bits by a device of whose scores any number up to m "
+    "may lie below the answer."
 )
 SIZE = 7.5  # of letters, in points
 ROOM = 0.62 * SIZE, 1.25 * SIZE  # of a letter, and of a line
@@ -45,10 +46,12 @@ def draw_front(path: Path, fronts: Sequence[Front]) -> None:
         for axes in panels.flat[len(shown) :]:
             axes.axis("off")
         panels[0, 0].set(xscale="log", yscale="log", **_limits(shown))
-        for axes, front in zip(panels.flat, shown, strict=False):
+        for place, (axes, front) in enumerate(zip(panels.flat, shown, strict=False)):
             _draw_panel(axes, front)
-            axes.set_xlabel("rounds of communication")
-        figure.supylabel("bits sent by each device, mean over the devices", fontsize=10)
+            if place + columns >= len(shown):
+                axes.tick_params(labelbottom=True)
+                axes.set_xlabel("rounds of communication")
+        figure.supylabel("bits sent by each device", fontsize=10)
         figure.suptitle("Rounds against bits", fontsize=12.5, fontweight="bold", x=0.012, ha="left")
         _draw_legend(figure, columns)
         figure.draw_without_rendering()  # the layout must stand before names are placed
@@ -184,7 +187,7 @@ def _draw_legend(figure: Any, columns: int) -> None:
         [*handles.values()],
         [*handles],
         loc="outside lower left",
-        ncols=4,
+        ncols=2 * columns,
         fontsize=8.5,
         title=textwrap.fill(FLOOR, 70 * columns),
         title_fontsize=8.5,
