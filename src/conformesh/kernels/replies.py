@@ -33,7 +33,6 @@ BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the b
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
-ENOUGH = 16  # scores of one's own among which points are searched for
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
 
 
@@ -722,69 +721,6 @@ def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any
     return knots, left, right
 
 
-def reached(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, v: float) -> float:
-    """Return the distribution function of all sources but the first, at one value."""
-    total = 0.0
-    for s in range(1, len(masses)):
-        lo, hi = ends[s], ends[s + 1]
-        if lo == hi:
-            continue
-        while lo < hi:
-            middle = (lo + hi) // 2
-            if x[middle] <= v:
-                lo = middle + 1
-            else:
-                hi = middle
-        if lo == ends[s + 1]:
-            total += masses[s]
-        elif lo > ends[s]:
-            total += between(x, c, slopes, lo, v)
-    return total
-
-
-def search_points(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, bottom: int, points: Any) -> int:
-    """Turn masses, ascending, into the values that reach them, one after the other among a device's own scores.
-
-    That is quicker than `curve` where there are many of these, and the levels asked for lie close together. Returned is
-    how many were found: the search ends where a value lies outside of the device's own scores.
-    """
-    first, last = ends[0], ends[1]
-    at, upto = first, c[first] + reached(x, c, slopes, ends, masses, x[first])  # at the own score `at`
-    before = 0.0  # and at the one before it
-    for j in range(len(points)):
-        target = points[j] - bottom
-        step = 1
-        low, low_upto = at, upto
-        while upto < target:  # gallop, then halve
-            low, low_upto = at, upto
-            if at == last - 1:
-                return j
-            at = min(at + step, last - 1)
-            step *= 2
-            upto = c[at] + reached(x, c, slopes, ends, masses, x[at])
-        while at - low > 1:
-            middle = (low + at) // 2
-            value = c[middle] + reached(x, c, slopes, ends, masses, x[middle])
-            if value < target:
-                low, low_upto = middle, value
-            else:
-                at, upto = middle, value
-        if at == low:  # still at the score that the last mass reached
-            if at == first:
-                return j
-            low, low_upto = at - 1, c[at - 1] + reached(x, c, slopes, ends, masses, x[at - 1])
-            if low_upto >= target:
-                points[j] = points[j - 1]
-                continue
-        before = upto - (c[at] - c[at - 1])  # just below the score
-        if target > before or before <= low_upto:
-            points[j] = x[at]
-        else:
-            share = (target - low_upto) / (before - low_upto)
-            points[j] = x[low] * (1 - share) + x[at] * share
-    return len(points)
-
-
 def sketch_of(ask: Any, found: Any, many: int) -> Any:
     """Return so many points of the distribution function of what a device has heard, see `heard`."""
     count, keys, times = found[2], found[3], found[4]
@@ -801,15 +737,10 @@ def sketch_of(ask: Any, found: Any, many: int) -> Any:
             points[j] = value_of(int(keys[at]), both)
         return points
     bottom = found[10]
-    x, c, slopes, ends, masses = found[5], found[6], found[7], found[8], found[9]
-    done = 0
-    if ends[1] - ends[0] >= ENOUGH and len(masses) <= MANY:
-        done = search_points(x, c, slopes, ends, masses, bottom, points)
-    if done < many:
-        knots, left, right = curve(x, c, slopes, ends, masses)
-        for j in range(done, many):
-            target = points[j] - bottom
-            points[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
+    knots, left, right = curve(found[5], found[6], found[7], found[8], found[9])
+    for j in range(many):
+        target = points[j] - bottom
+        points[j] = -math.inf if target < 0 and bottom else value_at(target, knots, left, right, len(knots))
     return points
 
 
