@@ -179,7 +179,7 @@ def test_what_is_missing_is_asked_for_by_repeating_what_one_said():
     assert frames.unpack_array(hand.bodies[0]).tolist() == [5, 5]
     assert hand.device.wake == 1.7
     assert [
-        {j: frames.unpack_array(body)[0] for j, _, body in unpack_round(record)}
+        {j: frames.unpack_array(said.body)[0] for j, said in unpack_round(record)}
         for record in hand.journal.records()[1:]
     ] == [{0: 5, 2: 3}]
 
@@ -268,7 +268,7 @@ def test_silence_is_said_in_few_bytes_and_heard_as_silence():
     hand.hear(DATA, 2, 0.1, frames.pack_array("each", np.array([1.0, 2.0])), 1)
     assert (hand.device.phase, hand.device.result) == ("finishing", ([2], [[1.0, 2.0]]))
     record = hand.journal.records()[-1]
-    assert [(j, flags) for j, flags, _ in unpack_round(record)] == [(0, SILENT), (2, 0)]
+    assert [(j, said.flags) for j, said in unpack_round(record)] == [(0, SILENT), (2, 0)]
 
 
 def telling(net, row):

@@ -31,14 +31,14 @@ from conformesh.peer.frames import (
 )
 
 MANY = settings(max_examples=max(500, settings.default.max_examples))  # 2000 by the nightly profile
-FIELDS = ("kind", "run", "sender", "round", "flags", "body")
+FIELDS = ("kind", "run", "sender", "round", "flags", "body", "quiet")
 some_frames = st.builds(
     Frame,
     kind=st.sampled_from(list(KINDS)),
     run=st.integers(0, 2**64 - 1),
     sender=st.integers(0, 2**32 - 1),
     round=st.integers(0, 2**32 - 1),
-    flags=st.integers(0, frames.FLAGS),
+    flags=st.integers(0, frames.WANT | frames.SILENT),
     body=st.binary(max_size=60),
 )
 some_arrays = st.sampled_from(TYPES).flatmap(
@@ -60,11 +60,13 @@ def made(first=MARK, what=2, numbers=b"\2\3", body=b"", tail=b""):
 def size_of(frame):
     """Bytes of a frame, counted by hand."""
     numbers = sum(next(size for size in range(1, 6) if x < 128**size) for x in (frame.sender, frame.round))
-    return (5 if frame.kind == frames.HELLO else 1) + 1 + 8 + numbers + len(frame.body) + 4
+    quiet = next(size for size in range(4) if frame.quiet < 128**size)
+    return (5 if frame.kind == frames.HELLO else 1) + 1 + 8 + numbers + quiet + len(frame.body) + 4
 
 
-@given(some_frames)
-def test_a_frame_comes_back(frame):
+@given(some_frames, st.integers(0, frames.MOST_QUIET))
+def test_a_frame_comes_back(frame, quiet):
+    frame = frame._replace(quiet=quiet if frame.kind == frames.DATA else 0)
     data = encode(frame)
     assert len(data) == size_of(frame)
     assert fields(decode(data)) == fields(frame)
@@ -118,6 +120,7 @@ def test_the_layout_is_as_written():
     assert data[16:-4] == np.arange(3.0).astype("<f8").tobytes()
     assert struct.unpack("<I", data[-4:]) == (zlib.crc32(data[:-4]),)
     assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC3, 2 + 16])
+    assert encode(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
     assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == SIZE == 16
 
 
@@ -168,7 +171,9 @@ def test_bytes_behind_a_frame_are_refused(frame, tail):
         decode(encode(frame) + tail)
 
 
-@pytest.mark.parametrize("frame", [EXAMPLE._replace(flags=0), EXAMPLE._replace(flags=frames.SILENT, run=0, round=0)])
+@pytest.mark.parametrize(
+    "frame", [EXAMPLE._replace(flags=0), EXAMPLE._replace(flags=frames.SILENT, run=0, round=0, quiet=9)]
+)
 def test_plain_data_can_wait(frame):
     assert frames.can_wait(encode(frame))
     assert frames.can_wait(encode(frame)[: SIZE + 1])
@@ -217,12 +222,17 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
         ({"what": 1}, "a hello frame that begins like another"),
         ({"what": 0}, "kind of frame 0"),
         ({"what": 6}, "kind of frame 6"),
-        ({"what": 2 + 32}, "unknown flags 4"),
+        ({"what": 2 + 64}, "unknown flags 8"),
         ({"what": 2 + 128 + 8}, "unknown flags 16"),
+        ({"what": 2 + 32, "numbers": b"\2\3\0"}, "a data frame that announces 0 quiet rounds"),
+        ({"what": 2 + 32, "numbers": b"\2\3\x80\x80\4"}, "a data frame that announces 65536 quiet rounds"),
+        ({"what": 2 + 32, "numbers": b"\2\3"}, "ends inside a number"),
+        ({"what": 2 + 32, "numbers": b"\2\3\x85\0"}, "more bytes than it needs"),
+        ({"what": 4 + 32, "numbers": b"\2\3\5"}, "a finished frame that announces 5 quiet rounds"),
         ({"tail": b"x"}, "checksum"),
         ({"numbers": b"\2"}, "at least 16 bytes, got 15"),
-        ({"numbers": b"\2\x83"}, "ends inside a row or round"),
-        ({"numbers": b"\x82\x83"}, "ends inside a row or round"),
+        ({"numbers": b"\2\x83"}, "ends inside a number"),
+        ({"numbers": b"\x82\x83"}, "ends inside a number"),
         ({"numbers": b"\x80\0\1"}, "more bytes than it needs"),
         ({"numbers": b"\1\x81\x80\0"}, "more bytes than it needs"),
         ({"numbers": b"\1\xff\xff\xff\xff\x10"}, "beyond 4294967295"),
@@ -231,7 +241,7 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
     ],
 )
 def test_what_is_wrong_with_a_header_is_said(wrong, words):
-    assert fields(decode(made())) == (2, 1, 2, 3, 0, b"")
+    assert fields(decode(made())) == (2, 1, 2, 3, 0, b"", 0)
     with pytest.raises(FrameError, match=words):
         decode(made(**wrong))
 
@@ -240,8 +250,9 @@ def test_what_is_wrong_with_a_header_is_said(wrong, words):
 @pytest.mark.parametrize("first", [MARK, OPENING])
 def test_only_known_kinds_and_flags_are_read(first, what):
     """Both beginnings with every second byte: what is read says the same when it is written again."""
-    data = made(first=first, what=what, numbers=b"\2\x83\1", body=b"{}")
+    data = made(first=first, what=what, numbers=b"\2\x83\1\5", body=b"{}")
     known = (what & 7 == 1) if first == OPENING else (what & 7 in (2, 3, 4, 5))
+    known &= not what & 32 or what & 7 == 2
     if known and what >> 3 <= frames.FLAGS:
         assert encode(decode(data)) == data
         return

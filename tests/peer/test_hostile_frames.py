@@ -283,7 +283,8 @@ EARLY = [b"", b"\1", frames.pack_array("sum", np.zeros(77)), HUGE]
 
 
 @pytest.mark.parametrize("body", EARLY, ids=["empty", "short", "long", "huge"])
-def test_bad_frames_of_the_next_round_are_refused_when_it_comes(world, body):
+def test_bad_frames_of_the_next_round_are_refused_when_it_comes(adding_up, body):
+    world = adding_up
     k, target = missing(world), world.target
     here, refused = target.round, refusals(target)
     early = with_(real_frame(world), round=here + 1, body=body)

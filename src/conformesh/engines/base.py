@@ -69,6 +69,7 @@ def drive(
     `answers` has a function for every kind of message, which gets the message and the number of its round.
     """
     answer: Any = None
+    rules.begin()
     while True:
         try:
             message = protocol.send(answer)

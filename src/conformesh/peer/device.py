@@ -92,6 +92,7 @@ class Device(Members):
             self._call_ready()
             if self.phase == "finishing":  # the journal ends just before the end
                 self._call_done()
+            self._go_on()  # where all neighbours are quiet nobody will say anything that it could wait for
         except Exception as error:
             self._break(error)
 

@@ -6,10 +6,11 @@ All numbers are little-endian. A frame travels as a whole message, so it need no
     1        0xC0 + version, 3. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
              every version can tell which of them is the older one
     1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed; flags in the others: 8 please send
-             me yours of this round (WANT), 16 nothing to say this round (SILENT)
+             me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the next ones (QUIET)
     8        run: a digest of all that must match, of the run's number and of who was lost
     1 to 5   sender: its row in the roster, 7 bits a byte, the lowest first; all bytes but the last have the high bit
     1 to 5   round, likewise
+    1 to 5   with QUIET only, likewise: for how many rounds after this one the sender says nothing, and sends no frame
     ...      body
     4        CRC-32 of all before
 
@@ -42,15 +43,16 @@ OPENING = MAGIC + bytes([VERSION])
 RUN = struct.Struct("<Q")
 CHECK = struct.Struct("<I")
 MOST, LONGEST = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
+MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps its own of as many
 SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 
 HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
 KINDS = {HELLO: "hello", DATA: "data", READY: "ready", FINISHED: "finished", FAILED: "failed"}
-WANT, SILENT = 1, 2
+WANT, SILENT, QUIET = 1, 2, 4
 KIND_BITS = 3  # the flags are in the bits above these
-FLAGS = WANT | SILENT
+FLAGS = WANT | SILENT | QUIET
 _URGENT = (WANT + 1 << KIND_BITS) - 1  # the bits that tell what a device must be woken for
 QUESTIONS = {kind.name: kind.code for kind in KINDS_OF_MESSAGES.values() if kind.code is not None}
 _NAMES = {code: name for name, code in QUESTIONS.items()}
@@ -62,7 +64,7 @@ class FrameError(ValueError):
 
 
 class Frame(NamedTuple):
-    """One message between neighbours; `body` is still bytes."""
+    """One message between neighbours; `body` is still bytes, and `quiet` says what the flag QUIET announces."""
 
     kind: int
     run: int
@@ -70,6 +72,7 @@ class Frame(NamedTuple):
     round: int = 0
     flags: int = 0
     body: bytes = b""
+    quiet: int = 0
 
     @property
     def wants(self) -> bool:
@@ -90,8 +93,10 @@ def encode(frame: Frame) -> bytes:
     if len(frame.body) > LARGEST:
         raise FrameError(f"a body may have {LARGEST} bytes, got {len(frame.body)}; send fewer bins or levels at once")
     first = OPENING if frame.kind == HELLO else MARK
-    numbers = pack_number(frame.sender) + pack_number(frame.round)
-    head = first + bytes([frame.kind | frame.flags << KIND_BITS]) + RUN.pack(frame.run) + numbers
+    numbers, flags = pack_number(frame.sender) + pack_number(frame.round), frame.flags
+    if frame.quiet:
+        numbers, flags = numbers + pack_number(frame.quiet), flags | QUIET
+    head = first + bytes([frame.kind | flags << KIND_BITS]) + RUN.pack(frame.run) + numbers
     return head + frame.body + CHECK.pack(zlib.crc32(frame.body, zlib.crc32(head)))
 
 
@@ -112,9 +117,14 @@ def decode(data: bytes) -> Frame:
     (run,), at = RUN.unpack_from(data, at + 1), at + 1 + RUN.size
     sender, at = unpack_number(data, at, end)
     round_, at = unpack_number(data, at, end)
+    quiet = 0
+    if flags & QUIET:
+        quiet, at = unpack_number(data, at, end)
+        if kind != DATA or not 0 < quiet <= MOST_QUIET:
+            raise FrameError(f"a {KINDS[kind]} frame that announces {quiet} quiet rounds")
     if end - at > LARGEST:
         raise FrameError(f"a body may have {LARGEST} bytes, got {end - at}")
-    return Frame(kind, run, sender, round_, flags, bytes(data[at:end]))
+    return Frame(kind, run, sender, round_, flags & ~QUIET, bytes(data[at:end]), quiet)
 
 
 def _after_version(data: bytes) -> int:
@@ -137,7 +147,7 @@ def pack_number(value: int) -> bytes:
     ('05', 'ac02')
     """
     if not 0 <= value <= MOST:
-        raise FrameError(f"rows and rounds go from 0 to {MOST}, got {value}")
+        raise FrameError(f"rows and rounds of frames go from 0 to {MOST}, got {value}")
     low = bytearray()
     while value > 0x7F:
         low.append(value & 0x7F | 0x80)
@@ -156,9 +166,9 @@ def unpack_number(data: bytes, at: int, end: int) -> tuple[int, int]:
         if data[i] >= 0x80:
             continue
         if not data[i] or value > MOST:
-            raise FrameError(f"a row or round of a frame takes more bytes than it needs, or is beyond {MOST}")
+            raise FrameError(f"a number in a frame takes more bytes than it needs, or is beyond {MOST}")
         return value, i + 1
-    raise FrameError(f"a frame ends inside a row or round, or one takes more than {LONGEST} bytes")
+    raise FrameError(f"a frame ends inside a number, or one takes more than {LONGEST} bytes")
 
 
 def can_wait(data: bytes) -> bool:

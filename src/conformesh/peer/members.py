@@ -192,7 +192,7 @@ class Members(Rounds):
     def _on_finished(self, frame: Frame) -> None:
         self._same_run(frame)
         rows = self._rows_in(frame)
-        if self.phase == "running" and frame.round > self.round + 1:
+        if self.phase == "running" and frame.round > self._spoken_for + 1:
             self._start_over()
             return
         if self.phase not in ("finishing", "finished"):
@@ -225,7 +225,7 @@ class Members(Rounds):
         return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
 
     def _start_over(self) -> None:
-        """Ask for a new run: a neighbour two rounds ahead has heard from us what we no longer know we said."""
+        """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""
         self.log("the journal of this run is lost: asking for a new run")
         self._move(View(self.number + 1, self.lost))
 

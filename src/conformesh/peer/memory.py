@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
 
 COUNT = struct.Struct("<I")
-ENTRY = struct.Struct("<III")
+ENTRY = struct.Struct("<IIII")
 ENDED = b"ended"  # the run is over, well or not: a device that starts now asks for the next
 
 
@@ -37,21 +37,29 @@ class Heading(NamedTuple):
             return None
 
 
-def pack_round(heard: Mapping[int, tuple[int, bytes]]) -> bytes:
-    """Return the record of a round: by row, the flags and the body of what a neighbour said."""
+class Said(NamedTuple):
+    """What a neighbour said in a round, as far as it matters later: see `Frame`."""
+
+    flags: int
+    body: bytes
+    quiet: int = 0
+
+
+def pack_round(heard: Mapping[int, Said]) -> bytes:
+    """Return the record of a round: by row, what neighbours said in it; who was quiet since an earlier one is not."""
     parts = [COUNT.pack(len(heard))]
     for j in sorted(heard):
-        flags, body = heard[j]
-        parts += [ENTRY.pack(j, flags, len(body)), body]
+        flags, body, quiet = heard[j]
+        parts += [ENTRY.pack(j, flags, quiet, len(body)), body]
     return b"".join(parts)
 
 
-def unpack_round(record: bytes) -> Iterator[tuple[int, int, bytes]]:
-    """Yield row, flags and body of everything in the record of a round."""
+def unpack_round(record: bytes) -> Iterator[tuple[int, Said]]:
+    """Yield row and what it said, of all in the record of a round."""
     (count,) = COUNT.unpack_from(record)
     at = COUNT.size
     for _ in range(count):
-        j, flags, length = ENTRY.unpack_from(record, at)
+        j, flags, quiet, length = ENTRY.unpack_from(record, at)
         at += ENTRY.size
-        yield j, flags, record[at : at + length]
+        yield j, Said(flags, record[at : at + length], quiet)
         at += length

@@ -1,9 +1,14 @@
 """The rounds of a run at one device: say, hear everybody, answer the protocol, go on; and the memory to do it again.
 
 `Device` adds who is in the run and how it begins and ends. A device that misses something repeats its own frame with
-WANT, and who hears WANT repeats what is missing. Nobody is ever more than one round ahead of a neighbour, so two frames
-of one's own are memory enough. What was heard is in the journal before anything that follows from it is said, and a
-protocol is deterministic given the answers: a device that starts again replays its journal.
+WANT, and who hears WANT repeats what is missing. What was heard is in the journal before anything that follows from it
+is said, and a protocol is deterministic given the answers: a device that starts again replays its journal.
+
+A frame speaks for its round and, where the protocol knows so (`Quiet`), for a number of silent ones after it, in which
+its sender sends nothing and nobody waits for it. So nobody is ever more than one round ahead of the last round that a
+neighbour has spoken for: who is further ahead has heard what the neighbour no longer knows it said. And a neighbour
+whose last frame came in round s has heard all before s and maybe nothing since: one's own frames from the earliest such
+s on are memory enough, which without quiet rounds are two.
 """
 
 from __future__ import annotations
@@ -18,12 +23,12 @@ import numpy as np
 from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
-from conformesh.peer.frames import DATA, SILENT, WANT, Frame, FrameError
+from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
-from conformesh.peer.memory import Heading, pack_round, unpack_round
+from conformesh.peer.memory import Heading, Said, pack_round, unpack_round
 from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
-from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent
+from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
 from conformesh.protocols.rules import Rules
 
 Make = Callable[[Network, int], Generator[Message, Any, Any]]
@@ -68,8 +73,11 @@ class Rounds(ABC):
         self._message: Message | None = None
         self._mine: dict[int, Frame] = {}
         self._heard: dict[int, Value | None] = {}
-        self._bodies: dict[int, tuple[int, bytes]] = {}
-        self._early: dict[int, Frame] = {}
+        self._said_now: dict[int, Said] = {}
+        self._early: dict[tuple[int, int], Frame] = {}  # by sender and round
+        self._spoken_for, self._aloud = 0, True  # the last round that this device has spoken for; whether it does now
+        self._spoke = dict.fromkeys(self._talking, 0)  # in which round a neighbour last did
+        self._quiet: dict[int, int] = {}  # until which round one says nothing that has announced it
         self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
         self._since = self._next = self.now  # since when this device waits for the others, and when it acts again
 
@@ -116,9 +124,23 @@ class Rounds(ABC):
         self._rules.check(message, self.round)
         flags, body = self._said(message)
         self.ledger.enter(message)  # as in every engine: a broadcast counts once, repetitions do not
-        self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body)
-        self._mine.pop(self.round - 2, None)
-        self._heard, self._bodies = {}, {}
+        self._aloud = self.round > self._spoken_for
+        if self._aloud:
+            self._spoken_for = self.round + min(quiet_of(message), MOST_QUIET)
+        rest = self._spoken_for - self.round
+        self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body, rest)
+        self._forget(min(self._spoke.values(), default=self.round))
+        self._said_now, self._heard = {}, {}
+        if self._quiet:
+            self._quiet = {j: until for j, until in self._quiet.items() if until >= self.round}
+            self._heard = dict.fromkeys(self._quiet if may_be_silent(message) else ())
+
+    def _forget(self, oldest: int) -> None:
+        """Forget one's own frames before a round: every neighbour has heard them."""
+        for round_ in [*self._mine]:
+            if round_ >= oldest:  # they stand in their order
+                return
+            del self._mine[round_]
 
     def _said(self, message: Message) -> tuple[int, bytes]:
         """Return the flags and the body of what this device says, and note how the arrays of the others will look."""
@@ -133,25 +155,47 @@ class Rounds(ABC):
         return (SILENT, question) if silent else (0, self._head + row.astype(self._wire, copy=False).tobytes())
 
     def _speak(self) -> None:
-        """Say what this round is about, and use what came early."""
-        self._since, self._next = self.now, self.now + self.settings.retry
-        if self.phase == "finishing":
-            self._call_done()
-            return
-        self._send_all(self._mine[self.round])
-        if self._early:
-            early, self._early = self._early, {}
-            for frame in early.values():
-                try:
-                    self._hear(frame)
-                except FrameError as problem:
-                    self._refuse(frame.sender, problem)
+        """Say what this round is about, unless that was announced, use what came early, and go on if that is all."""
+        while True:
+            self._since, self._next = self.now, self.now + self.settings.retry
+            if self.phase == "finishing":
+                self._call_done()
+                return
+            if self._aloud:
+                self._send_all(self._mine[self.round])
+            self._use_early()
+            if not self._complete:
+                return
+            self._remember()
+            self._answer()
+
+    def _use_early(self) -> None:
+        now = [key for key in self._early if key[1] <= self.round]
+        for key in now:
+            frame = self._early.pop(key)
+            try:
+                self._hear(frame)
+            except FrameError as problem:
+                self._refuse(frame.sender, problem)
+
+    @property
+    def _complete(self) -> bool:
+        """Whether all neighbours have spoken in this round."""
+        return self.phase == "running" and len(self._heard) >= len(self._talking)
+
+    def _go_on(self) -> None:
+        """Answer the protocol when all have spoken."""
+        if self._complete:
+            self._remember()
+            self._answer()
+            self._speak()
 
     def _on_data(self, frame: Frame) -> None:
         self._same_run(frame)
         if self.phase == "greeting":  # it knows that all agree, and we do not yet
             self._send(frame.sender, self._hello(WANT))
-            self._early[frame.sender] = frame
+            if frame.round == 1:
+                self._early[frame.sender, 1] = frame
             return
         if frame.flags & WANT:
             self._help(frame)
@@ -159,8 +203,9 @@ class Rounds(ABC):
             return  # heard before: a repetition
         if frame.round == self.round:
             self._hear(frame)
-        elif frame.round == self.round + 1:
-            self._early[frame.sender] = frame
+            self._go_on()
+        elif frame.round <= self._spoken_for + 1:
+            self._early[frame.sender, frame.round] = frame
         else:
             self._start_over()
 
@@ -173,16 +218,23 @@ class Rounds(ABC):
         self._send(frame.sender, mine)
 
     def _hear(self, frame: Frame) -> None:
-        """Take what a neighbour says in this round, and answer the protocol when all have spoken."""
-        if self.phase != "running" or frame.round != self.round or frame.sender in self._heard:
+        """Take what a neighbour says in this round."""
+        j = frame.sender
+        if self.phase != "running" or frame.round != self.round:
             return
-        self._heard[frame.sender] = self._value(frame)
-        self._bodies[frame.sender] = (frame.flags & SILENT, frame.body)
-        if len(self._heard) < len(self._talking):
+        if j in self._heard:
+            if not frame.silent and j not in self._said_now:
+                raise FrameError("a frame that speaks in a round for which its sender has announced to be quiet")
             return
-        self._remember()
-        self._answer()
-        self._speak()
+        self._take_said(j, Said(frame.flags & SILENT, frame.body, frame.quiet))
+
+    def _take_said(self, j: int, said: Said) -> None:
+        """Note what a neighbour says in this round, and for how long it says nothing afterwards."""
+        self._heard[j] = self._value(Frame(DATA, self.run, j, self.round, said.flags, said.body))
+        self._said_now[j] = said
+        self._spoke[j] = self.round
+        if said.quiet:
+            self._quiet[j] = self.round + said.quiet
 
     def _value(self, frame: Frame) -> Value | None:
         """Return what a frame says, which must be of the kind that this device sends in this round."""
@@ -223,14 +275,14 @@ class Rounds(ABC):
         return Heading(self.number, self.lost, self.run, self.scores)
 
     def _remember(self) -> None:
-        self.journal.append(pack_round(self._bodies))
+        self.journal.append(pack_round(self._said_now))
 
     def _replay(self, records: list[bytes]) -> None:
         """Hear again what the journal holds, round by round."""
         self._open_protocol()
         for record in records:
-            for j, flags, body in unpack_round(record):
-                self._heard[j] = self._value(Frame(DATA, self.run, j, self.round, flags, body))
+            for j, said in unpack_round(record):
+                self._take_said(j, said)
             self._answer()
         self.log(f"run {self.number}: back at round {self.round} after {len(records)} from the journal")
 

@@ -12,6 +12,9 @@ nothing, and the answer, an `Extreme`, says who changed. If only these speak nex
 
 `Tell` is for what has no common length: every speaker says as many bytes as it needs, and pays for these.
 
+Who knows that it will say nothing for a while may say so (`Quiet`). It costs nothing and changes no answer; on a mesh
+nobody then waits for it, nor does it send frames that say nothing. Every engine checks that it keeps its word.
+
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
 """
@@ -134,6 +137,22 @@ class Extreme:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Quiet:
+    """Devices here that will surely say nothing in the rounds after this one, and in how many.
+
+    Attributes
+    ----------
+    places
+        Their places among the devices here, ascending.
+    rounds
+        In how many rounds each of them says nothing, >= 0. Until then everybody asks what may be answered by silence.
+    """
+
+    places: NDArray[np.int64]
+    rounds: NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Each(_Speaking):
     """Ask for every speaking neighbour's own message, kept apart.
 
@@ -143,6 +162,7 @@ class Each(_Speaking):
 
     values: Array
     speakers: NDArray[Any]
+    quiet: Quiet | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -220,12 +240,15 @@ class Tell:
         How many numbers each string stands for, (speakers,): what the ledger charges besides the bits.
     check
         Raises `ValueError` for bytes that nobody could tell here: a device refuses such a frame before it counts.
+    quiet
+        Who will say nothing for a while.
     """
 
     packets: Packets
     speakers: NDArray[np.int64]
     numbers: NDArray[np.int64]
     check: Callable[[bytes], object] | None = None
+    quiet: Quiet | None = None
 
     @property
     def values(self) -> NDArray[np.uint8]:
@@ -329,3 +352,9 @@ def kind_of(message: Message) -> Kind:
 def may_be_silent(message: Message) -> bool:
     """Return whether a device may have nothing to say to this question."""
     return kind_of(message).silence and getattr(message, "speakers", None) is not None
+
+
+def quiet_of(message: Message) -> int:
+    """Return for how many rounds after this one a device that is alone here says nothing."""
+    quiet = message.quiet if isinstance(message, Each | Tell) else None
+    return 0 if quiet is None or not len(quiet.rounds) else int(quiet.rounds[0])

@@ -14,7 +14,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.protocols.messages import DIMENSIONS, TYPES, Array, Each, Kind, Message, Pool, Sum, Tell, kind_of
+from conformesh.protocols.messages import (
+    DIMENSIONS,
+    TYPES,
+    Array,
+    Each,
+    Kind,
+    Message,
+    Pool,
+    Quiet,
+    Sum,
+    Tell,
+    kind_of,
+    may_be_silent,
+)
 
 _TYPES = frozenset(map(np.dtype, TYPES))
 _WIDE = frozenset(map(np.dtype, ("<i8", "<u8")))  # what could overflow where it is added up or compared, in int64
@@ -36,6 +49,12 @@ class Rules:
         self.devices = len(here)
         self.edges = int(network.degree[here].sum())
         self.addends = int(network.degree.max(initial=1))
+        self.begin()
+
+    def begin(self) -> None:
+        """Forget who has announced to say nothing: a protocol begins."""
+        self._until: NDArray[np.int64] | None = None  # by device, the last round of its announced silence
+        self._latest = 0
 
     def check(self, message: Message, round_: int) -> Kind:
         """Return the kind of a message that may be answered; otherwise say in which round what is wrong with it."""
@@ -43,29 +62,62 @@ class Rules:
         try:
             if type(values) is not np.ndarray or values.dtype not in _TYPES:
                 raise TypeError(f"values must be an array of {_names()}, got {_described(values)}")
-            if isinstance(message, Pool):
-                self._check_pool(message)
-                return kind
-            if isinstance(message, Tell):
-                self._check_tell(message)
-                return kind
-            if values.ndim == 0 or len(values) != self.devices:
-                raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
-            if values.ndim > 1 + DIMENSIONS:
-                raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
-            if isinstance(message, Sum):
-                self._check_sum(message)
-                return kind
-            if isinstance(message, Each):
-                self._check_speakers(message.speakers)
-                return kind
-            if message.speakers is not None:
-                self._check_speakers(message.speakers)
-            if values.dtype == np.uint64:
-                _check_size(values, 1)
+            self._check_values(message)
+            if round_ <= self._latest:
+                self._check_silence(message, round_)
+            if isinstance(message, Each | Tell) and message.quiet is not None:
+                self._announce(message.quiet, round_)
         except (TypeError, ValueError) as problem:
             raise type(problem)(f"round {round_}, {kind.name}: {problem}") from None
         return kind
+
+    def _check_values(self, message: Message) -> None:
+        values = message.values
+        if isinstance(message, Pool):
+            self._check_pool(message)
+            return
+        if isinstance(message, Tell):
+            self._check_tell(message)
+            return
+        if values.ndim == 0 or len(values) != self.devices:
+            raise ValueError(f"values need one row for each of the {self.devices} devices here, got {values.shape}")
+        if values.ndim > 1 + DIMENSIONS:
+            raise ValueError(f"a row may have {DIMENSIONS} dimensions, got {values.ndim - 1}")
+        if isinstance(message, Sum):
+            self._check_sum(message)
+            return
+        if message.speakers is not None:
+            self._check_speakers(message.speakers)
+        if not isinstance(message, Each) and values.dtype == np.uint64:
+            _check_size(values, 1)
+
+    def _announce(self, quiet: Quiet, round_: int) -> None:
+        """Note who will say nothing for a while."""
+        places, rounds = quiet.places, quiet.rounds
+        self._check_speakers(places)
+        for name, array in (("places", places), ("rounds", rounds)):
+            if type(array) is not np.ndarray or array.dtype != np.int64 or array.shape != places.shape:
+                raise ValueError(
+                    f"{name} of {len(places)} quiet devices must be int64 of that shape, got {_described(array)}"
+                )
+        if rounds.min(initial=0) < 0:
+            raise ValueError(f"nobody can be quiet for {int(rounds.min())} rounds")
+        if self._until is None:
+            self._until = np.zeros(self.devices, dtype=np.int64)
+        self._until[places] = np.maximum(self._until[places], round_ + rounds)
+        self._latest = max(self._latest, round_ + int(rounds.max(initial=0)))
+
+    def _check_silence(self, message: Message, round_: int) -> None:
+        """Hold devices to what they announced."""
+        assert self._until is not None
+        places = message.places if may_be_silent(message) else np.arange(self.devices)  # type: ignore[union-attr]
+        broken = places[self._until[places] >= round_]
+        if len(broken):
+            until = self._until[broken[0]]
+            raise ValueError(
+                f"device {broken[0]} here has announced to say nothing up to round {until}, and speaks; "
+                "announce fewer rounds (Quiet.rounds), or let it be silent"
+            )
 
     def _check_sum(self, message: Sum) -> None:
         if message.values.dtype == np.bool_:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
+from conformesh.protocols.messages import Each, Packets, Protocol, Quiet, narrow_type
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
@@ -117,14 +117,38 @@ class Sapling:
         self.grown.append((members, sender[mine], parents))
 
 
+class Turns:
+    """When the devices here speak in a wave that rises to the root and falls again, in rounds 1 .. twice the depth.
+
+    Level l speaks in round depth - l + 1 and, where it has children, again in round depth + l + 1.
+    """
+
+    def __init__(self, levels: list[Level], devices: int) -> None:
+        depth = len(levels) - 1
+        self._everyone, self._over = np.arange(devices), 2 * depth + 1
+        self._up = np.full(devices, self._over)
+        self._down = self._up.copy()
+        for at, level in enumerate(levels):
+            self._up[level.members] = depth - at + 1
+            self._down[level.speaking_down] = depth + at + 1
+
+    def quiet(self, round_: int, speakers: Ints | None) -> Quiet:
+        """Return until when these speakers, or (None) all devices here, say nothing after a round of the wave."""
+        places = self._everyone if speakers is None else speakers
+        up, down = self._up[places], self._down[places]
+        after = np.where(up > round_, up, np.where(down > round_, down, self._over))
+        return Quiet(places, after - round_ - 1)
+
+
 def explore(site: Site) -> Protocol[Sapling]:
     """Build the tree by messages, level by level; the last level has its parents still to name."""
     here, depth = len(site.here), site.network.centre_depth
     found = site.here == site.network.centre
     parent = np.full(here, -1, dtype=narrow_type(site.devices))
     sapling = Sapling(site, depth, np.flatnonzero(found), parent, np.zeros(here, dtype=bool), [])
-    for _ in range(depth):
-        heard = yield Each(parent, sapling.deepest)
+    for left in reversed(range(depth)):
+        quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), left + 1))  # until the last level has spoken
+        heard = yield Each(parent, sapling.deepest, quiet)
         sapling._join(sapling.deepest, heard.receiver, heard.sender, heard.values)
         receiver = site.local(heard.receiver)
         first = np.flatnonzero(~found[receiver])

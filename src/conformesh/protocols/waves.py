@@ -51,9 +51,9 @@ from conformesh.kernels.replies import (
     USUAL,
 )
 from conformesh.kernels.threads import in_blocks
-from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
 from conformesh.protocols.site import Site
-from conformesh.protocols.tree import Level, Sapling, explore
+from conformesh.protocols.tree import Level, Sapling, Turns, explore
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -146,6 +146,8 @@ class Waves:
         self.site, self.samples, self.count_bits = site, samples, count_bits
         self.levels: list[Level] = []
         self._sapling: Sapling | None = None
+        self._turns: Turns | None = None
+        self._first = 1  # the round of a pass in which everybody knows when it speaks next
         at = np.flatnonzero(site.here == site.network.centre)
         self.root = int(at[0]) if len(at) else -1  # the root's place here, if it is here
         self._bits = samples.values.view(np.int64)
@@ -165,7 +167,8 @@ class Waves:
                 return NOTHING
             packets, numbers = self._replies(asks, sapling.deepest, NOTHING, owners)
             named = sapling.named(packets)
-            told = yield Tell(named, sapling.deepest, numbers + 1)
+            quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
+            told = yield Tell(named, sapling.deepest, numbers + 1, quiet=quiet)
             size = sapling.name_bytes
             names = np.zeros((len(told.receiver), 8), np.uint8)
             starts = told.packets.offsets[:-1]
@@ -176,25 +179,29 @@ class Waves:
             arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
             owners = deepest.parents
             rest = self.levels[1:-1]
+            self._turns, self._first = Turns(self.levels, len(self.site.here)), 2
         else:
-            rest = self.levels[1:]
-        for level in reversed(rest):
+            rest, self._first = self.levels[1:], 1
+        for at, level in enumerate(reversed(rest), self._first):
             packets, numbers = self._replies(asks, level.members, arrived, owners)
-            told = yield Tell(packets, level.members, numbers)
+            told = yield Tell(packets, level.members, numbers, quiet=self._quiet(at, level.members))
             arrived, owners = told.said_by(level.parent_rows, level.children), level.parents
         return arrived
 
     def fall(self, word: bytes, numbers: int) -> Protocol[bytes]:
         """Let the root's word come down; return it."""
-        for level, below in pairwise(self.levels):
+        for at, (level, below) in enumerate(pairwise(self.levels), len(self.levels)):
             speakers = level.speaking_down
             size = len(word)
             offsets = np.arange(len(speakers) + 1) * size
             said = Packets(np.tile(np.frombuffer(word, np.uint8), len(speakers)), offsets)
-            told = yield Tell(said, speakers, np.full(len(speakers), numbers))
+            told = yield Tell(said, speakers, np.full(len(speakers), numbers), quiet=self._quiet(at, speakers))
             if len(below.members) and not word:
                 word = told.said_by(below.rows[:1], below.above[:1])[0]
         return word
+
+    def _quiet(self, at: int, speakers: Ints) -> Quiet | None:
+        return None if self._turns is None else self._turns.quiet(at, speakers if at > self._first else None)
 
     def _replies(self, asks: Ints, members: Ints, arrived: Packets, owners: Ints) -> tuple[Packets, Ints]:
         """Return what these devices reply, with what their children said: packet i went to the device at owners[i]."""

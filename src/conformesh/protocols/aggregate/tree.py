@@ -19,23 +19,24 @@ from conformesh.protocols.aggregate.base import Ints, Price, Total, bits_of
 from conformesh.protocols.messages import Each, Protocol, narrow_type
 from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
-from conformesh.protocols.tree import grow
+from conformesh.protocols.tree import Turns, grow
 
 
 def tree_total(site: Site) -> Protocol[Total]:
     """Build the tree by messages, then add up over it."""
     levels = yield from grow(site)
+    turns, depth = Turns(levels, len(site.here)), len(levels) - 1
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
         x = np.ascontiguousarray(values, narrow_type(largest))  # no partial sum exceeds `largest`
         table = x.reshape(len(x), -1)
-        for level in reversed(levels[1:]):  # up: children of one level speak at the same time
-            heard = yield Each(x, level.members)
+        for at, level in enumerate(reversed(levels[1:]), 1):  # up: children of one level speak at the same time
+            heard = yield Each(x, level.members, turns.quiet(at, level.members if at > 1 else None))
             if len(level.children):
                 said = heard.said_by(level.parent_rows, level.children)
                 add_rows(table, level.parents, said.reshape(-1, table.shape[1]))
-        for level, below in pairwise(levels):  # down: who has heard the total passes it on
-            heard = yield Each(x, level.speaking_down)
+        for at, (level, below) in enumerate(pairwise(levels), depth + 1):  # down: who has heard the total passes it on
+            heard = yield Each(x, level.speaking_down, turns.quiet(at, level.speaking_down))
             if len(below.members):
                 x[below.members] = heard.said_by(below.rows, below.above)
         return x
