@@ -28,8 +28,10 @@ from conformesh.planning.sending import (
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.promises import exact_alpha
+from conformesh.protocols.aggregate.tree import tree_setup, tree_stretches, tree_total
 from conformesh.protocols.messages import Each, Max, Packets, Tell
 from conformesh.protocols.predicting import Stretch
+from conformesh.protocols.site import Site
 from tests.peer.devices import starter
 
 LINK = Link.parse("100ms,1Mbit")
@@ -224,6 +226,35 @@ def test_frames_of_a_whole_run_are_as_predicted(way):
     assert {max(round_ for _, round_ in device.sizes) for device in played.devices} == {rounds}
     without_transport = bytes_on_the_wire(stretches, 4.0, 9) - rounds * 4 * TRANSPORT
     assert without_transport == pytest.approx(np.mean(sent), rel=1e-12)
+
+
+CHAINS = [Network.chain(K) for K in (2, 3, 7, 10)]
+ROUND = [Network.cycle(3), Network.cycle(9), Network.star(6), Network.complete(5)]
+
+
+@pytest.mark.parametrize("network", [*CHAINS, *ROUND, Network.torus(3, 4), Network.grid(4, 5)], ids=str)
+def test_frames_of_sums_over_a_tree_are_as_predicted(network):
+    """Who is silent for a while says so once: the frames that are left, to a byte, and the same of a sketch."""
+
+    def make(net, row):
+        site = Site(net, np.array([row]), np.ones((net.devices, 1), np.int64))
+        total = yield from tree_total(site)
+        for x in (3, 5):
+            yield from total(np.array([[x]]), 100)
+
+    start = lambda row, journal: Counting(row, network, {}, make, journal)  # noqa: E731
+    played = play(network, start, Faults(), np.random.default_rng(1))
+    assert {device.phase for device in played.devices} == {"finished"}
+    each = [sum(device.sizes.values()) / len(device.neighbours) for device in played.devices]
+    terrain = Terrain.of(network, 12)
+    stretches = [*tree_setup(terrain), *2 * tree_stretches(terrain, "a sum", 1, 100)]
+    frames_sent = sum(sum(stretch.frames) for stretch in stretches)
+    predicted = bytes_on_the_wire(stretches, 1.0, network.devices) - frames_sent * TRANSPORT
+    assert predicted == pytest.approx(np.mean(each), rel=1e-12)
+    kind = network.name.split()[0]
+    if kind not in ("torus", "grid"):  # whose sketches estimate the tree
+        drawn = terrain_of(kind, network.devices, 12)
+        assert drawn.tree.ends == pytest.approx(terrain.tree.ends)
 
 
 def test_a_frame_that_is_too_large_has_no_time_on_a_mesh():

@@ -36,6 +36,8 @@ class Tree:
         Share of the devices that have a child.
     growing, up, down
         The largest degree among those who speak in a round, added up over the rounds.
+    ends
+        Shares of the devices that are on the last level, on the one before, and there have a child; none where unknown.
     """
 
     depth: int
@@ -44,6 +46,7 @@ class Tree:
     growing: float
     up: float
     down: float
+    ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
 
     @classmethod
     def of(cls, network: Network) -> Tree:
@@ -58,12 +61,22 @@ class Tree:
         np.maximum.at(busiest, levels, network.degree)
         np.maximum.at(parents, levels[has_child], network.degree[has_child])
         loads = (float(rounds.sum()) for rounds in (busiest, busiest[1:], parents[:-1]))
-        return cls(len(busiest) - 1, float(levels.mean()), float(has_child.mean()), *loads)
+        depth = len(busiest) - 1
+        above = levels == depth - 1
+        ends = (float((levels == depth).mean()), float(above.mean()), float((above & has_child).mean()))
+        return cls(depth, float(levels.mean()), float(has_child.mean()), *loads, ends)
 
     @classmethod
-    def like(cls, depth: int, mean_depth: float, parents: float, degree: float) -> Tree:
+    def like(
+        cls,
+        depth: int,
+        mean_depth: float,
+        parents: float,
+        degree: float,
+        ends: tuple[float, float, float] = (0.0, 0.0, 0.0),
+    ) -> Tree:
         """Return a tree in which every round has a speaker of that degree."""
-        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree)
+        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree, ends)
 
 
 @dataclass(frozen=True)
@@ -190,25 +203,25 @@ def outwards(smallest: float, largest: float) -> tuple[float, float]:
 def chain(K: int) -> Sketch:
     """Devices in a line."""
     hops = K // 2
-    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops)
+    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops, _ends(K))
     return Sketch(f"chain {K}", K, K - 1, 2, K - 1, tree, outwards(*path_ends(K)))
 
 
 def cycle(K: int) -> Sketch:
     """Devices around a circle."""
-    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0)
+    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0, _ends(K))
     return Sketch(f"cycle {K}", K, K, 2, K // 2, tree, outwards(*cycle_ends(K)))
 
 
 def star(K: int) -> Sketch:
     """One device in the middle."""
-    tree = Tree(1, (K - 1) / K, 1 / K, float(K), 1.0, K - 1.0)
+    tree = Tree(1, (K - 1) / K, 1 / K, float(K), 1.0, K - 1.0, (1 - 1 / K, 1 / K, 1 / K))
     return Sketch(f"star {K}", K, K - 1, K - 1, 2, tree, (1.0, float(K)))
 
 
 def complete(K: int) -> Sketch:
     """Everyone with everyone."""
-    tree = Tree.like(1, (K - 1) / K, 1 / K, K - 1.0)
+    tree = Tree.like(1, (K - 1) / K, 1 / K, K - 1.0, (1 - 1 / K, 1 / K, 1 / K))
     return Sketch(f"complete {K}", K, K * (K - 1) // 2, K - 1, 1, tree, (float(K), float(K)))
 
 
@@ -235,6 +248,12 @@ def grid(K: int, rows: int | None = None, columns: int | None = None) -> Sketch:
 def _mean_hops(n: int) -> float:
     """Return the mean hops to the centre, of a path and of a cycle: 0, 1, 1, 2, 2, ... add up to floor(n^2 / 4)."""
     return n * n // 4 / n
+
+
+def _ends(n: int) -> tuple[float, float, float]:
+    """Return the ends of the tree of a path and of a cycle: two branches, of which one is shorter where n is even."""
+    last, above = 1 + n % 2, 2 if n > 3 else 1
+    return last / n, above / n, min(last, above) / n
 
 
 # --- laws of growth ---------------------------------------------------------------------------------------------------

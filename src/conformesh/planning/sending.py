@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -91,31 +92,38 @@ def longer_by(count: float) -> float:
     return sum(max(0.0, count - 128.0**size) for size in range(1, LONGEST))
 
 
+def _longer_in(stretches: Sequence[Stretch]) -> list[float]:
+    """Return by how many bytes a frame of each stretch is longer because of its round, on average."""
+    ends = np.cumsum([0.0, *(one.rounds for one in stretches)])
+    return [
+        (longer_by(end + 1) - longer_by(start + 1)) / (end - start) if end > start else 0.0
+        for start, end in pairwise(ends.tolist())
+    ]
+
+
 def mesh_seconds_on(link: Link, stretches: Sequence[Stretch], largest_degree: int, devices: int) -> float:
     """Return the time on a real mesh: headers, transport, and a frame to every neighbour in every round.
 
-    Who has nothing to say in a round says so, in a frame without numbers.
+    Who has nothing to say in a round says so, in a frame without numbers, unless it has announced it.
     """
-    rounds = sum(one.rounds for one in stretches)
-    row = longer_by(devices) - longer_by(devices - 1)  # of the last device
-    total = (rounds * row + longer_by(rounds + 1)) * largest_degree * 8 / link.bandwidth
-    for one in stretches:
-        whole = _copies(one, largest_degree) * (frame_bytes(one) + TRANSPORT)
+    total, row = 0.0, longer_by(devices) - longer_by(devices - 1)  # of the last device
+    for one, longer in zip(stretches, _longer_in(stretches), strict=True):
+        around = TRANSPORT + row + longer
+        whole = _copies(one, largest_degree) * (frame_bytes(one) + around)
         if one.copies is not None:  # silent devices may have more neighbours than those that speak
-            whole = max(whole, one.rounds * largest_degree * (SILENT + TRANSPORT))
+            silent = one.rounds if one.silent is None else one.silent
+            whole = max(whole, silent * largest_degree * (SILENT + around))
         total += one.rounds * link.latency + whole * 8 / link.bandwidth
     return total
 
 
 def bytes_on_the_wire(stretches: Sequence[Stretch], mean_degree: float, devices: int) -> float:
     """Return what a device of average degree sends on a mesh: all copies, with headers and transport."""
-    rounds = sum(one.rounds for one in stretches)
-    total = mean_degree * (rounds * longer_by(devices) / devices + longer_by(rounds + 1))
-    for one in stretches:
-        spoken = one.said[0]
+    total, row = 0.0, longer_by(devices) / devices
+    for one, longer in zip(stretches, _longer_in(stretches), strict=True):
+        around, (spoken, silent) = TRANSPORT + row + longer, one.frames
         if one.server:
-            total += spoken * (frame_bytes(one) + TRANSPORT)
+            total += spoken * (frame_bytes(one) + around)
             continue
-        silent = one.rounds - spoken
-        total += mean_degree * (spoken * (frame_bytes(one) + TRANSPORT) + silent * (SILENT + TRANSPORT))
+        total += mean_degree * (spoken * (frame_bytes(one) + around) + silent * (SILENT + around) + one.announced)
     return total

@@ -52,6 +52,9 @@ class Stretch:
         Numbers in a message, and bits of each of them; means where messages are of different lengths.
     spoken, most
         Messages that a device says on average, and that the busiest one says; None is one in every round.
+    silent, announced
+        Frames that a device sends on a mesh, on average, in rounds in which it says nothing (None is one in each), and
+        frames that announce quiet rounds.
     copies
         Over all rounds, neighbours of the slowest device that speaks; None is the largest degree in every round.
     told
@@ -80,12 +83,14 @@ class Stretch:
     edge_ns: float = 0.35
     number_ns: float = 1.5
     device_ns: float = 0.0
+    silent: float | None = None
+    announced: float = 0.0
 
     def times(self, often: float) -> Stretch:
         """Return this stretch, so many times; a mean where that is not whole."""
         scaled = {
             name: value * often
-            for name in ("rounds", "spoken", "most", "copies")
+            for name in ("rounds", "spoken", "most", "copies", "silent", "announced")
             if (value := getattr(self, name)) is not None
         }
         return replace(self, **scaled)
@@ -95,6 +100,12 @@ class Stretch:
         """Messages that a device says: on average, and the busiest."""
         spoken = self.rounds if self.spoken is None else self.spoken
         return spoken, spoken if self.most is None else self.most
+
+    @property
+    def frames(self) -> tuple[float, float]:
+        """Frames that a device sends on a mesh, on average: in which it speaks, and in which it is silent."""
+        spoken = self.said[0]
+        return spoken, self.rounds - spoken if self.silent is None else self.silent
 
     @property
     def payload(self) -> float:

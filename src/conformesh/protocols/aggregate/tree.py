@@ -51,18 +51,25 @@ def tree_price(site: Site) -> Price:
 
 
 def tree_setup(terrain: Terrain) -> list[Stretch]:
-    """Predict the building of the tree: everybody speaks once."""
+    """Predict the building of the tree: everybody speaks once, and sends frames until then."""
     tree, bits = terrain.tree, bits_of(terrain.devices)
     if tree.depth == 0:
         return []
-    return [Stretch("build the tree", tree.depth + 1, 1, bits, spoken=1, most=1, copies=tree.growing)]
+    quiet = {"silent": tree.mean_depth, "announced": 1 - tree.ends[0]}
+    return [Stretch("build the tree", tree.depth + 1, 1, bits, spoken=1, most=1, copies=tree.growing, **quiet)]
 
 
 def tree_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
-    """Predict a sum: all but the root speak on the way up, all that have a child on the way down."""
+    """Predict a sum: all but the root speak on the way up, all that have a child on the way down.
+
+    Who does not speak in the first round says in it until when it is silent, and everybody does when it speaks, unless
+    its next turn, or the end, comes in the next round (`Turns`).
+    """
     tree, bits, K = terrain.tree, bits_of(largest), terrain.devices
     if tree.depth == 0:
         return []
-    deep = float(tree.depth > 1)
-    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up)
-    return [up, Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down)]
+    deep, (last, above, parents) = float(tree.depth > 1), tree.ends
+    first = {"silent": 1 - last, "announced": (1 - last - above) + (1 - 1 / K)}
+    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up, **first)
+    then = {"silent": 0.0, "announced": tree.parents - parents}
+    return [up, Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down, **then)]
