@@ -248,7 +248,7 @@ def test_a_journal_of_other_scores_leads_to_a_new_run():
     old, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     first = starter(network, old)
-    half = play(network, lambda k, _: first(k, journals[k]), Faults(), rng, limit=0.1)
+    half = play(network, lambda k, _: first(k, journals[k]), Faults(), rng, limit=0.05)
     assert {d.phase for d in half.devices} == {"running"}
     new = [scores + 1 if k == 2 else scores for k, scores in enumerate(old)]
     second = starter(network, new)
@@ -262,7 +262,8 @@ def test_a_journal_of_the_same_scores_goes_on_in_the_same_run():
     scores, rng = drawn_scores(network), np.random.default_rng(0)
     journals = [MemoryJournal() for _ in range(4)]
     start = starter(network, scores)
-    play(network, lambda k, _: start(k, journals[k]), Faults(), rng, limit=0.1)
+    half = play(network, lambda k, _: start(k, journals[k]), Faults(), rng, limit=0.05)
+    assert {d.phase for d in half.devices} == {"running"}
     played = play(network, lambda k, _: start(k, journals[k]), Faults(), rng)
     assert thresholds(played.devices) == expected(network, scores)
     assert {d.number for d in played.devices} == {1}

@@ -60,11 +60,11 @@ class Tree:
         busiest, parents = np.zeros(int(levels.max()) + 1), np.zeros(int(levels.max()) + 1)
         np.maximum.at(busiest, levels, network.degree)
         np.maximum.at(parents, levels[has_child], network.degree[has_child])
-        loads = (float(rounds.sum()) for rounds in (busiest, busiest[1:], parents[:-1]))
+        growing, up, down = (float(rounds.sum()) for rounds in (busiest, busiest[1:], parents[:-1]))
         depth = len(busiest) - 1
         above = levels == depth - 1
         ends = (float((levels == depth).mean()), float(above.mean()), float((above & has_child).mean()))
-        return cls(depth, float(levels.mean()), float(has_child.mean()), *loads, ends)
+        return cls(depth, float(levels.mean()), float(has_child.mean()), growing, up, down, ends)
 
     @classmethod
     def like(

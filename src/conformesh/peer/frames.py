@@ -10,7 +10,7 @@ All numbers are little-endian. A frame travels as a whole message, so it need no
     8        run: a digest of all that must match, of the run's number and of who was lost
     1 to 5   sender: its row in the roster, 7 bits a byte, the lowest first; all bytes but the last have the high bit
     1 to 5   round, likewise
-    1 to 5   with QUIET only, likewise: for how many rounds after this one the sender says nothing, and sends no frame
+    1 to 3   with QUIET only, likewise: for how many rounds after this one the sender says nothing, and sends no frame
     ...      body
     4        CRC-32 of all before
 

@@ -10,6 +10,7 @@ Message     one number once to build; then at most two per number and sum. Silen
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -55,8 +56,8 @@ def tree_setup(terrain: Terrain) -> list[Stretch]:
     tree, bits = terrain.tree, bits_of(terrain.devices)
     if tree.depth == 0:
         return []
-    quiet = {"silent": tree.mean_depth, "announced": 1 - tree.ends[0]}
-    return [Stretch("build the tree", tree.depth + 1, 1, bits, spoken=1, most=1, copies=tree.growing, **quiet)]
+    built = Stretch("build the tree", tree.depth + 1, 1, bits, spoken=1, most=1, copies=tree.growing)
+    return [replace(built, silent=tree.mean_depth, announced=1 - tree.ends[0])]
 
 
 def tree_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
@@ -69,7 +70,9 @@ def tree_stretches(terrain: Terrain, what: str, numbers: int, largest: int | Non
     if tree.depth == 0:
         return []
     deep, (last, above, parents) = float(tree.depth > 1), tree.ends
-    first = {"silent": 1 - last, "announced": (1 - last - above) + (1 - 1 / K)}
-    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up, **first)
-    then = {"silent": 0.0, "announced": tree.parents - parents}
-    return [up, Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down, **then)]
+    up = Stretch(what, tree.depth, numbers, bits, (K - 1) / K, 1, tree.up)
+    down = Stretch(what, tree.depth, numbers, bits, tree.parents, deep, tree.down)
+    return [
+        replace(up, silent=1 - last, announced=(1 - last - above) + (1 - 1 / K)),
+        replace(down, silent=0.0, announced=tree.parents - parents),
+    ]
