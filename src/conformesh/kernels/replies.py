@@ -14,6 +14,10 @@ A string of bits is written from the highest bit of its first byte on. Whole num
 bits as that has; others are Elias's gamma code; ascending numbers are Rice codes of their differences. Keys drop the
 zeros at their ends that all of them share: float32 scores have 29.
 
+A neighbour may send anything. Beyond its end a string of bits reads as zeros, and a number that cannot be meant (more
+keys than there is room for, a key outside of its bracket) moves the place to `NOWHERE`, where it stays: so every loop
+ends, nothing is read or written outside of its buffer, and whoever has read compares the place with the string's end.
+
 These loops are written once: as they stand they run in Python, where a device has a few packets to read, and
 `kernels.compiled.replies` compiles the same source for many.
 """
@@ -28,11 +32,13 @@ import numpy as np
 LOWEST = -0x7FF0000000000001  # one below the key of -inf: nothing lies at or below it
 HIGHEST = 0x7FF0000000000000  # the key of +inf
 HALF = 1 << 61
+LARGEST = 1.7976931348623157e308
 LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
+NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
 
 
@@ -69,7 +75,8 @@ def get(data: Any, at: int, bits: int) -> tuple[int, int]:
     while bits > 0:
         left = 8 - (at & 7)
         take = min(left, bits)
-        value = (value << take) | ((int(data[at >> 3]) >> (left - take)) & ((1 << take) - 1))
+        byte = int(data[at >> 3]) if at >> 3 < len(data) else 0
+        value = (value << take) | ((byte >> (left - take)) & ((1 << take) - 1))
         at += take
         bits -= take
     return value, at
@@ -85,9 +92,11 @@ def put_gamma(out: Any, at: int, value: int) -> int:
 def get_gamma(data: Any, at: int) -> tuple[int, int]:
     """Read such a number."""
     bits = 1
-    while (int(data[at >> 3]) >> (7 - (at & 7))) & 1 == 0:
+    while bits < 63 and at >> 3 < len(data) and (int(data[at >> 3]) >> (7 - (at & 7))) & 1 == 0:
         bits += 1
         at += 1
+    if bits == 63 or at >> 3 >= len(data):
+        return 0, NOWHERE
     value, at = get(data, at, bits)
     return value - 1, at
 
@@ -106,9 +115,11 @@ def put_rice(out: Any, at: int, value: int, low: int) -> int:
 def get_rice(data: Any, at: int, low: int) -> tuple[int, int]:
     """Read such a number."""
     rest = 0
-    while (int(data[at >> 3]) >> (7 - (at & 7))) & 1:
+    while at >> 3 < len(data) and (int(data[at >> 3]) >> (7 - (at & 7))) & 1:
         rest += 1
         at += 1
+    if rest > (2 * HALF) >> low:
+        return 0, NOWHERE
     value, at = get(data, at + 1, low)
     return (rest << low) | value, at
 
@@ -177,32 +188,40 @@ def put_keys(out: Any, at: int, keys: Any, count: int, low: int, high: int, apar
     return at
 
 
-def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> tuple[int, int]:
-    """Read such keys into `keys`, which must have room; return how many, and the place."""
+def get_keys(data: Any, at: int, low: int, high: int, keys: Any, apart: int) -> tuple[int, int]:  # noqa: PLR0911
+    """Read such keys into `keys`, if it has room; return how many, and the place."""
     count, at = get_gamma(data, at)
     if count == 0:
         return 0, at
+    if count > len(keys):
+        return 0, NOWHERE
     drop, at = get(data, at, 6)
     if (high >> 1) - (low >> 1) < HALF:
         base = low >> drop
         first, at = get(data, at, bits_in((high >> drop) - base))
         before = first + base
-        keys[0] = before << drop
+        first = before << drop
     else:
         first, at = get_raw(data, at)
-        keys[0] = first
         before = first >> drop
+    if first <= low or first > high:
+        return 0, NOWHERE
+    keys[0] = first
     if count == 1:
         return 1, at
     short, at = get(data, at, 6)
     for i in range(1, count):
         if short == 63:
-            raw, at = get_raw(data, at)
-            keys[i] = raw
+            now, at = get_raw(data, at)
         else:
             gap, at = get_rice(data, at, short)
+            if gap >> 1 > ((high >> drop) >> 1) - (before >> 1):  # halves, whose difference is no number too large
+                return 0, NOWHERE
             before += gap + apart
-            keys[i] = before << drop
+            now = before << drop
+        if now < keys[i - 1] + apart or now > high:
+            return 0, NOWHERE
+        keys[i] = now
     return count, at
 
 
@@ -302,6 +321,8 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
     """Read such numbers; return the place."""
     below, at = get_gamma(data, at)
     above, at = get_gamma(data, at)
+    if below > count or above > count - below:
+        below, above, at = count, 0, NOWHERE
     finite = count - below - above
     for i in range(below):
         x[i] = -math.inf
@@ -313,15 +334,25 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
     code, at = get_gamma(data, at)
     unit = code >> 1 if code & 1 == 0 else -((code + 1) >> 1)
     bits, at = get(data, at, 6)
-    size, at = get(data, at, bits)
+    size, at = get(data, at, min(bits, 54))
+    if unit < -1100 or unit > 1024 or bits > 54:
+        unit, at = 0, NOWHERE
     negative, at = get(data, at, 1)
     before = -size if negative else size
-    x[below] = math.ldexp(float(before), unit)
+    x[below] = scaled(before, unit)
     for i in range(below + 1, below + finite):
         gap, at = get_rice(data, at, short)
-        before += gap
-        x[i] = math.ldexp(float(before), unit)
+        before += min(gap, HALF - before)
+        x[i] = scaled(before, unit)
     return at
+
+
+def scaled(size: int, unit: int) -> float:
+    """Return so many units of 2**unit, or the float next to it where rounding went beyond all of them."""
+    bits = bits_in(size if size >= 0 else -size)
+    if bits > 60 or bits + unit > 1024:
+        return LARGEST if size > 0 else -LARGEST
+    return math.ldexp(float(size), unit)
 
 
 def unit_of(first: float, last: float, fine: int) -> int:
@@ -330,7 +361,7 @@ def unit_of(first: float, last: float, fine: int) -> int:
     span = last / 2 - first / 2  # which cannot overflow
     own = math.frexp(largest)[1] if largest > 0 else -1000
     unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - fine
-    return max(unit, own - 50, -1060)
+    return max(unit, own - 50, -1074)
 
 
 def step_of(count: int, fine: int) -> int:
@@ -417,9 +448,9 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
     bottom = levels[first - 1] if first > 0 else 0.0
     if first > last:
         return at, bottom
-    begin, left = points[first], levels[first] - bottom
+    begin, left = float(points[first]), levels[first] - bottom
     if last > first and first == 0 and levels[1] > levels[0]:
-        begin -= (points[1] - points[0]) * (left / (levels[1] - levels[0]))
+        begin -= (float(points[1]) - float(points[0])) * float(left / (levels[1] - levels[0]))
     if begin > -math.inf and begin < points[first]:
         x[at], c[at] = begin, 0.0
         at += 1
@@ -427,7 +458,7 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
         x[at], c[at] = points[i], levels[i] - bottom
         at += 1
     if last > first and last == count - 1 and levels[last] > levels[last - 1]:
-        end = points[last] + (points[last] - points[last - 1]) * (
+        end = float(points[last]) + (float(points[last]) - float(points[last - 1])) * float(
             (mass - levels[last]) / (levels[last] - levels[last - 1])
         )
         if points[last] < end < math.inf:
@@ -442,15 +473,17 @@ def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
         slopes[i] = 0.0
         if i == begin or i == end - 1:
             continue
-        before, after = x[i] / 2 - x[i - 1] / 2, x[i + 1] / 2 - x[i] / 2
+        before, after = float(x[i] / 2 - x[i - 1] / 2), float(x[i + 1] / 2 - x[i] / 2)
         if before > 0 and after > 0 and c[i] > c[i - 1] and c[i + 1] > c[i]:
-            down, up = (c[i] - c[i - 1]) / before, (c[i + 1] - c[i]) / after
-            one, two = 2 * after + before, after + 2 * before
-            slopes[i] = (one + two) * down * (up / (one * up + two * down))
+            down, up = float(c[i] - c[i - 1]) / before, float(c[i + 1] - c[i]) / after
+            share = before / (before + after)
+            inverse = (2 - share) / down + (1 + share) / up if down < math.inf and up < math.inf else 0.0
+            slopes[i] = 3 / inverse if inverse > 0 else 0.0
     if end - begin >= 3:
         for i, j in ((begin, begin + 1), (end - 1, end - 2)):
-            span = abs(x[j] / 2 - x[i] / 2)
-            slopes[i] = abs(c[j] - c[i]) / span if span > 0 else 0.0
+            span = float(abs(x[j] / 2 - x[i] / 2))
+            slope = float(abs(c[j] - c[i])) / span if span > 0 else 0.0
+            slopes[i] = slope if slope < math.inf else 0.0
 
 
 def mixed(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, knots: Any, left: Any, right: Any) -> int:
@@ -765,17 +798,18 @@ def replies(
     cuts: Any,
     child_cuts: Any,
     count_bits: int,
-) -> tuple[Any, Any, Any]:
+) -> tuple[Any, Any, Any, int]:
     """Return the replies of some devices to all questions: bytes, where each ends, and how many numbers each holds.
+
+    And which of the children's strings is no reply to them, -1 if all are.
 
     The scores of member i are the segments of ``members[i]``, one for each trial; its children's replies are the
     strings ``child_cuts[i]:child_cuts[i + 1]`` of `data`, cut at `cuts`.
     """
     out = np.zeros(64 + 32 * len(members) * len(asks), np.uint8)
     ends, numbers = np.zeros(len(members) + 1, np.int64), np.zeros(len(members), np.int64)
-    at = 0
+    at, wrong = 0, -1
     for i in range(len(members)):
-        child_cuts[i + 1] - child_cuts[i]
         places = 8 * cuts[child_cuts[i] : child_cuts[i + 1]]
         told = 8 * (cuts[child_cuts[i + 1]] - cuts[child_cuts[i]])  # a run takes at least a bit
         for p in range(len(asks)):
@@ -817,4 +851,7 @@ def replies(
             numbers[i] += 1 + many
         at = (at + 7) & -8
         ends[i + 1] = at >> 3
-    return out[: at >> 3], ends, numbers
+        for j in range(len(places)):
+            if (places[j] + 7) >> 3 != cuts[child_cuts[i] + j + 1] and wrong < 0:
+                wrong = child_cuts[i] + j
+    return out[: at >> 3], ends, numbers, int(wrong)

@@ -29,7 +29,7 @@ from conformesh.kernels import replies as written
 from conformesh.kernels.compiling import compiled
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
-from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.protocols.messages import Packets, Protocol, Tell, Told
 from conformesh.protocols.site import Site
 from conformesh.samples import Samples
 
@@ -163,6 +163,11 @@ def by_flooding(site: Site, samples: Samples, ranks: Ints, n: Ints) -> Protocol[
     found = {}
     for problem, place in served.items():
         wanted, one = lists[place], devices[0][place]
+        if _weight(one.times) < wanted.k:
+            raise ValueError(
+                f"device {site.network.ids[site.here[0]]} has heard of scores that weigh {_weight(one.times)} together "
+                f"where {wanted.k} were needed: a device does not pass on what it hears, or says what is not so"
+            )
         t, rank = wanted.trial, int(ranks.ravel()[problem])
         if wanted.smallest:
             key, below = one.answer(rank)
@@ -190,29 +195,31 @@ def _likely(site: Site, samples: Samples, place: int, wanted: Wanted, n: Ints, s
 
 def _flood(site: Site, devices: list[list[Known]]) -> Protocol[None]:
     """Pass on news for as many rounds as the diameter."""
-    owner_bits = max(site.devices - 1, 1).bit_length()
     for _ in range(site.network.diameter):
         loops = compiled("replies", 40.0 * sum(len(one.news[0]) for known in devices for one in known))
         chosen = written if loops is None else loops
-        said = [_packet(chosen, known, owner_bits) for known in devices]
+        said = [_packet(chosen, known, _owner_bits(site)) for known in devices]
         speakers = np.array([place for place, (_, numbers) in enumerate(said) if numbers], dtype=np.int64)
         told = yield Tell(
             Packets.of([said[place][0] for place in speakers]),
             speakers,
             np.array([said[place][1] for place in speakers], dtype=np.int64),
         )
-        packets = told.packets
         places = np.append(np.flatnonzero(np.diff(told.receiver, prepend=-1)), len(told.receiver))
         quiet = [True] * len(devices)
         for a, b in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
             place = int(site.local(told.receiver[a : a + 1])[0])
             quiet[place] = False
-            heard = [_read(chosen, packets[i], len(devices[place]), owner_bits) for i in range(a, b)]
+            heard = [_read(chosen, told, i, len(devices[place]), site) for i in range(a, b)]
             for i, one in enumerate(devices[place]):
                 one.hear([packet[i][0] for packet in heard], max(packet[i][1] for packet in heard))
         for place in np.flatnonzero(quiet).tolist():
             for one in devices[place]:
                 one.hear([], LOWEST)
+
+
+def _owner_bits(site: Site) -> int:
+    return max(site.devices - 1, 1).bit_length()
 
 
 def _packet(chosen: Any, known: list[Known], owner_bits: int) -> tuple[bytes, int]:
@@ -231,10 +238,11 @@ def _packet(chosen: Any, known: list[Known], owner_bits: int) -> tuple[bytes, in
     return out[: (at + 7) >> 3].tobytes(), numbers
 
 
-def _read(chosen: Any, packet: bytes, lists: int, owner_bits: int) -> list[tuple[tuple[Ints, Ints, Ints], int]]:
-    """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
-    data, at, found = np.frombuffer(packet + bytes(8), np.uint8), 0, []
-    room = 8 * len(packet) // max(owner_bits, 1) + 1
+def _read(chosen: Any, told: Told, i: int, lists: int, site: Site) -> list[tuple[tuple[Ints, Ints, Ints], int]]:
+    """Return what packet i says of each list: scores with owners and weights, and the largest held back."""
+    packet, owner_bits = told.packets[i], _owner_bits(site)
+    data, at, found = np.frombuffer(packet, np.uint8), 0, []
+    room = 8 * len(packet) // owner_bits + 1
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
         count, at = chosen.get_items(data, at, keys, owners, times, owner_bits)
@@ -243,4 +251,9 @@ def _read(chosen: Any, packet: bytes, lists: int, owner_bits: int) -> list[tuple
         if back:
             held_back, at = chosen.get_raw(data, at)
         found.append(((keys[:count], owners[:count], times[:count]), int(held_back)))
+    if (at + 7) >> 3 != len(packet):
+        raise ValueError(
+            f"device {site.network.ids[told.sender[i]]} says {len(packet)} bytes that are no list of scores; run the "
+            "same version of conformesh on every device, and look whether this one can be trusted"
+        )
     return found

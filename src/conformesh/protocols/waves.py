@@ -62,8 +62,9 @@ NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is wri
 ENDS_FINE = 5  # bits from one new end to the other: they are guesses
 NOISE, PIECES, BIAS = 1.0, 0.25, 0.0005  # of which a guess may be off, see `Root.half_width`
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
-PATIENCE = 8  # sketches of narrower brackets; then one side is listed, which always ends
+PATIENCE = 12  # passes; then one side is listed, which always ends
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
+REPLY = "reply to what was asked"
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
 
 
@@ -100,7 +101,6 @@ class Problem:
         None  # the distribution function of the last sketch: knots, values just below and at them, mass at -inf
     )
     missed: int = 0  # windows since then that did not hold the rank
-    sketched: int = 0  # how often a narrower bracket was sketched
 
 
 @dataclass
@@ -157,19 +157,20 @@ class Waves:
         """Grow the tree, but for the deepest devices, who name their parents with their first reply."""
         self._sapling = yield from explore(self.site)
 
-    def rise(self, asks: Ints) -> Protocol[Packets]:
-        """Let the replies to the questions rise; return what the root's children said, if the root is here."""
-        arrived, owners = NOTHING, np.empty(0, np.int64)
+    def rise(self, asks: Ints) -> Protocol[tuple[Packets, Ints]]:
+        """Let the replies to the questions rise; return what the root's children said, and who they are."""
+        arrived, owners, senders = NOTHING, np.empty(0, np.int64), np.empty(0, np.int64)
         if self._sapling is not None:
             sapling, self._sapling = self._sapling, None
             if not sapling.depth:
                 self.levels = sapling.complete(*[np.empty(0, np.int64)] * 3)
-                return NOTHING
-            packets, numbers = self._replies(asks, sapling.deepest, NOTHING, owners)
+                return arrived, senders
+            packets, numbers = self._replies(asks, sapling.deepest, arrived, owners, senders)
             named = sapling.named(packets)
             quiet = Quiet(sapling.deepest, np.full(len(sapling.deepest), 2 * sapling.depth - 1))
             told = yield Tell(named, sapling.deepest, numbers + 1, quiet=quiet)
             size = sapling.name_bytes
+            self._check(np.diff(told.packets.offsets) >= size, told.sender, told.packets, "name its parent")
             names = np.zeros((len(told.receiver), 8), np.uint8)
             starts = told.packets.offsets[:-1]
             for byte in range(size):
@@ -177,16 +178,26 @@ class Waves:
             self.levels = sapling.complete(told.receiver, told.sender, names.view("<i8")[:, 0])
             deepest = self.levels[-1]
             arrived = _without_head(told.said_by(deepest.parent_rows, deepest.children), size)
-            owners = deepest.parents
+            owners, senders = deepest.parents, deepest.children
             rest = self.levels[1:-1]
             self._turns, self._first = Turns(self.levels, len(self.site.here)), 2
         else:
             rest, self._first = self.levels[1:], 1
         for at, level in enumerate(reversed(rest), self._first):
-            packets, numbers = self._replies(asks, level.members, arrived, owners)
+            packets, numbers = self._replies(asks, level.members, arrived, owners, senders)
             told = yield Tell(packets, level.members, numbers, quiet=self._quiet(at, level.members))
-            arrived, owners = told.said_by(level.parent_rows, level.children), level.parents
-        return arrived
+            arrived = told.said_by(level.parent_rows, level.children)
+            owners, senders = level.parents, level.children
+        return arrived, senders
+
+    def _check(self, right: NDArray[np.bool_], senders: Ints, packets: Packets, what: str) -> None:
+        """Refuse what a neighbour says if it is nothing that it can mean."""
+        if not right.all():
+            wrong = int(np.argmin(right))
+            raise ValueError(
+                f"device {self.site.network.ids[senders[wrong]]} says {len(packets[wrong])} bytes that do not {what}; "
+                "run the same version of conformesh on every device, and look whether this one can be trusted"
+            )
 
     def fall(self, word: bytes, numbers: int) -> Protocol[bytes]:
         """Let the root's word come down; return it."""
@@ -203,13 +214,18 @@ class Waves:
     def _quiet(self, at: int, speakers: Ints) -> Quiet | None:
         return None if self._turns is None else self._turns.quiet(at, speakers if at > self._first else None)
 
-    def _replies(self, asks: Ints, members: Ints, arrived: Packets, owners: Ints) -> tuple[Packets, Ints]:
-        """Return what these devices reply, with what their children said: packet i went to the device at owners[i]."""
+    def _replies(
+        self, asks: Ints, members: Ints, arrived: Packets, owners: Ints, senders: Ints
+    ) -> tuple[Packets, Ints]:
+        """Return what these devices reply, with what their children said.
+
+        Packet i went from the device of row ``senders[i]`` to the one at the place ``owners[i]``.
+        """
         if not len(members):
             return NOTHING, np.empty(0, np.int64)
         if len(owners) > 1 and (owners[1:] < owners[:-1]).any():  # by row of the parent, which may lie elsewhere
             order = np.argsort(owners, kind="stable")
-            arrived, owners = arrived.taken(order), owners[order]
+            arrived, owners, senders = arrived.taken(order), owners[order], senders[order]
         child_cuts = np.searchsorted(owners, np.append(members, np.iinfo(np.int64).max))
         scores = float(len(self.samples.values)) / max(self.samples.devices, 1)
         loops = compiled("replies", len(members) * len(asks) * (20 + scores) + 8.0 * len(arrived.values))
@@ -238,12 +254,13 @@ class Waves:
             in_blocks(block, len(members), work)
         parts.sort(key=lambda part: part[0])
         ends, numbers = [np.zeros(1, np.int64)], []
-        for _, _data, cuts, many in parts:
+        for _, _data, cuts, many, wrong in parts:
+            self._check(np.arange(len(senders)) != wrong, senders, arrived, REPLY)
             ends.append(cuts[1:] + ends[-1][-1])
             numbers.append(many)
         return Packets(np.concatenate([part[1] for part in parts]), np.concatenate(ends)), np.concatenate(numbers)
 
-    def heard(self, asks: Ints, arrived: Packets) -> list[Any]:
+    def heard(self, asks: Ints, arrived: Packets, senders: Ints) -> list[Any]:
         """Return what the root knows about each question, see `kernels.replies.heard`."""
         loops = compiled("replies", 8.0 * len(arrived.values) + len(self.samples.values) / self.samples.devices)
         chosen = written if loops is None else loops
@@ -256,6 +273,7 @@ class Waves:
             found.append(
                 chosen.heard(ask, self._bits, self._weights, first, last, arrived.values, places, room, self.count_bits)
             )
+        self._check((places + 7) >> 3 == arrived.offsets[1:], senders, arrived, REPLY)
         return found
 
     def curve(self, heard: Any) -> tuple[Floats, Floats, Floats, int]:
@@ -290,18 +308,19 @@ class Root:
         for ask, which, reply in zip(asked.asks, asked.which, heard, strict=True):
             problem = self.problems[which]
             if 0 < problem.rank <= problem.upto:  # known only now where nobody knew n
-                at, more = self._next(out, at, ask, problem, reply)
+                at, more = self._next(out, at, ask, problem, reply, asked.passes >= PATIENCE)
                 numbers += more
         return out[: (at + 7) >> 3].tobytes(), numbers
 
-    def _next(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any) -> tuple[int, int]:
-        """Write the answer to a problem, or its next question."""
+    def _next(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any, late: bool) -> tuple[int, int]:
+        """Write the answer to a problem, or its next question, the last one if it is late."""
         begin, end, side = int(ask[BEGIN]), int(ask[END]), int(ask[SIDE])
         exact = reply[2] >= 0
         if side != BOTH:
             return self._answer(out, at, ask, problem, *_from_side(problem, reply, side))
         below = int(reply[0]) if ask[COUNTED] else problem.below
         upto = below + int(reply[1])
+        _believe(problem, (begin, below), (end, upto))
         if below < problem.rank <= upto:
             problem.low, problem.below, problem.high, problem.upto = begin, below, end, upto
             if exact:
@@ -313,7 +332,7 @@ class Root:
             problem.low, problem.below = end, upto
             problem.missed += 1
         held = self._same(ask, problem.low, problem.high)
-        return self._ask(out, at, ask, problem, reply if held and not exact else None)
+        return self._ask(out, at, ask, problem, reply if held and not exact else None, late)
 
     def _answer(self, out: Any, at: int, ask: Ints, problem: Problem, key: int, counted: int) -> tuple[int, int]:
         at = written.put(out, at, 1, 1)
@@ -321,7 +340,7 @@ class Root:
         at = written.put_gamma(out, at, counted - problem.rank)
         return at, 1 + (counted > problem.rank)
 
-    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any) -> tuple[int, int]:
+    def _ask(self, out: Any, at: int, ask: Ints, problem: Problem, reply: Any, late: bool) -> tuple[int, int]:
         """Write the next question: a window where the rank should be, one side of the bracket, or a sketch of either.
 
         `reply` is the sketch of this bracket, if there is one.
@@ -340,18 +359,13 @@ class Root:
             if side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= self.listed
-                problem.sketched += not listed
         elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
             low, high = self._beside(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
             level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
-            problem.sketched += 1
-        if (
-            side == BOTH
-            and not listed
-            and (problem.sketched > PATIENCE or (reply is not None and self._same(ask, low, high)))
-        ):
+        nothing_new = reply is not None and not listed and self._same(ask, low, high)
+        if held > few and side == BOTH and (late or nothing_new):
             side = LOW if problem.rank - problem.below == near else HIGH  # whatever it costs, this ends the search
             low, high = problem.low, problem.high
         at = written.put(out, at, 0, 1)
@@ -426,6 +440,23 @@ class Root:
         return (key if problem.low < key < problem.high else problem.low), problem.high
 
 
+def _believe(problem: Problem, *counts: tuple[int, int]) -> None:
+    """Refuse counts that cannot be true beside those that are known: then somebody's replies are wrong."""
+    known = (problem.low, problem.below), (problem.high, problem.upto)
+    for key, count in counts:
+        least = max((at for low, at in known if low <= key), default=0)
+        most = min((at for high, at in known if high >= key), default=count)
+        if not least <= count <= most:
+            raise _contradiction(f"{count} lie at or below {from_keys(key)}, and that must be {least} to {most}")
+
+
+def _contradiction(what: str) -> ValueError:
+    return ValueError(
+        f"replies of this tree contradict each other: {what}; a device says what is not so, or its scores have changed "
+        "during the run"
+    )
+
+
 def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tuple[int, int]) -> tuple[int, int]:
     """Write the ends of the next question's bracket: new guesses rounded, and those known to everybody by name."""
     new = []
@@ -447,6 +478,8 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int]:
     ends, new = [LOWEST, HIGHEST], []
     for i in range(2):
         kind, at = written.get_gamma(data, at)
+        if kind > RAW:
+            return ends, written.NOWHERE
         if kind == RAW:
             ends[i], at = written.get_raw(data, at)
         elif kind in (LAST_LOW, LAST_HIGH):
@@ -458,7 +491,7 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int]:
         at = written.get_points(data, at, len(new), ENDS_FINE, points)
         for i, key in zip(new, to_keys(points).tolist(), strict=True):
             ends[i] = key
-    return ends, at
+    return ends, at if LOWEST <= ends[0] <= ends[1] <= HIGHEST else written.NOWHERE
 
 
 def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
@@ -466,6 +499,8 @@ def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
     keys, times = reply[3][: reply[2]], reply[4][: reply[2]]
     ranks = problem.below + np.cumsum(times)
     at = int(np.searchsorted(ranks, problem.rank))
+    if at == len(keys):
+        raise _contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
     return int(keys[at]), int(ranks[at])
 
 
@@ -476,14 +511,19 @@ def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
         return _from_list(problem, reply)
     ranks = problem.upto - (np.cumsum(times[::-1])[::-1] - times)  # of the last of each run
     at = int(np.searchsorted(ranks, problem.rank))
+    if at == len(keys):
+        raise _contradiction(f"rank {problem.rank} is not among the {len(keys)} scores of a list that should hold it")
     return int(keys[at]), int(ranks[at])
 
 
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> None:
-    """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew."""
+def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> int:
+    """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew.
+
+    Returned is the place where it ends.
+    """
     rows, which = [], []
     for ask, problem in zip(asked.asks, asked.which, strict=True):
         done, at = written.get(data, at, 1)
@@ -495,6 +535,8 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> Non
             continue
         ends, at = _get_ends(data, at, ask)
         side, at = written.get(data, at, 2)
+        if side not in (BOTH, LOW, HIGH):
+            at = written.NOWHERE
         row = ask.copy()
         row[BEGIN], row[END], row[SIDE], row[EVEN] = *ends, side, 1
         row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, 0
@@ -512,6 +554,7 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> Non
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
+    return at if asked.passes <= PATIENCE + 1 or not which else written.NOWHERE  # no root asks on
 
 
 def by_waves(
@@ -540,11 +583,11 @@ def by_waves(
     yield from waves.explore()
     root: Root | None = None
     while asked.which:
-        arrived = yield from waves.rise(asked.asks)
+        arrived, senders = yield from waves.rise(asked.asks)
         word, numbers = b"", 0
         if waves.root >= 0:
-            heard = waves.heard(asked.asks, arrived)
-            said = None if n is not None else _totals(asked, heard, site.trials)
+            heard = waves.heard(asked.asks, arrived, senders)
+            said = None if n is not None else _totals(asked, heard, site)
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = site.ranks(held) if ranks is None else ranks
@@ -561,7 +604,13 @@ def by_waves(
             ranks = site.ranks(n)
             waves.count_bits = int(n.max()).bit_length()
             asked.keep(searched(ranks, n))
-        hear_word(data, at, asked, limit)
+        at = hear_word(data, at, asked, limit)
+        if (at + 7) >> 3 != len(word):
+            raise ValueError(
+                f"the root {site.network.ids[site.network.centre]}, or a device on the way from it, says {len(word)} "
+                "bytes that are neither an answer nor a question; run the same version of conformesh on every device, "
+                "and look whether these can be trusted"
+            )
     assert n is not None
     assert ranks is not None
     for one, rank in zip(asked.found, ranks.ravel().tolist(), strict=True):
@@ -623,9 +672,12 @@ def _problems(ranks: Ints, n: Ints) -> list[Problem]:
     return [Problem(int(r), 0, int(n[i // levels])) for i, r in enumerate(ranks.ravel())]
 
 
-def _totals(asked: Asked, heard: list[Any], trials: int) -> list[int]:
+def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:
     """Return what all scores of each trial weigh, from the replies to questions about all of them."""
-    return [int(heard[asked.asks[:, TRIAL].tolist().index(trial)][1]) for trial in range(trials)]
+    totals = [int(heard[asked.asks[:, TRIAL].tolist().index(trial)][1]) for trial in range(site.trials)]
+    if not 0 <= min(totals) <= max(totals) <= site.most:
+        raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {site.most}")
+    return totals
 
 
 def mean_depth(site: Site) -> float:
