@@ -56,7 +56,7 @@ class Known:
     """What one device knows of one list: scores as keys, ascending, with owner and weight; negated for the smallest."""
 
     def __init__(self, wanted: Wanted, row: int, keys: Ints, times: Ints, likely: int) -> None:
-        self.k, self.row = wanted.k, row
+        self.k, self.row, self.counts_ties = wanted.k, row, wanted.smallest
         self._mine = keys, times
         kept = self._until(keys, times, min(likely, wanted.k))
         nobody = np.empty(0, np.int64)
@@ -72,9 +72,9 @@ class Known:
         return max(len(keys) - int(np.searchsorted(upward, weight)) - 1, 0)
 
     def say_rest(self, above: int) -> None:
-        """Say what was held back and lies above a key that everybody knows."""
+        """Say what was held back and lies above a key that everybody knows, or at it where ties count."""
         keys, times = self._mine
-        rest = (keys > above) & (keys <= self.held_back)
+        rest = (keys > above - self.counts_ties) & (keys <= self.held_back)
         self.held_back, self.news_held_back = LOWEST, False
         self.hear([(keys[rest], np.full(int(rest.sum()), self.row), times[rest])], LOWEST)
 
@@ -97,8 +97,13 @@ class Known:
 
     @property
     def answered(self) -> bool:
-        """Whether nothing among the k largest can have been held back."""
-        return self.held_back == LOWEST or (len(self.keys) > 0 and self.answer(self.k)[0] >= self.held_back)
+        """Whether nothing among the k largest can have been held back, nor one of their ties where these count.
+
+        The rank of the k-th largest is counted from above it, that of the r-th smallest from those up to it.
+        """
+        if self.held_back == LOWEST:
+            return True
+        return len(self.keys) > 0 and self.answer(self.k)[0] - self.counts_ties >= self.held_back
 
     def answer(self, k: int) -> tuple[int, int]:
         """Return the key at which the largest scores reach a weight, and what those above it weigh."""
