@@ -421,14 +421,12 @@ def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -
 def add_exact(
     x: Any, c: Any, slopes: Any, at: int, keys: Any, times: Any, count: int, both: Any
 ) -> tuple[int, float, float]:
-    """Append the knots of exact scores, a step at each; return the end, the mass, and how much of it is at -inf.
-
-    Scores at +inf have mass and no knot.
-    """
+    """Append the knots of exact scores, a step at each; return the end, the mass below +inf, and how much is at -inf."""
     mass, bottom = 0.0, 0.0
     for i in range(count):
         value, weight = value_of(int(keys[i]), both), float(times[i])
-        mass += weight
+        if value < math.inf:
+            mass += weight
         if value == -math.inf:
             bottom += weight
         elif value < math.inf:
@@ -437,8 +435,8 @@ def add_exact(
     return at, mass, bottom
 
 
-def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, mass: float) -> tuple[int, float]:
-    """Append the knots of a sketch, its tails as steep as the next piece; return the end, and the mass at -inf."""
+def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, mass: float) -> tuple[int, float, float]:
+    """Append the knots of a sketch, its tails as steep as the next piece; return as `add_exact` does."""
     first = 0
     while first < count and points[first] == -math.inf:
         first += 1
@@ -446,8 +444,10 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
     while last >= first and points[last] == math.inf:
         last -= 1
     bottom = levels[first - 1] if first > 0 else 0.0
+    if last < count - 1:
+        mass = levels[last + 1]  # up to the first point at +inf
     if first > last:
-        return at, bottom
+        return at, bottom, bottom
     begin, left = float(points[first]), levels[first] - bottom
     if last > first and first == 0 and levels[1] > levels[0]:
         begin -= (float(points[1]) - float(points[0])) * float(left / (levels[1] - levels[0]))
@@ -464,7 +464,7 @@ def add_sketch(x: Any, c: Any, at: int, points: Any, levels: Any, count: int, ma
         if points[last] < end < math.inf:
             x[at], c[at] = end, mass - bottom
             at += 1
-    return at, bottom
+    return at, mass, bottom
 
 
 def fill_slopes(x: Any, c: Any, begin: int, end: int, slopes: Any) -> None:
@@ -711,7 +711,7 @@ def heard(
         if s > 0 and sketched[s - 1] > 0:
             many, mass = int(sketched[s - 1]), float(mass_of[s - 1])
             fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
-            at, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
+            at, mass, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
             fill_slopes(x, c, knot_ends[s], at, slopes)
             used += many
             inside += int(mass_of[s - 1])
