@@ -421,7 +421,7 @@ def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -
 def add_exact(
     x: Any, c: Any, slopes: Any, at: int, keys: Any, times: Any, count: int, both: Any
 ) -> tuple[int, float, float]:
-    """Append the knots of exact scores, a step at each; return the end, the mass below +inf, and how much is at -inf."""
+    """Append the knots of exact scores, a step at each; return the end, the mass below +inf, and that at -inf."""
     mass, bottom = 0.0, 0.0
     for i in range(count):
         value, weight = value_of(int(keys[i]), both), float(times[i])

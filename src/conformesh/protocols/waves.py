@@ -364,6 +364,7 @@ class Root:
             side, listed = BOTH, True
         elif side == BOTH:
             level = min(max((problem.rank - problem.below) * LEVELS // held, 1), LEVELS - 1)
+        low, high = _kept_inside((low, high), ask, problem)
         nothing_new = reply is not None and not listed and self._same(ask, low, high)
         if held > few and side == BOTH and (late or nothing_new):
             side = LOW if problem.rank - problem.below == near else HIGH  # whatever it costs, this ends the search
@@ -438,6 +439,21 @@ class Root:
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
         return (key if problem.low < key < problem.high else problem.low), problem.high
+
+
+def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[int, int]:
+    """Return a window whose ends lie in the bracket as everybody reads them: rounded out of it, they are the bracket's.
+
+    Where that is one of them, the other one is rounded alone from then on, and looked at again.
+    """
+    low, high = ends
+    for _ in range(3):
+        out = np.zeros(64, np.uint8)
+        _put_ends(out, 0, (low, high), ask, (problem.low, problem.high))
+        (begin, end), at = _get_ends(out, 0, ask)
+        low = low if problem.low < begin < problem.high else problem.low
+        high = high if problem.low < end < problem.high else problem.high
+    return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
 
 
 def _believe(problem: Problem, *counts: tuple[int, int]) -> None:
