@@ -202,7 +202,7 @@ def test_what_a_mesh_has_sent_besides_is_kept():
         (
             "e-dcp",
             {"prefer": "speed"},
-            "prefer must be 'rounds' or 'numbers' or 'balanced', got 'speed'",
+            "prefer must be 'rounds' or 'numbers' or 'bits' or 'balanced', got 'speed'",
         ),
     ],
 )

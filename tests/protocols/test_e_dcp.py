@@ -186,7 +186,10 @@ def test_a_flood_hears_of_what_was_held_back(name):
 
 @pytest.mark.shared_data
 def test_numbers_sent_on_real_logits(real_data):
-    """CIFAR-100 logits, K = 20, alpha = 0.1, width 1, 20 draws: at most 250 / 135 / 30 / 95 / 15, fewer by tree."""
+    """CIFAR-100 logits, K = 20, alpha = 0.1, 20 draws: by finite-time with width 1 at most 250 / 135 / 30 / 95 / 15.
+
+    Over a tree fewer, and at most 25.
+    """
     data = real_data("cifar100_logits.npz")
     logits, labels = data["logits"], data["labels"].astype(int)
     limits = {"chain": 250, "cycle": 135, "star": 30, "torus": 95, "complete": 15}
@@ -197,12 +200,13 @@ def test_numbers_sent_on_real_logits(real_data):
             rows = np.random.default_rng(seed).permutation(10_000)[:1000]
             scores = Logit()(logits[rows], labels[rows])
             devices = [scores[labels[rows] // 5 == k] for k in range(20)]
-            for aggregate, numbers in sent.items():
-                result = calibrate(devices, net, 0.1, "e-dcp", aggregate=aggregate, width=1)
+            for aggregate, width in (("finite-time", 1), ("tree", None)):
+                result = calibrate(devices, net, 0.1, "e-dcp", aggregate=aggregate, width=width)
                 assert result.threshold == np.sort(scores)[900]
-                numbers.append(result.cost.numbers_per_device)
+                sent[aggregate].append(result.cost.numbers_per_device)
         assert np.mean(sent["finite-time"]) <= limit
-        assert np.mean(sent["tree"]) < np.mean(sent["finite-time"]) or name == "complete"
+        assert np.mean(sent["tree"]) < np.mean(sent["finite-time"])
+        assert np.mean(sent["tree"]) <= 25
 
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=20))
