@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,6 +14,7 @@ from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.peer.settings import Settings
 from conformesh.peer.view import part_of
 from conformesh.protocols.messages import KINDS, Each, Max, Min, Packets, Sum, Tell
+from tests.kernels.test_replies import hostile
 from tests.peer.devices import (
     LIMIT,
     Tapped,
@@ -57,6 +60,60 @@ def test_schedules_of_the_iterative_methods(method, graph, seeds):
 @pytest.mark.parametrize("chunk", range(25))
 def test_ten_thousand_schedules(graph, chunk):
     assert wrong(GRAPHS[graph], range(16 + 100 * chunk, 116 + 100 * chunk)) == {}
+
+
+SCHEDULES = [
+    {"schedule": "top-k", "aggregate": "flood"},
+    {"schedule": "top-k", "aggregate": "tree"},
+    {"schedule": "window"},
+    {"schedule": "count"},
+]
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("graph", range(4))
+@pytest.mark.parametrize("seeds", [range(3), pytest.param(range(3, 66), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_schedules_of_e_dcp_end_with_the_simulators_thresholds(options, graph, seeds):
+    """Over lost, late and repeated frames and devices that start again: a thousand with the long tests."""
+    assert wrong(GRAPHS[graph], seeds, **options) == {}
+
+
+def lying(protocol, rng):
+    """Say something else than the protocol does, now and then: random, cut, longer or changed bytes."""
+    try:
+        message = next(protocol)
+        while True:
+            if isinstance(message, Tell) and len(message.places) and rng.random() < 0.5:
+                packets = Packets.of([hostile(rng, message.packets[i]) for i in range(len(message.packets))])
+                message = replace(message, packets=packets)
+            message = protocol.send((yield message))
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 200), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_what_a_liar_says_ends_in_words(options, seeds):
+    """Every device ends, with a threshold or with an error that says who cannot be understood; none hangs or breaks."""
+    network, said = Network.chain(5), []
+    for seed in seeds:
+        rng, scores = np.random.default_rng([8, seed]), drawn_scores(network, seed)
+        liar, honest = int(rng.integers(5)), starter(network, scores, **options)
+
+        def start(k, journal, liar=liar, honest=honest, rng=rng):
+            device = honest(k, journal)
+            if k == liar:
+                make = device.make
+                device.make = lambda net, row: lying(make(net, row), rng)
+            return device
+
+        played = play(network, start, Faults(), rng, limit=LIMIT)
+        assert {device.phase for device in played.devices} <= {"finished", "failed"}
+        said += [str(device.error) for device in played.devices if device.phase == "failed"]
+    assert said
+    for words in said:
+        assert "could not go on: ValueError" in words
+        assert "conformesh" in words or "contradict" in words or "were needed" in words or "asks what device" in words
 
 
 ASKED = sorted(kind.name for kind in KINDS.values() if kind.code is not None)
