@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
-from conformesh.protocols.messages import Packets, Protocol, Tell, Told
+from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
 from conformesh.protocols.predicting import Stretch, Terrain, balls_of, distances
 from conformesh.protocols.site import Site
 
@@ -50,12 +50,15 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
     """
     entries, ears, check = _Entries.of(site, mine), _Ears.of(site), partial(_check, devices=site.devices)
     news = _bitmap(site.here, site.devices)
-    known = news.copy()
-    for _ in range(site.network.diameter):
+    known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
+    for left in reversed(range(site.network.diameter)):
         each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), _marked(news)
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
-        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends), check)
+        held += each
+        complete = speakers[held[speakers] == site.devices]  # after this nothing is news to them
+        quiet = Quiet(complete, np.full(len(complete), left))
+        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends), check, quiet)
         news = ears.heard(news, entries.from_elsewhere(told, ears)) & ~known
         known |= news
     return entries.all_of(site, known)
@@ -91,8 +94,9 @@ def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stret
         share, spoken = balls[:, min(D - 1, balls.shape[1] - 1)] / K, np.minimum((balls < K).sum(axis=1) + 1, D)
         ring = max(float(np.diff(balls, axis=1).max(initial=1.0)), terrain.map.largest_degree if D > 1 else 1)
         each = float(numbers.mean()), float(entries.mean())
-        said = np.stack(np.broadcast_arrays(spoken, share * K * each[0], share * K * each[1], ring * each[1]), axis=1)
-    messages, many, size, _ = said.mean(axis=0).tolist()
+        columns = spoken, share * K * each[0], share * K * each[1], ring * each[1], _announced(D - spoken)
+        said = np.stack(np.broadcast_arrays(*columns), axis=1)
+    messages, many, size, _, announced = said.mean(axis=0).tolist()
     return Stretch(
         what,
         D,
@@ -105,14 +109,22 @@ def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stret
         expected=not (exact and isinstance(terrain.map, Network)),
         edge_ns=0.0,
         number_ns=ENTRY_NS,
+        silent=0.0,  # there is news in every round until somebody knows all, and then it says so
+        announced=announced,
     )
 
 
-def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float, float]:
-    """Return the messages, numbers and bytes that a device says, and its longest message, by how far everybody is."""
-    near = levels < D
+def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float, float, float]:
+    """Return what a device says, by how far everybody is: messages, numbers, bytes, its longest, its announcement."""
+    near, spoken = levels < D, min(int(levels.max()) + 1, D)
     rings = np.bincount(levels[near], entries[near])
-    return min(int(levels.max()) + 1, D), float(numbers[near].sum()), float(rings.sum()), float(rings.max())
+    announced = float(_announced(np.array(D - spoken)))
+    return spoken, float(numbers[near].sum()), float(rings.sum()), float(rings.max()), announced
+
+
+def _announced(quiet: Ints) -> Ints:
+    """Return the bytes in which quiet rounds are announced, if there are any."""
+    return np.where(quiet > 0, lengths(quiet), 0)
 
 
 def _strings(table: Ints) -> Packets:

@@ -54,7 +54,7 @@ class Stretch:
         Messages that a device says on average, and that the busiest one says; None is one in every round.
     silent, announced
         Frames that a device sends on a mesh, on average, in rounds in which it says nothing (None is one in each), and
-        frames that announce quiet rounds.
+        the bytes in which it announces quiet ones, one for each announcement up to 127 rounds.
     copies
         Over all rounds, neighbours of the slowest device that speaks; None is the largest degree in every round.
     told
