@@ -9,7 +9,15 @@ from conformesh.losses import Steps
 from conformesh.protocols.aggregate import AGGREGATORS
 
 OPTIONS = {
-    "e-dcp": [{"aggregate": name, "width": 2} for name in AGGREGATORS] + [{}, {"prefer": "rounds"}],
+    "e-dcp": [
+        {},
+        {"prefer": "rounds"},
+        *({"aggregate": name, "width": 2} for name in AGGREGATORS),
+        {"schedule": "top-k", "aggregate": "flood"},
+        {"schedule": "top-k", "aggregate": "tree"},
+        {"schedule": "window"},
+        {"schedule": "count"},
+    ],
     "q-dcp": [
         {"rounds": 20},
         {"rounds": 20, "s0": "min", "wire": 32},

@@ -16,6 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
 from conformesh.protocols import top_k, waves
@@ -241,6 +242,22 @@ def test_scores_that_no_sketch_tells_apart_end_too():
         batch = case.run(**options)
         assert_is_right(case, batch)
         assert int(batch.outcome.facts.get("passes", 0)) <= waves.PATIENCE + 2
+
+
+@each_schedule
+def test_devices_in_another_order_of_memory_send_and_find_the_same(options):
+    rng = np.random.default_rng(39)
+    for seed in range(8):
+        case = drawn_case(np.random.default_rng([40, seed]), 40)
+        order = rng.permutation(case.network.devices)
+        here = case.run(**options, engine=Simulator(case.network))
+        there = case.run(**options, engine=Simulator(case.network, order=order))
+        np.testing.assert_array_equal(here.outcome.thresholds, there.outcome.thresholds)
+        assert here.outcome.certificates == there.outcome.certificates
+        assert here.outcome.facts == there.outcome.facts
+        assert here.cost.rounds == there.cost.rounds
+        np.testing.assert_array_equal(here.cost.numbers, there.cost.numbers)
+        np.testing.assert_array_equal(here.cost.bits, there.cost.bits)
 
 
 # --- what sketches may decide -----------------------------------------------------------------------------------------
