@@ -20,7 +20,8 @@ Message     strings of bits in `kernels.replies`; the root's words are passed on
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -199,14 +200,16 @@ class Waves:
                 "run the same version of conformesh on every device, and look whether this one can be trusted"
             )
 
-    def fall(self, word: bytes, numbers: int) -> Protocol[bytes]:
-        """Let the root's word come down; return it."""
+    def fall(self, word: bytes, numbers_in: Callable[[bytes], int]) -> Protocol[bytes]:
+        """Let the root's word come down; return it. Who passes it on counts the numbers in it, as the root does."""
+        numbers = None
         for at, (level, below) in enumerate(pairwise(self.levels), len(self.levels)):
             speakers = level.speaking_down
-            size = len(word)
-            offsets = np.arange(len(speakers) + 1) * size
+            if len(speakers) and numbers is None:
+                numbers = numbers_in(word)
+            offsets = np.arange(len(speakers) + 1) * len(word)
             said = Packets(np.tile(np.frombuffer(word, np.uint8), len(speakers)), offsets)
-            told = yield Tell(said, speakers, np.full(len(speakers), numbers), quiet=self._quiet(at, speakers))
+            told = yield Tell(said, speakers, np.full(len(speakers), numbers or 0), quiet=self._quiet(at, speakers))
             if len(below.members) and not word:
                 word = told.said_by(below.rows[:1], below.above[:1])[0]
         return word
@@ -450,7 +453,7 @@ def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[in
     for _ in range(3):
         out = np.zeros(64, np.uint8)
         _put_ends(out, 0, (low, high), ask, (problem.low, problem.high))
-        (begin, end), at = _get_ends(out, 0, ask)
+        (begin, end), _, at = _get_ends(out, 0, ask)
         low = low if problem.low < begin < problem.high else problem.low
         high = high if problem.low < end < problem.high else problem.high
     return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
@@ -489,15 +492,16 @@ def _put_ends(out: Any, at: int, ends: tuple[int, int], ask: Ints, bracket: tupl
     return written.put_points(out, at, from_keys(new), len(new), ENDS_FINE) if new else at, numbers
 
 
-def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int]:
-    """Read them."""
-    ends, new = [LOWEST, HIGHEST], []
+def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int, int]:
+    """Read them; how many of them are numbers, and the place."""
+    ends, new, raw = [LOWEST, HIGHEST], [], 0
     for i in range(2):
         kind, at = written.get_gamma(data, at)
         if kind > RAW:
-            return ends, written.NOWHERE
+            return ends, 0, written.NOWHERE
         if kind == RAW:
             ends[i], at = written.get_raw(data, at)
+            raw += 1
         elif kind in (LAST_LOW, LAST_HIGH):
             ends[i] = int(ask[BEGIN if kind == LAST_LOW else END])
         elif kind == NEW:
@@ -507,7 +511,8 @@ def _get_ends(data: Any, at: int, ask: Ints) -> tuple[list[int], int]:
         at = written.get_points(data, at, len(new), ENDS_FINE, points)
         for i, key in zip(new, to_keys(points).tolist(), strict=True):
             ends[i] = key
-    return ends, at if LOWEST <= ends[0] <= ends[1] <= HIGHEST else written.NOWHERE
+    in_order = LOWEST <= ends[0] <= ends[1] <= HIGHEST
+    return ends, raw + len(new), at if in_order else written.NOWHERE
 
 
 def _from_list(problem: Problem, reply: Any) -> tuple[int, int]:
@@ -535,21 +540,23 @@ def _from_side(problem: Problem, reply: Any, side: int) -> tuple[int, int]:
 # --- everybody --------------------------------------------------------------------------------------------------------
 
 
-def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> int:
+def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tuple[int, int]:
     """Take the root's word, from some bit on: answers close their problems, and the others are asked about anew.
 
-    Returned is the place where it ends.
+    Returned are the place where it ends, and how many numbers it holds.
     """
-    rows, which = [], []
+    rows, which, numbers = [], [], 0
     for ask, problem in zip(asked.asks, asked.which, strict=True):
         done, at = written.get(data, at, 1)
         if done:
             key = [0]
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
             more, at = written.get_gamma(data, at)
+            numbers += 1 + (more > 0)
             asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))  # the rank is added later
             continue
-        ends, at = _get_ends(data, at, ask)
+        ends, new, at = _get_ends(data, at, ask)
+        numbers += new
         side, at = written.get(data, at, 2)
         if side not in (BOTH, LOW, HIGH):
             at = written.NOWHERE
@@ -558,19 +565,21 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> int
         row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, 0
         if side != BOTH:
             row[LIMIT], at = written.get_gamma(data, at)
+            numbers += 1
         else:
             listed, at = written.get(data, at, 1)
             row[LIMIT] = MOST_LISTED * limit if listed else 0
             if not listed:
                 focused, at = written.get(data, at, 1)
                 level, at = written.get(data, at, 16 if focused else 0)
+                numbers += focused
                 row[EVEN], row[LEVEL] = not focused, level if focused else row[LEVEL]
         rows.append(row)
         which.append(problem)
     asked.asks = np.array(rows, dtype=np.int64).reshape(-1, asked.asks.shape[1])
     asked.which, asked.passes = which, asked.passes + 1
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
-    return at if asked.passes <= PATIENCE + 1 or not which else written.NOWHERE  # no root asks on
+    return (at if asked.passes <= PATIENCE + 1 or not which else written.NOWHERE), numbers  # no root asks on
 
 
 def by_waves(
@@ -600,7 +609,7 @@ def by_waves(
     root: Root | None = None
     while asked.which:
         arrived, senders = yield from waves.rise(asked.asks)
-        word, numbers = b"", 0
+        word = b""
         if waves.root >= 0:
             heard = waves.heard(asked.asks, arrived, senders)
             said = None if n is not None else _totals(asked, heard, site)
@@ -608,30 +617,39 @@ def by_waves(
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = site.ranks(held) if ranks is None else ranks
                 root = Root(waves, pace, _problems(known, held), depth)
-            word, numbers = root.word(asked, heard, said)
-        word = yield from waves.fall(word, numbers)
-        data, at = np.frombuffer(word + bytes(16), np.uint8), 0
-        if n is None:
-            totals = []
-            for _ in range(site.trials):
-                total, at = written.get_gamma(data, at)
-                totals.append(total)
-            n = np.array(totals, dtype=np.int64)
-            ranks = site.ranks(n)
-            waves.count_bits = int(n.max()).bit_length()
-            asked.keep(searched(ranks, n))
-        at = hear_word(data, at, asked, limit)
-        if (at + 7) >> 3 != len(word):
-            raise ValueError(
-                f"the root {site.network.ids[site.network.centre]}, or a device on the way from it, says {len(word)} "
-                "bytes that are neither an answer nor a question; run the same version of conformesh on every device, "
-                "and look whether these can be trusted"
-            )
+            word, _ = root.word(asked, heard, said)
+        before = deepcopy(asked), n, ranks
+        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *deepcopy(before))[-1])  # noqa: B023
+        n, ranks, _ = _taken(word, site, limit, asked, n, ranks)
+        waves.count_bits = int(n.max()).bit_length()
     assert n is not None
     assert ranks is not None
     for one, rank in zip(asked.found, ranks.ravel().tolist(), strict=True):
         one.counted += rank
     return ranks, n, asked
+
+
+def _taken(
+    word: bytes, site: Site, limit: int, asked: Asked, n: Ints | None, ranks: Ints | None
+) -> tuple[Ints, Ints, int]:
+    """Take the root's word; return what all scores weigh, the ranks, and how many numbers the word holds."""
+    data, at, numbers = np.frombuffer(word + bytes(16), np.uint8), 0, 0
+    if n is None or ranks is None:
+        totals = []
+        for _ in range(site.trials):
+            total, at = written.get_gamma(data, at)
+            totals.append(total)
+        n = np.array(totals, dtype=np.int64)
+        ranks, numbers = site.ranks(n), len(totals)
+        asked.keep(searched(ranks, n))
+    at, more = hear_word(data, at, asked, limit)
+    if (at + 7) >> 3 != len(word):
+        raise ValueError(
+            f"the root {site.network.ids[site.network.centre]}, or a device on the way from it, says {len(word)} bytes "
+            "that are neither an answer nor a question; run the same version of conformesh on every device, and look "
+            "whether these can be trusted"
+        )
+    return n, ranks, numbers + more
 
 
 def _first(
