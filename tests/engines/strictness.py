@@ -129,10 +129,10 @@ def once(message):
 
 def childless_tree():
     """Plant a bug: parents never learn that they have children, so that nobody passes a total on."""
-    source = inspect.getsource(tree.grow)
-    planted = source.replace("has_child[parents] = True", "pass")
+    source = inspect.getsource(tree)
+    planted = source.replace("self.has_child[parents] = True", "pass")
     assert planted != source
-    scope = dict(vars(tree))
+    scope = {"__name__": tree.__name__}
     exec(planted, scope)
     return scope["grow"]
 
