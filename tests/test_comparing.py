@@ -11,7 +11,6 @@ import pytest
 from conformesh import METHODS, TOPOLOGIES, Network, calibrate
 from conformesh.comparing import Comparison, Group, Run, compare, networks_of, ways_of
 from conformesh.methods import Way
-from conformesh.protocols.aggregate import AGGREGATORS, Aggregator, CannotAggregate
 from conformesh.protocols.averages import WAYS
 from conformesh.scores import LAC, AbsoluteResidual
 from tests.strategies import exact_rank, promised_rank
@@ -35,7 +34,7 @@ def found(held):
 def test_every_way_on_every_network(found):
     ways = ways_of()
     assert {way.method for way in ways} == {*METHODS}
-    assert [way.variant for way in ways if way.method == "e-dcp"] == [*AGGREGATORS]
+    assert [way.variant for way in ways if way.method == "e-dcp"] == ["top-k", "window", "count"]
     assert [way.variant for way in ways if way.method == "h-dcp"] == [*WAYS]
     assert [group.network for group in found.groups] == ["chain 7", "star 7", "complete 7"]
     assert [group.diameter for group in found.groups] == [6, 2, 1]
@@ -64,7 +63,7 @@ def test_exact_ways_share_the_pooled_threshold(found, held):
         assert run.thresholds == (pooled[published - 1],) * 2
         assert run.slack == published - found.required_rank > 0
     exact = [way for way in found.ways() if way.method == "e-dcp"]
-    assert len(exact) == len(AGGREGATORS)
+    assert len(exact) == 3
     for way in exact:
         for run in found.runs_of(way):
             assert run.thresholds == (threshold, threshold)
@@ -102,13 +101,13 @@ def test_sizes_of_intervals_are_widths(held):
 
 
 def test_who_refuses_is_listed_with_the_reason(held, monkeypatch):
-    def price(site):
-        raise CannotAggregate(f"not on {site.network.name}")
+    def refuse(site, *given):
+        raise ValueError(f"not on {site.network.name}")
 
-    monkeypatch.setitem(AGGREGATORS, "never", Aggregator(AGGREGATORS["tree"].prepare, price, "refuses"))
+    monkeypatch.setattr("conformesh.protocols.e_dcp.by_flooding", refuse)
     found = compare(held, [Network.chain(7)], ALPHA, ways_of(["e-dcp"]))
-    assert found.groups[0].refused == {Way("e-dcp", "never"): "not on chain 7"}
-    assert Way("e-dcp", "never") not in found.ways()
+    assert found.groups[0].refused == {Way("e-dcp", "top-k"): "not on chain 7"}
+    assert Way("e-dcp", "top-k") not in found.ways()
 
 
 def test_scores_that_a_method_cannot_use(held):

@@ -301,7 +301,7 @@ def compare(
     >>> rng = np.random.default_rng(0)
     >>> found = compare([rng.random(50) for _ in range(4)], [Network.chain(4)], 0.1, ways_of(["e-dcp", "fcp"]))
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
-    [('e-dcp gossip', 0.0), ('fcp', 3.0)]
+    [('e-dcp count', 0.0), ('fcp', 3.0)]
     """
     score = as_score(score)
     if (score is None) != (outputs is None):

@@ -72,7 +72,7 @@ class Method:
     per_alpha
         True if each level alpha needs messages of its own; False if one run serves all levels.
     variants
-        The option that says how it adds up or averages: comparisons and plans try each of its choices.
+        The option that says how it asks or averages: comparisons and plans try each of its choices.
     apart
         Whether, with these options, draws that share a run of the simulator leave each other's cost and certificate as
         they are.
@@ -132,13 +132,13 @@ METHODS: dict[str, Method] = {
     "e-dcp": Method(
         at("e_dcp.e_dcp"),
         at("e_dcp.EDCP"),
-        at("e_dcp.predict_e_dcp"),
+        at("schedule_prices.predict_e_dcp"),
         guarantee="counted",
         needs="neighbours",
-        sends="a few integers a stage",
+        sends="a sketch, then the scores of a window",
         paper="",
         summary="exact pooled threshold by counting: no tuning, no approximation",
-        variants="aggregate",
+        variants="schedule",
         weights=lambda options: "scores",
     ),
     "q-dcp": Method(
@@ -271,15 +271,26 @@ class Way(NamedTuple):
 
 
 def ways_of(methods: Iterable[str] | None = None, options: Mapping[str, Any] | None = None) -> list[Way]:
-    """Return every way to run these methods, by default all; an option that was given leaves only its own."""
+    """Return every way to run these methods, by default all; options that were given leave only what goes with them."""
     given, ways = options or {}, []
     for name in dict.fromkeys(METHODS if methods is None else methods):
         entry = get_method(name)
         values = entry.choices(entry.variants)
         if entry.variants in given:
             values = tuple(value for value in values if value == given[entry.variants])
+        elif given:
+            mine = {key: value for key, value in given.items() if key in entry.option_names()}
+            values = tuple(v for v in values if _goes_with(name, {**mine, entry.variants: v})) or values
         ways += [Way(name, value) for value in values] or [Way(name)]
     return ways
+
+
+def _goes_with(name: str, given: Mapping[str, Any]) -> bool:
+    """Say whether a method has these options together."""
+    with suppress(ValueError):
+        make_options(name, given)
+        return True
+    return False
 
 
 def get_method(name: str) -> Method:

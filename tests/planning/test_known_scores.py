@@ -26,7 +26,7 @@ def assert_as_predicted(network, scores, alpha, **options):
         sure = Sent.of([one for one in row.stretches if not one.expected])
         assert row.certainty == ("exact" if sure.rounds == row.rounds else "estimate")
         maxima = Maxima(network.devices)
-        chosen = {**options, "aggregate": row.way.variant or "auto", "observer": maxima}
+        chosen = {**options, **row.way.options, "observer": maxima}
         cost = calibrate(scores, network, alpha, "e-dcp", **chosen).cost
         assert row.rounds == cost.rounds
         if sure.rounds == row.rounds:
@@ -59,4 +59,4 @@ def test_the_command_reads_scores(tmp_path):
     words = ["plan", "--scores", str(tmp_path / "scores.csv"), "--topology", "torus", "--method", "e-dcp", "--json"]
     result = CliRunner().invoke(app, words)
     assert result.exit_code == 0, result.output
-    assert {row["certainty"] for row in json.loads(result.stdout)["rows"]} == {"estimate"}  # of maxima
+    assert {row["certainty"] for row in json.loads(result.stdout)["rows"]} == {"exact"}

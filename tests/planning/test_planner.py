@@ -46,7 +46,7 @@ def test_every_method_is_in_the_table_once_per_way():
     found = torus()
     ways = [row.way for row in found.rows]
     assert {way.method for way in ways} == {*METHODS}
-    assert len(ways) == len({*ways}) == 6 + 3 + 7
+    assert len(ways) == len({*ways}) == 4 + 3 + 7
     assert not found.refused
 
 
@@ -84,7 +84,9 @@ def test_a_guarantee_can_be_asked_for():
 
 def test_options_go_to_the_methods_that_have_them():
     found = torus(options={"aggregate": "tree", "bins": 10, "range": (0.0, 1.0)})
-    assert [row.way for row in found.rows if row.way.method == "e-dcp"] == [Way("e-dcp", "tree")]
+    assert [row.way for row in found.rows if row.way.method == "e-dcp"] == [
+        Way("e-dcp", schedule) for schedule in ("top-k", "auto", "window", "count")
+    ]
     histogram = next(row for row in found.rows if row.way == Way("h-dcp", "finite-time"))
     assert histogram.numbers == 8 * 10  # eight distinct eigenvalues
 
@@ -96,9 +98,11 @@ def test_too_few_scores_is_said_and_nothing_recommended():
 
 
 def test_what_cannot_run_has_its_reason():
-    found = plan(Network.of("random-regular", 4000), 10, 0.1, LINK, methods=["e-dcp"], speed=SAME)
-    assert {way.variant for way in found.refused} >= {"flood", "finite-time"}
-    assert "3,000 devices" in found.refused[Way("e-dcp", "flood")]
+    network = Network.of("random-regular", 4000)
+    for aggregate, reason in (("flood", "3,000 devices"), ("finite-time", "1,000 devices")):
+        given = {"schedule": "count", "aggregate": aggregate}
+        found = plan(network, 10, 0.1, LINK, methods=["e-dcp"], options=given, speed=SAME)
+        assert reason in found.refused[Way("e-dcp", "count")]
 
 
 def test_a_method_that_nobody_predicts_is_refused_with_a_hint(monkeypatch):
@@ -114,8 +118,12 @@ def test_a_plan_is_json():
     assert again["recommended"]["method"] == found["recommended"]["method"]
     exact = next(row for row in again["rows"] if row["method"] == "fcp")
     assert (exact["rounds"], exact["bytes_per_device"], exact["certainty"]) == (2, 400, "exact")
-    search = next(row for row in again["rows"] if row["variant"] == "tree")
-    assert search["likely_rounds"][0] < search["rounds"] < search["likely_rounds"][1] < search["at_most"]["rounds"]
+    search = next(row for row in again["rows"] if row["variant"] == "top-k")
+    assert search["likely_rounds"][0] == search["rounds"] == search["likely_rounds"][1] == 4
+    assert search["at_most"]["rounds"] == 8
+    by_stages = torus(methods=["e-dcp"], options={"schedule": "count", "aggregate": "finite-time"}).to_dict()["rows"][0]
+    low, high = by_stages["likely_rounds"]
+    assert low < by_stages["rounds"] < high < by_stages["at_most"]["rounds"]
 
 
 def test_a_plan_refuses_impossible_scores():
@@ -140,9 +148,11 @@ def test_a_round_takes_the_latency_and_a_copy_for_each_neighbour():
 
 def test_the_slowest_device_of_a_tree_counts_in_every_round():
     """On a star the leaves speak up to one neighbour, the middle down to all."""
-    tree = next(row for row in plan(Network.star(11), 50, 0.1, LINK, speed=SAME).rows if row.way.variant == "tree")
-    up, down = [stretch for stretch in tree.stretches if stretch.what == "a stage"]
-    assert (up.copies / up.rounds, down.copies / down.rounds) == (1, 10)
+    tree = next(row for row in plan(Network.star(11), 50, 0.1, LINK, speed=SAME).rows if row.way.variant == "window")
+    down = next(stretch for stretch in tree.stretches if stretch.what == "the root's word")
+    assert down.copies / down.rounds == pytest.approx(10)
+    up = next(stretch for stretch in tree.stretches if stretch.what == "replies")
+    assert 1 < up.copies / up.rounds < 3  # the longest reply of a round, each to one neighbour
 
 
 def test_frames_on_the_wire_are_those_of_the_mesh():
@@ -270,16 +280,17 @@ def test_a_billion_devices_are_planned_in_closed_form(topology):
     terrain = terrain_of(topology, 10**9, 50)
     assert terrain.built is None
     found = plan(terrain, alpha=0.1, link=LINK, methods=["e-dcp", "h-dcp", "fcp"], speed=SAME)
-    tree = next(row for row in found.rows if row.way == Way("e-dcp", "tree"))
+    tree = next(row for row in found.rows if row.way == Way("e-dcp", "window"))
     assert tree.guarantee == "counted"
     assert tree.rounds > 2 * terrain.map.diameter
     assert found.terrain.n == 50 * 10**9
 
 
 def test_a_sketch_and_its_network_have_one_plan():
-    """Where all is closed form, all but e-dcp's search is exact, and equal."""
+    """Where all is closed form, all but e-dcp is exact, and equal."""
     built, drawn = Network.cycle(1600), sketch("cycle", 1600)
-    one, other = (plan(where, 20, 0.1, LINK, speed=SAME) for where in (built, drawn))
+    others = [name for name in METHODS if name != "e-dcp"]  # whose schedules are run where there is a network
+    one, other = (plan(where, 20, 0.1, LINK, methods=others, speed=SAME) for where in (built, drawn))
     assert [row.way for row in one.rows] == [row.way for row in other.rows]
     for mine, theirs in zip(one.rows, other.rows, strict=True):
         assert mine.rounds == pytest.approx(theirs.rounds, rel=1e-9), mine.way
@@ -292,4 +303,4 @@ def test_own_networks_beyond_all_laws_are_planned_without_eigenvalues(monkeypatc
     monkeypatch.setattr("conformesh.planning.terrain.OWN_SPECTRUM_UP_TO", 1600)
     found = plan(Network.of("geometric", 1700), 50, 0.1, LINK, speed=SAME)
     assert "eigenvalues" in found.refused[Way("average")]
-    assert Way("e-dcp", "tree") in {row.way for row in found.rows}
+    assert Way("e-dcp", "window") in {row.way for row in found.rows}

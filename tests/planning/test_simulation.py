@@ -34,7 +34,7 @@ print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, tim
 CASES = [
     ("random-regular", 100_000, 20, "e-dcp", {"aggregate": "tree", "width": 4}),
     ("geometric", 50_000, 10, "e-dcp", {"aggregate": "tree", "width": 8}),
-    ("random-regular", 2000, 50, "e-dcp", {"aggregate": "flood", "width": 4}),
+    ("random-regular", 2000, 50, "e-dcp", {"schedule": "count", "aggregate": "flood", "width": 4}),
     ("random-regular", 20_000, 50, "h-dcp", {"bins": 300, "consensus": "gossip"}),
     ("erdos-renyi", 20_000, 50, "h-dcp", {"bins": 300, "consensus": "chebyshev"}),
     ("random-regular", 20_000, 50, "q-dcp", {"rounds": 300}),
@@ -49,7 +49,7 @@ def test_memory_and_time_of_a_simulation(case):
     kind, devices, scores, method, options = case
     words = [sys.executable, "-c", MEASURE, json.dumps(case)]
     memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
-    way = Way(method, options.get("aggregate") or options.get("consensus"))
+    way = Way(method, options.get("schedule", "auto") if method == "e-dcp" else options.get("consensus"))
     terrain = replace(terrain_of(kind, devices, scores), shape="uniform")
     expected = simulated(predict(way, terrain, exact_alpha("0.1"), options), terrain, Speed.here())
     assert expected[0] == pytest.approx(memory, rel=0.3)

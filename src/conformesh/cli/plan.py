@@ -216,9 +216,10 @@ def _report(found: Plan, picture: Path | None) -> None:
     console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        if row.likely is not None and row.at_most is not None and row.way.variant != AUTO:
+        if row.likely is not None and row.way.variant != AUTO:
             low, high = row.likely
-            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten, at most {row.at_most[0]:,.0f}")
+            most = "" if row.at_most is None else f", at most {row.at_most[0]:,.0f}"
+            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten{most}")
     for row in found.rows:
         for words in row.notes:
             print(f"note: {words} ({row.way})")
@@ -234,7 +235,7 @@ def _report(found: Plan, picture: Path | None) -> None:
 
 def _cells(row: Row) -> list[str]:
     return [
-        str(row.way) + (f" ({row.facts['sums_by']})" if row.way.variant == AUTO else ""),
+        str(row.way) + (f" ({row.facts['schedule']})" if row.way.variant == AUTO else ""),
         row.guarantee + "*" * bool(row.assumption),
         "yes" if row.needs == "server" else "no",
         f"{row.rounds:,.0f}",

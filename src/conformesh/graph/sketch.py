@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -38,6 +39,8 @@ class Tree:
         The largest degree among those who speak in a round, added up over the rounds.
     ends
         Shares of the devices that are on the last level, on the one before, and there have a child; none where unknown.
+    doublings
+        The mean binary logarithm of how many devices are below one, with itself; only of a tree that was not walked.
     """
 
     depth: int
@@ -47,6 +50,7 @@ class Tree:
     up: float
     down: float
     ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    doublings: float = field(default=0.0, compare=False)
 
     @classmethod
     def of(cls, network: Network) -> Tree:
@@ -74,9 +78,36 @@ class Tree:
         parents: float,
         degree: float,
         ends: tuple[float, float, float] = (0.0, 0.0, 0.0),
+        doublings: float = 0.0,
     ) -> Tree:
         """Return a tree in which every round has a speaker of that degree."""
-        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree, ends)
+        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree, ends, doublings)
+
+
+def weights_below(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return every device's parent in the tree from the centre, -1 for the root, and what it weighs with all below."""
+    from conformesh.kernels.graph import breadth_first
+
+    K = network.devices
+    levels = np.empty(K, np.int64)
+    breadth_first(network.indptr, network.indices, network.centre, levels, np.empty(K, np.int64))
+    receivers = np.repeat(np.arange(K), network.degree)
+    upward = np.flatnonzero(levels[network.indices] == levels[receivers] - 1)
+    rows, first = np.unique(receivers[upward], return_index=True)
+    parent = np.full(K, -1, dtype=np.int64)
+    parent[rows] = network.indices[upward[first]]
+    below, order = own.astype(np.int64), np.argsort(-levels, kind="stable")
+    cuts = np.flatnonzero(np.diff(levels[order], prepend=-1))
+    for a, b in pairwise((*cuts.tolist(), K)):
+        members = order[a:b]
+        members = members[parent[members] >= 0]
+        np.add.at(below, parent[members], below[members])
+    return parent, below
+
+
+def doublings(network: Network) -> float:
+    """Return the mean binary logarithm of how many devices are below one, with itself."""
+    return float(np.log2(weights_below(network, np.ones(network.devices, dtype=np.int64))[1]).mean())
 
 
 @dataclass(frozen=True)
@@ -203,13 +234,13 @@ def outwards(smallest: float, largest: float) -> tuple[float, float]:
 def chain(K: int) -> Sketch:
     """Devices in a line."""
     hops = K // 2
-    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops, _ends(K))
+    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops, _ends(K), _halves(K))
     return Sketch(f"chain {K}", K, K - 1, 2, K - 1, tree, outwards(*path_ends(K)))
 
 
 def cycle(K: int) -> Sketch:
     """Devices around a circle."""
-    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0, _ends(K))
+    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0, _ends(K), _halves(K))
     return Sketch(f"cycle {K}", K, K, 2, K // 2, tree, outwards(*cycle_ends(K)))
 
 
@@ -231,7 +262,7 @@ def torus(K: int, rows: int | None = None, columns: int | None = None) -> Sketch
     hops = r // 2 + c // 2
     ends = product_ends(cycle_ends(r), cycle_ends(c))
     # a row hangs on one column: all but the ends of rows have a child, and in each row one or two are ends
-    tree = Tree.like(hops, _mean_hops(r) + _mean_hops(c), 1 - 2 / c, 4.0)
+    tree = Tree.like(hops, _mean_hops(r) + _mean_hops(c), 1 - 2 / c, 4.0, doublings=_halves(c))
     return Sketch(f"torus {r}x{c}", K, 2 * K, 4, hops, tree, ends, frozenset({"tree"}))
 
 
@@ -241,8 +272,15 @@ def grid(K: int, rows: int | None = None, columns: int | None = None) -> Sketch:
     ends = product_ends(path_ends(r), path_ends(c))
     # below the centre columns hang on its row, with one end each; above it rows hang on its column, with two ends each
     leaves = c + (r - 1) // 2 * min(c - 1, 2)
-    tree = Tree.like(r // 2 + c // 2, _mean_hops(r) + _mean_hops(c), 1 - leaves / K, 4.0)
+    tree = Tree.like(
+        r // 2 + c // 2, _mean_hops(r) + _mean_hops(c), 1 - leaves / K, 4.0, doublings=(_halves(r) + _halves(c)) / 2
+    )
     return Sketch(f"grid {r}x{c}", K, 2 * K - r - c, 4, r + c - 2, tree, ends, frozenset({"tree"}))
+
+
+def _halves(K: int) -> float:
+    """Return the mean binary logarithm of 1, 2, ..., K / 2: as many devices are below those of half a path."""
+    return max(math.log2(max(K, 1) / 2) - 1 / math.log(2), 0.0)
 
 
 def _mean_hops(n: int) -> float:
@@ -303,7 +341,13 @@ class Growth:
             round(proxy.edges / proxy.devices * degree * K) if self.edges is None else self.edges(K, **options),
             round(proxy.largest_degree * degree),
             round(proxy.diameter * hops),
-            Tree.like(round(proxy.tree.depth * hops), proxy.tree.mean_depth * hops, proxy.tree.parents, up),
+            Tree.like(
+                round(proxy.tree.depth * hops),
+                proxy.tree.mean_depth * hops,
+                proxy.tree.parents,
+                up,
+                doublings=proxy.tree.doublings,
+            ),
             (proxy.eigenvalues[0] * grown(self.gap), proxy.eigenvalues[1] * degree),
             frozenset({"hops", "degree", "spectrum", "tree"}),
         )
@@ -320,7 +364,7 @@ def _proxy(topology: str, draws: int, **options: Any) -> Sketch:
         network.edges,
         network.largest_degree,
         network.diameter,
-        Tree.of(network),
+        replace(Tree.of(network), doublings=doublings(network)),
         (smallest, network.spectrum.largest),
     )
 

@@ -35,7 +35,7 @@ class Row:
     Attributes
     ----------
     way
-        Method, and how it adds up or averages.
+        Method, and how it asks or averages.
     certainty
         `exact`: a run costs this. `estimate`: a mean over draws of scores, or a law of growth stands behind it.
     guarantee, assumption
@@ -166,7 +166,7 @@ class Plan:
                 f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
                 "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
-        twin = best.facts.get("sums_by") if best.way.variant == AUTO else AUTO  # the same under another name
+        twin = best.facts.get("schedule") if best.way.variant == AUTO else AUTO  # the same under another name
         rivals = [row for row in self.rows if row.tier == best.tier and (row is best or row.way.variant != twin)]
         claims = {
             0: "whose rank is counted, without a server or an assumption,",
@@ -237,7 +237,7 @@ def plan(
     shape: str = ANY,
     speed: Speed | None = None,
 ) -> Plan:
-    """Predict what every method, and every way to add up, would cost.
+    """Predict what every method, and every schedule of E-DCP, would cost.
 
     Parameters
     ----------

@@ -104,6 +104,10 @@ def _of_rounds(stretch: Stretch, K: int, edges: int) -> float:
     """Return nanoseconds."""
     if stretch.server:
         return K * stretch.numbers * stretch.number_ns
+    if stretch.told:  # strings of bits, put together one by one
+        return stretch.rounds * PER_ROUND + stretch.said[0] * K * (
+            stretch.device_ns + stretch.numbers * stretch.number_ns
+        )
     if stretch.copies is not None:  # a spanning tree: a round touches only those who speak
         return stretch.rounds * PER_ROUND + stretch.said[0] * K * (PER_SPOKEN + stretch.numbers * PER_SUMMED)
     along, own = stretch.edge_ns * stretch.numbers, stretch.number_ns * stretch.numbers + stretch.device_ns

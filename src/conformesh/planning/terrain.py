@@ -20,11 +20,14 @@ from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.topologies import TOPOLOGIES, sketch
 from conformesh.planning.search import ANY, stages_in, stages_of_any
+from conformesh.planning.trials import run_on, runs_on_draws
 from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
-from conformesh.protocols.predicting import Searches, Stretch
+from conformesh.protocols.e_dcp import EDCP, chosen
+from conformesh.protocols.predicting import Run, Searches, Stretch
 from conformesh.protocols.site import Site
 from conformesh.protocols.spectral import estimate_spectrum
+from conformesh.protocols.top_k import wanted_lists
 from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
 
@@ -32,6 +35,9 @@ BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
 BUILD_EDGES = 30_000_000
 SPECTRUM_UP_TO = 30_000  # devices: beyond, eigenvalues come from a law where the topology has one
 ESTIMATED_UP_TO = 3000  # devices: estimating the spectrum does not depend on scores, so it is run; beyond, that is long
+# Devices, scores, and scores heard in a flood up to which schedules are run: on scores that are known, a few seconds;
+# and on draws, of which several are needed.
+RUN_KNOWN, RUN_DRAWN = (100_000, 5_000_000, 2_000_000), (10_000, 500_000, 20_000)
 OWN_SPECTRUM_UP_TO = 100_000  # the same for a network of one's own, which has no law; a quarter of a minute
 
 
@@ -167,6 +173,28 @@ class Terrain:
         if self.pooled is not None:
             return stages_in(self.pooled, rank, width)
         return stages_of_any(self.n, rank, width, self.shape)
+
+    def runs(self, alpha: Fraction, options: EDCP) -> tuple[Sequence[Run], bool] | None:
+        """Return runs of E-DCP's schedule on the scores, or on draws of their shape; None where they take long."""
+        network, sizes = self.built, self.sizes
+        if network is None or sizes is None:
+            return None
+        known = self.pooled is not None
+        limits = RUN_KNOWN if known else RUN_DRAWN
+        if self.devices > limits[0] or self.n > limits[1] or self._heard(network, sizes, alpha, options) > limits[2]:
+            return None
+        if self.pooled is not None:
+            samples = Samples.from_flat(self.pooled, sizes)
+            return [run_on(network, samples, self.promise, alpha, options)], True
+        return runs_on_draws(network, sizes, self.shape, self.promise, alpha, options), False
+
+    def _heard(self, network: Network, sizes: NDArray[np.int64], alpha: Fraction, options: EDCP) -> float:
+        """Return how many scores are heard in a flood; none over a tree."""
+        site = replace(Site.everywhere(network, sizes[:, None]), promise=self.promise, alphas=(alpha,))
+        ranks, n = site.ranks(), site.masses.sum(axis=0)
+        if chosen(site, options, ranks, n).over != "flood":
+            return 0.0
+        return float(sum(wanted.k for wanted in wanted_lists(ranks, n)[0]) * 2 * self.map.edges)
 
     def spectrum(self, source: str) -> tuple[list[Stretch], Spectrum]:
         """Return the spectrum as the devices would know it, and what they would send for it."""

@@ -52,7 +52,6 @@ from conformesh.protocols.aggregate import (
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import Prediction, Stretch, Terrain, hops
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.top_k import by_flooding, can_flood
@@ -355,48 +354,6 @@ def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Prot
     brackets.quiet[which] = 0
     same = smallest == greatest
     brackets.close(which[same], greatest[same], brackets.at_high[which[same]])
-
-
-def predict_e_dcp(terrain: Terrain, alpha: Fraction, options: EDCP) -> Prediction:
-    """Predict `e_dcp`: all but the number of stages is known beforehand, and that is a mean over draws of scores."""
-    width = options.width or best_width(terrain.site, options.aggregate, options.prefer)
-    name = ways_to_add(terrain.site, options.aggregate, options.prefer, width)[0]
-    way, n = get_aggregator(name), terrain.n
-    rank = terrain.rank(alpha)
-    always = [*way.sent_before(terrain), *way.sent_for(terrain, "add up n", 1, None)]
-    plain = Prediction(
-        tuple(always),
-        "counted",
-        uses=way.uses,
-        exact=True,
-        facts={"sums_by": name, "stage_width": str(width)},
-        arrays=way.arrays,
-    )
-    if rank > n:  # the threshold is +inf, and nothing is searched
-        return plain
-    always.append(hops(terrain, "agree on the ends", 2, 64))
-    stage, recount = way.sent_for(terrain, "a stage", width, n), way.sent_for(terrain, "count the answer", 1, n)
-    snap, answer = [hops(terrain, "draw the ends in", 2, 64)], [hops(terrain, "name the answer", 1, 64)]
-    parts = (stage, snap, answer, recount)
-
-    def stretches(*often: float) -> tuple[Stretch, ...]:
-        several = [one.times(times) for part, times in zip(parts, often, strict=True) if times for one in part]
-        return (*always, *several)
-
-    found = terrain.searches(rank, width)
-    counts = (found.stages, found.snaps, found.named, found.recounts)
-    mean = replace(plain, stretches=stretches(*(float(count.mean()) for count in counts)))
-    if found.certain:
-        return mean
-    lengths = [sum(one.rounds for one in part) for part in (always, *parts)]
-    each = lengths[0] + sum(count * length for count, length in zip(counts, lengths[1:], strict=True))
-    longest = PATIENCE + math.ceil(KEY_BITS / math.log2(width + 1)) + 1
-    return replace(
-        mean,
-        varies=True,
-        rounds=(float(np.quantile(each, 0.05)), float(np.quantile(each, 0.95))),
-        most=stretches(longest, longest // 2 + 1, 1, 1),
-    )
 
 
 class Brackets:

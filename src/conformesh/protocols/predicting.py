@@ -8,11 +8,11 @@ its protocol and calls the functions with which the protocol chooses its rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from typing import Protocol as TypingProtocol
 
 import numpy as np
@@ -184,12 +184,24 @@ class Searches:
         return self.known or bool((self.stages == 0).all() and np.ptp(self.recounts) == 0)
 
 
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What one run of a schedule sent, and what it says it did."""
+
+    stretches: tuple[Stretch, ...]
+    facts: dict[str, str]
+
+
 class Terrain(TypingProtocol):
     """All that a prediction may depend on; `planning.terrain.Terrain` has it."""
 
     @property
     def map(self) -> Network | Sketch:
         """The network, or a sketch of it."""
+
+    @property
+    def built(self) -> Network | None:
+        """The network itself, where it was built."""
 
     @property
     def site(self) -> Site:
@@ -228,6 +240,9 @@ class Terrain(TypingProtocol):
 
     def searches(self, rank: int, width: int) -> Searches:
         """What the search of E-DCP for that rank takes, with `width` thresholds a stage."""
+
+    def runs(self, alpha: Fraction, options: Any) -> tuple[Sequence[Run], bool] | None:
+        """Runs of E-DCP's schedule, and whether on the scores themselves; None where they would take long."""
 
     def spectrum(self, source: str) -> tuple[list[Stretch], Spectrum]:
         """The spectrum as the devices know it, from the map or estimated, and what they send for it."""

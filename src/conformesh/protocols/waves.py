@@ -64,6 +64,7 @@ ENDS_FINE = 5  # bits from one new end to the other: they are guesses
 NOISE, PIECES, BIAS = 1.0, 0.25, 0.0005  # of which a guess may be off, see `Root.half_width`
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
 PATIENCE = 12  # passes; then one side is listed, which always ends
+FEWEST = 4.0  # scores that are always listed
 MOST_LISTED = 8  # times as many scores as were expected: beyond, a subtree sketches what it should list
 REPLY = "reply to what was asked"
 NOTHING = Packets(np.empty(0, np.uint8), np.zeros(1, np.int64))
@@ -396,14 +397,14 @@ class Root:
     @property
     def listed(self) -> float:
         """How many scores may be in a bracket for all of them to be listed."""
-        return max(self.pace.fetched / self.share, 4.0)
+        return max(self.pace.fetched / self.share, FEWEST)
 
     def half_width(self, problem: Problem, reply: Any) -> float:
         """Return by how many ranks a guess may be off.
 
         Noise, as of independent errors on the way to the root; the pieces between two points in which the guess falls;
-        and a little of everything, since straight and cubic pieces have the same bias everywhere. The factors were
-        measured on drawn scores of several shapes; a guess that is farther off costs a pass.
+        and a little of everything, since straight and cubic pieces have the same bias everywhere.
+        The factors were measured on drawn scores of several shapes; a guess that is farther off costs a pass.
         """
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
@@ -416,7 +417,7 @@ class Root:
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
             place = int(np.searchsorted(own, at))
             pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
-        return float(max(3.0, self.pace.slack * (NOISE * noise + PIECES * pieces + BIAS * held)))
+        return half_width(self.pace.slack, noise, pieces, held)
 
     def _window(self, problem: Problem, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
@@ -442,6 +443,11 @@ class Root:
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
         return (key if problem.low < key < problem.high else problem.low), problem.high
+
+
+def half_width(slack: float, noise: float, pieces: float, held: float) -> float:
+    """Return by how many ranks a guess may be off, see `Root.half_width`."""
+    return float(max(3.0, slack * (NOISE * noise + PIECES * pieces + BIAS * held)))
 
 
 def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[int, int]:
@@ -597,7 +603,7 @@ def by_waves(
     the first question is for one side of the order; with `warm`, for all scores between two thresholds.
     """
     depth = mean_depth(site)
-    limit = int(min(max(pace.fetched * site.devices / (depth + 1), 4.0), 2**40))
+    limit = int(min(max(pace.fetched * site.devices / (depth + 1), FEWEST), 2**40))
     asked = _first(site, pace, limit, n, ranks, one_side, warm)
     if not asked.which:
         assert n is not None
