@@ -71,7 +71,7 @@ SCHEDULES = {  # and over what each can go
 # drawn scores and PathMNIST; no data decides on the result.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.6), "bits": (12.0, 0.6), "balanced": (40.0, 0.8)}
 NARROW = 6.0  # scores that a device may list by the schedule `count`
-POINTS, GROWTH, FEW = 7, 2, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
 PATIENCE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
 

@@ -30,7 +30,7 @@ from conformesh.protocols.e_dcp import EDCP, KEY_BITS, PATIENCE, Chosen, best_wi
 from conformesh.protocols.predicting import Prediction, Run, Stretch, Terrain, balls_of, hops
 from conformesh.protocols.site import Site
 from conformesh.protocols.top_k import Wanted
-from conformesh.protocols.waves import ENDS_FINE, FEWEST, NEXT, half_width
+from conformesh.protocols.waves import ENDS_FINE, FEWEST, half_width, noise_of
 from conformesh.protocols.waves import PATIENCE as SKETCHES
 
 Floats = NDArray[np.float64]
@@ -38,7 +38,6 @@ Ints = NDArray[np.int64]
 OVER_TREE, OVER_FLOOD = frozenset({"hops", "tree", "degree"}), frozenset({"hops"})
 MANTISSA = 53.0  # bits of a score that is drawn; of a file's float32 scores 24, and then these are too many
 PADDING = 3.5  # bits that fill the last byte of a string, on average
-LOST = 0.08  # ranks by which a guess is too low for every sketch in it, measured: why windows of many devices miss
 BY_LAW = "by a law, which takes scores to be drawn alike: a window that misses costs a pass more"
 UNBOUNDED = "no bound is known for the worst scores: a window that misses the rank costs a pass more"
 
@@ -271,7 +270,7 @@ def _by_windows(plain: Prediction, terrain: Terrain, rank: int, plan: Chosen) ->
     below, count_bits = _subtrees(terrain), n.bit_length()
     level, share = rank * LEVELS // n, (tree.mean_depth + 1) / K
     most_listed = max(pace.fetched / share, FEWEST)
-    held, even, passes, misses, beside = float(n), False, 0.0, 0.0, 0.0
+    held, even, passes = float(n), False, 0.0
     numbers, bits, largest = 0.0, 0.0, 0.0
     words = [1.0, MANTISSA - math.log2(n) + 18.0]  # numbers and bits of the answer
     while True:
@@ -284,16 +283,13 @@ def _by_windows(plain: Prediction, terrain: Terrain, rank: int, plan: Chosen) ->
         largest += float(each.max(initial=0.0))
         passes += 1
         part = rank / n if not even else 0.5
-        noise = math.sqrt(part * (1 - part) * held) * (tree.mean_depth + 1) ** 0.25
+        noise = noise_of(part, held, tree.mean_depth)
         near = below.children * (held / n)
         top = pace.points + pace.growth * np.maximum(np.log2(np.maximum(near, 1)) + 1 - bits_in(max(n // K, 1)), 0)
         pieces = float((near / top if even else 1.3 * np.sqrt(part * (1 - part) * near)).sum()) * below.alike
-        half = min(half_width(pace.slack, noise, pieces, held), held / 2)
-        off = LOST * K * min(held / (3 * K), 1.0)
-        misses += min(max(off / half - 0.5, 0.0), 1.0)
-        beside = max(NEXT * (off - half), half)
+        half = min(half_width(pace.slack, noise, pieces, held, 0.0), held / 2)
         words[0] += 2
-        words[1] += 34.0 + ENDS_FINE + math.log2(n / (2 * half))
+        words[1] += 34.0 + ENDS_FINE[1] + math.log2(n / (2 * half))
         held, even = 2 * half, True
         if held <= most_listed or passes > SKETCHES:
             break
@@ -304,14 +300,9 @@ def _by_windows(plain: Prediction, terrain: Terrain, rank: int, plan: Chosen) ->
     bits += below.mean(each, K)
     largest += float(each.max(initial=0.0))
     passes += 1
-    again = below.scores * (beside / n)  # the window beside one that missed
-    numbers += misses * below.mean(again + 1, K)
-    bits += misses * below.mean(count_bits + 1 + _bits_listed(again, span, span) + PADDING, K)
-    words = [words[0] + 2 * misses, words[1] + 60.0 * misses]
-    fewest, passes = passes, passes + misses
     stretches = _over_tree(terrain, passes, (numbers, bits, largest), (words[0], words[1]))
-    rounds = (tree.depth * (1 + 2 * fewest), tree.depth * (1 + 2 * (fewest + math.ceil(misses + 0.5))))
-    facts = {**plain.facts, "schedule": "count" if fewest > 2 else "window", "points": str(pace.points)}
+    rounds = (tree.depth * (1 + 2 * passes), tree.depth * (3 + 2 * passes))  # the upper one with a window that misses
+    facts = {**plain.facts, "schedule": "count" if passes > 2 else "window", "points": str(pace.points)}
     return replace(plain, stretches=stretches, varies=True, rounds=rounds, facts=facts)
 
 
