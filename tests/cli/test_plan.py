@@ -37,7 +37,7 @@ def test_json_equals_the_ledger_of_runs(run):
         cost = calibrate(scores, Network.torus(5, 4), 0.1, row["method"], **chosen).cost
         assert (row["rounds"], row["bits_per_device"]) == (cost.rounds, cost.bits_per_device), row["method"]
         assert row["largest_bytes"] == cost.bits.max() / 8
-    assert sum(row["certainty"] == "exact" for row in found["rows"]) == len(found["rows"]) - 6
+    assert sum(row["certainty"] == "exact" for row in found["rows"]) == 4  # what agrees on maxima depends on the scores
 
 
 def test_csv_has_a_line_for_each_row(run):
@@ -47,9 +47,11 @@ def test_csv_has_a_line_for_each_row(run):
 
 
 def test_options_of_methods_are_flags(run):
-    found = json.loads(run(*TORUS, "--method", "h-dcp", "--bins", 10, "--consensus", "finite-time", "--json").stdout)
+    found = json.loads(
+        run(*TORUS, "--method", "h-dcp", "--bins", 10, "--range", 0, 1, "--consensus", "finite-time", "--json").stdout
+    )
     (row,) = found["rows"]
-    assert row["numbers_per_device"] == 8 * 10 + 8
+    assert row["numbers_per_device"] == 8 * 10
 
 
 def test_a_graph_of_ones_own(run, tmp_path):

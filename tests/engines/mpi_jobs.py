@@ -29,7 +29,7 @@ from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.promises import GROUP_RULES
-from conformesh.protocols.aggregate import tree
+from conformesh.protocols import waves
 from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
@@ -209,14 +209,14 @@ def strict():
     engine = Mpi(NETWORK, owners=np.array([0, 0, 0, 1, 1, 1]))
     refused = {name: refusal(engine, once(make(engine.here))) for name, (make, *_) in {**BAD, **MORE, **POOLS}.items()}
     said = {question: {name: not_said(engine, question, name) for name in STRANGE} for question in ("each", "tell")}
-    tree.grow, sound = childless_tree(), tree.grow
+    waves.explore, sound = childless_tree(), waves.explore
     scores = [[0.1 * k, 0.5] for k in range(6)]
     planted = []
     try:
         calibrate(scores, NETWORK, 0.3, engine=engine, aggregate="tree")
     except ValueError as error:
         planted.append(str(error))
-    tree.grow = sound
+    waves.explore = sound
     return {
         "messages": refused,
         "said": said,

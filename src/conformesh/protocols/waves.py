@@ -211,8 +211,9 @@ class Waves:
             offsets = np.arange(len(speakers) + 1) * len(word)
             said = Packets(np.tile(np.frombuffer(word, np.uint8), len(speakers)), offsets)
             told = yield Tell(said, speakers, np.full(len(speakers), numbers or 0), quiet=self._quiet(at, speakers))
-            if len(below.members) and not word:
-                word = told.said_by(below.rows[:1], below.above[:1])[0]
+            if len(below.members):  # everybody must have heard it, also where the block knows it already
+                heard = told.said_by(below.rows, below.above)
+                word = word or heard[0]
         return word
 
     def _quiet(self, at: int, speakers: Ints) -> Quiet | None:
@@ -709,6 +710,8 @@ def _first(
 ) -> Asked:
     """Return the first question about every problem, which everybody knows without being told."""
     trials, levels = site.trials, len(site.alphas)
+    if warm is not None and not np.isfinite(warm).all():
+        warm = None  # as good as nothing: begin anew
     asks = np.zeros((trials * levels, USUAL + 2), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
@@ -735,10 +738,8 @@ def _first(
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
-    """Return a bracket around an old one: a few scores more or less seldom move the answer out of it."""
-    if not (np.isfinite(low) and np.isfinite(high)):
-        return (low, high)
-    step = min(max(high - low, abs(high) * 1e-12, 1e-300), 1e307)
+    """Return the bracket in which to look first: the old one, or a little around an old threshold."""
+    step = max(abs(high) * 1e-12, 1e-300) if low == high else 0.0
     return low - step, high + step
 
 
