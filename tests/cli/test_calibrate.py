@@ -136,10 +136,10 @@ def test_a_device_of_the_graph_may_have_no_scores(run, csv):
 
 
 def test_seed_and_options_reach_the_topology(run, scores):
-    def network(*words: str) -> tuple[str, int]:
+    def network(*words: str) -> tuple[str, float]:
         result = run("calibrate", scores, "--json", "--topology", "erdos-renyi", "--topology-option", "p=0.4", *words)
         found = json.loads(result.stdout)
-        return found["network"], found["cost"]["rounds"]
+        return found["network"], found["cost"]["numbers_per_device"]
 
     assert network()[0] == "erdos-renyi 12 p=0.4"
     assert network("--seed", "3") == network("--seed", "3")

@@ -19,6 +19,7 @@ from conformesh.methods import Way
 from conformesh.names import natural_order
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import draw_comparison
+from conformesh.promises import AUTO
 from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.quantities import in_bits
 from conformesh.scores import LAC
