@@ -24,7 +24,7 @@ from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.aggregate import PREFERENCES
-from conformesh.protocols.e_dcp import SCHEDULES
+from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
@@ -229,8 +229,8 @@ def _traded(seed: int) -> list[tuple[str, str, dict[str, Any]]]:
     found: list[tuple[str, str, dict[str, Any]]] = [
         (f"prefer {prefer}", "e-dcp", {"prefer": prefer}) for prefer in PREFERENCES
     ]
-    for schedule, ways in SCHEDULES.items():
-        for over in ways if schedule != AUTO else ():
+    for schedule in SCHEDULES:
+        for over in ways_for(schedule) if schedule != AUTO else ():
             found.append((f"{schedule} {over}", "e-dcp", {"schedule": schedule, "aggregate": over}))
     for way in ways_of(name for name, entry in METHODS.items() if entry.paper == PAPER):
         seeded = {"seed": seed} if "seed" in METHODS[way.method].option_names() else {}

@@ -151,7 +151,6 @@ METHODS: dict[str, Method] = {
         paper="Wen2025",
         summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
         per_alpha=True,
-        apart=lambda options: not (options.certify or options.continuation),
         kernels=("pinball",),
         weights=lambda options: "devices" if options.certify or options.continuation else "none",
     ),
@@ -165,7 +164,9 @@ METHODS: dict[str, Method] = {
         paper="Wen2025",
         summary="consensus on the histogram of quantised scores; no tuning",
         variants="consensus",
-        apart=lambda options: options.rounds is not None,  # else as many as the largest draw needs
+        apart=lambda options: (
+            options.rounds is not None and options.range is not None
+        ),  # else what is said depends on draws
         weights=lambda options: "devices",
     ),
     "cp": Method(
@@ -212,7 +213,7 @@ METHODS: dict[str, Method] = {
         sends="M numbers",
         paper="Zhu2024",
         summary="histograms added up on a shared channel, with or without noise",
-        apart=lambda options: not options.noise,
+        apart=lambda options: not options.noise and options.range is not None,
         promise=PUBLISHED,
     ),
     "local": Method(
@@ -237,7 +238,6 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="mean of local quantiles",
         per_alpha=True,
-        apart=_always,
         promise=PUBLISHED,
     ),
 }

@@ -99,7 +99,7 @@ def test_too_few_scores_is_said_and_nothing_recommended():
 
 def test_what_cannot_run_has_its_reason():
     network = Network.of("random-regular", 4000)
-    for aggregate, reason in (("flood", "3,000 devices"), ("finite-time", "1,000 devices")):
+    for aggregate, reason in (("flood", "3,000 devices"), ("finite-time", "1,500 devices")):
         given = {"schedule": "count", "aggregate": aggregate}
         found = plan(network, 10, 0.1, LINK, methods=["e-dcp"], options=given, speed=SAME)
         assert reason in found.refused[Way("e-dcp", "count")]

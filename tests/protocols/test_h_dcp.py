@@ -507,12 +507,15 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
     net = Network.torus(5, 4)
     levels = (0.05, 0.1, 0.5)
     batch = calibrate_batch(Samples.of_trials([twenty_devices, other]), net, levels, "h-dcp", rounds=60)
+    costs = []
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):
             single = run(scores, net, alpha, rounds=60)
             np.testing.assert_array_equal(single.thresholds, batch.outcome.thresholds[:, t, a])
             assert single.certificate == batch.outcome.certificates[t][a]
-            assert single.cost.to_dict() == batch.cost.to_dict()
+            assert single.cost.rounds == batch.cost.rounds
+            costs.append(single.cost.bits)
+    np.testing.assert_allclose(np.mean(costs, axis=0), batch.cost.bits, rtol=1e-12)  # who has news depends on scores
 
 
 @pytest.mark.parametrize(

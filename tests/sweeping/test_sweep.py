@@ -131,7 +131,7 @@ def test_what_rides_along_changes_no_row(record):
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
     assert batched == (len(RUNS) - 1 if record else sum(rides_along(m, config.record) for m in config.methods))
-    assert batched >= 6  # q-dcp, h-dcp, fedcp-qq, wfcp, local and average leave each other's draws alone
+    assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 
 def test_parallel_rows_equal_those_of_one_process(tmp_path):

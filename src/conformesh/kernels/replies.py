@@ -360,7 +360,7 @@ def unit_of(first: float, last: float, fine: int) -> int:
     largest = max(abs(first), abs(last))
     span = last / 2 - first / 2  # which cannot overflow
     own = math.frexp(largest)[1] if largest > 0 else -1000
-    unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - fine
+    unit = math.frexp(span)[1] + 1 - fine if span > 0 else own - 50  # ties are named as well as can be
     return max(unit, own - 50, -1074)
 
 

@@ -53,7 +53,7 @@ def anchor(
         )
     if kind == "min":
         mine[empty] = np.inf
-        found = (yield from smallest(wire.outward(mine, -np.inf), site)).astype(np.float64)
+        found = (yield from smallest(wire.outward(mine, -np.inf), site, runs=2)).astype(np.float64)
         return np.where(np.isfinite(found), found, 0.0)
     mine[empty] = 0.0
     refuse_overflow(np.where(np.abs(mine) > LARGEST, np.inf, mine))

@@ -64,34 +64,50 @@ def rounds_to_shrink(rate: float, factor: float) -> int:
     return math.ceil(math.log(factor) / math.log(rate)) if rate < 1 else np.iinfo(np.int64).max
 
 
-def largest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
-    """Agree on the elementwise maximum over all devices, in as many rounds as the diameter."""
-    return (yield from _spread(Max, x, site))
+def largest(x: NDArray[np.generic], site: Site, runs: int = 0) -> Protocol[NDArray[np.generic]]:
+    """Agree on the elementwise maximum over all devices, in as many rounds as the diameter.
+
+    So many of the last axes of `x` are independent runs, each of which pays for its own news only.
+    """
+    return (yield from _spread(Max, x, site, runs))
 
 
-def smallest(x: NDArray[np.generic], site: Site) -> Protocol[NDArray[np.generic]]:
+def smallest(x: NDArray[np.generic], site: Site, runs: int = 0) -> Protocol[NDArray[np.generic]]:
     """Agree on the elementwise minimum over all devices, in as many rounds as the diameter."""
-    return (yield from _spread(Min, x, site))
+    return (yield from _spread(Min, x, site, runs))
 
 
-def _spread(ask: type[Max] | type[Min], x: NDArray[Any], site: Site) -> Protocol[NDArray[np.generic]]:
+def _spread(ask: type[Max] | type[Min], x: NDArray[Any], site: Site, runs: int) -> Protocol[NDArray[np.generic]]:
     """Let the best values spread: in the first round who has any speaks, then only who has heard a better one."""
-    speakers: NDArray[Any] = _has_something(x, ask is Max)
+    several = math.prod(x.shape[x.ndim - runs :]) > 1
+    news = x != _worst(x, ask is Max)
+    speakers: NDArray[Any] = np.flatnonzero(news.any(axis=tuple(range(1, x.ndim))))
     for _ in range(site.network.diameter):
-        heard: Extreme = yield ask(x, brief=True, speakers=speakers)
+        billed = _billed(news, runs)[speakers] if several else None
+        before = np.array(x) if several else x
+        heard: Extreme = yield ask(x, brief=True, speakers=speakers, billed=billed)
         x, speakers = heard.values, heard.changed
+        news = x != before if several else news
     return np.array(x)  # an answer to a brief question does not last
 
 
-def _has_something(x: NDArray[Any], upward: bool) -> NDArray[np.bool_]:
-    """Mark the rows in which anything could beat anybody's: a row of the worst value there is never does."""
+def _billed(news: NDArray[np.bool_], runs: int) -> NDArray[np.int64]:
+    """Return how many numbers each device would say if every run were alone: all of those in which it has any news."""
+    own = tuple(range(1, news.ndim - runs))
+    each = math.prod(news.shape[axis] for axis in own)
+    with_news = news.any(axis=own) if own else news
+    return np.asarray(each * with_news.reshape(len(news), -1).sum(axis=1))
+
+
+def _worst(x: NDArray[Any], upward: bool) -> Any:
+    """Return the value that beats nobody's: who has nothing else stays silent."""
     if x.dtype.kind == "f":
         worst: Any = -np.inf if upward else np.inf
     elif x.dtype.kind == "b":
         worst = not upward
     else:
         worst = np.iinfo(x.dtype).min if upward else np.iinfo(x.dtype).max
-    return np.asarray((x != worst).any(axis=tuple(range(1, x.ndim))))
+    return worst
 
 
 def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire = EXACT) -> Protocol[Floats]:
@@ -101,5 +117,5 @@ def agreed_mean(x: Floats, site: Site, weights: Weights, rounds: int, wire: Wire
     preserves the mean, the maximum is never below it.
     """
     x = yield from gossip(x, site, weights, rounds, wire=wire)
-    common = yield from largest(wire.outward(x, np.inf), site)
+    common = yield from largest(wire.outward(x, np.inf), site, runs=x.ndim - 1)
     return common.astype(np.float64)

@@ -63,10 +63,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WIDTHS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64)  # from which the default is chosen
 TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes the choice little
-SCHEDULES = {  # and over what each can go
-    schedule: tuple(name for name, way in AGGREGATORS.items() if schedule in (AUTO, *way.schedules))
-    for schedule in (AUTO, "top-k", "window", "count")
-}
+SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
 PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.6), "bits": (12.0, 0.6), "balanced": (40.0, 0.8)}
@@ -95,12 +92,17 @@ class EDCP:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if self.warm is not None and not self.warm[0] <= self.warm[1]:
             raise ValueError(f"warm must be LOW <= HIGH, got {self.warm[0]} {self.warm[1]}")
-        ways = SCHEDULES[self.schedule]
+        ways = ways_for(self.schedule)
         if self.aggregate != AUTO and self.aggregate not in ways:
             raise ValueError(
                 f"schedule {self.schedule!r} goes over {' or '.join(ways)}, and not over {self.aggregate!r}; leave one "
                 "of the two out"
             )
+
+
+def ways_for(schedule: str) -> tuple[str, ...]:
+    """Return over what a schedule can go, of the aggregators that there are."""
+    return tuple(name for name, way in AGGREGATORS.items() if schedule in (AUTO, *way.schedules))
 
 
 @dataclass(frozen=True)

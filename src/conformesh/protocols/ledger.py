@@ -58,7 +58,8 @@ class Ledger:
         if not isinstance(message, Each) and message.shared:
             numbers *= self.runs
         if self.devices > REMEMBERED or not isinstance(message, Each):
-            self._sent(width)[places] += numbers  # only the speakers are touched
+            billed = None if isinstance(message, Each) else message.billed
+            self._sent(width)[places] += numbers if billed is None else billed  # only the speakers are touched
             return  # who has news is seldom the same twice: nothing to remember
         key = (width, places.tobytes())
         self.spoken[key] = self.spoken.get(key, 0) + numbers

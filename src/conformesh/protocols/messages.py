@@ -102,12 +102,15 @@ class Max(_Speaking):
 
     Without `speakers` everybody speaks and the answer is an array. Otherwise they are given as in `Each`, the largest
     is that of one's own values, spoken or not, and of the neighbours that spoke, and the answer is an `Extreme`.
+    Where independent runs share a message and only some of them have news, `billed` says how many of its numbers each
+    speaker would have said in runs of their own, and pays for.
     """
 
     values: Array
     shared: bool = False
     brief: bool = False
     speakers: NDArray[Any] | None = None
+    billed: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,6 +121,7 @@ class Min(_Speaking):
     shared: bool = False
     brief: bool = False
     speakers: NDArray[Any] | None = None
+    billed: NDArray[np.int64] | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

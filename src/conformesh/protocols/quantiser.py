@@ -62,7 +62,7 @@ def agree_on_ends(
 ) -> Protocol[NDArray[np.float64]]:
     """Agree on the smallest and the largest score, (2, trials); one maximum serves both ends."""
     mine = np.stack([wire.outward(-least, np.inf), wire.outward(most, np.inf)], axis=1)
-    agreed = (yield from largest(mine, site))[0].astype(np.float64)
+    agreed = (yield from largest(mine, site, runs=1))[0].astype(np.float64)
     return np.stack([-agreed[0], agreed[1]])
 
 

@@ -62,6 +62,7 @@ Ints = NDArray[np.int64]
 NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
 ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
 NOISE, PIECES, BIAS, BENT = 1.0, 0.25, 0.0003, 0.22  # of which a guess may be off, see `Root.half_width`
+ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
 PATIENCE = 12  # passes; then one side is listed, which always ends
 FEWEST = 4.0  # scores that are always listed
@@ -361,7 +362,9 @@ class Root:
         elif reply is not None:
             problem.guess, problem.missed = self.waves.curve(reply), 0
             half = self.half_width(problem, reply)
-            if side == BOTH or 2 * half * self.share < near:
+            if self._flat(problem, half):  # ties: they are few runs, and no rounded end would lie between them
+                side = LOW if problem.rank - problem.below == near else HIGH
+            elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
                 side, listed = BOTH, 2 * half <= self.listed
         elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
@@ -439,6 +442,14 @@ class Root:
             return 0.0
         slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
         return float(BENT * site.devices * (site.devices / held) * (bend / slope) * (held / step))
+
+    @staticmethod
+    def _flat(problem: Problem, half: float) -> bool:
+        """Return whether everything around the rank looks alike."""
+        knots, left, right, bottom = problem.guess
+        target = problem.rank - problem.below - 0.5 - bottom
+        ends = [written.value_at(max(target + far, 0.0), knots, left, right, len(knots)) for far in (-half, half)]
+        return bool(ends[1] - ends[0] <= ALIKE * abs(ends[1])) if math.isfinite(ends[1]) else ends[0] == ends[1]
 
     def _window(self, problem: Problem, half: float) -> tuple[int, int]:
         """Return the keys between which the rank should be, give or take `half`, inside the bracket."""
@@ -600,7 +611,7 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tup
             _, at = written.get_keys(data, at, int(ask[BEGIN]), int(ask[END]), key, 1)
             more, at = written.get_gamma(data, at)
             numbers += 1 + (more > 0)
-            asked.found[problem] = Found(key[0], more, (int(ask[BEGIN]), int(ask[END])))  # the rank is added later
+            asked.found[problem] = Found(key[0], more, _halfway(ask, key[0]))  # the rank is added later
             continue
         ends, new, at = _get_ends(data, at, ask)
         numbers += new
@@ -627,6 +638,15 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tup
     asked.which, asked.passes = which, asked.passes + 1
     asked.sketches += sum(row[SIDE] == BOTH and row[LIMIT] == 0 for row in rows) > 0
     return (at if asked.passes <= PATIENCE + 1 or not which else written.NOWHERE), numbers  # no root asks on
+
+
+def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
+    """Return where to look for the answer the next time: half as far around it as in the last question."""
+    low, here, high = from_keys([int(ask[BEGIN]), answer, int(ask[END])])
+    if not (np.isfinite(low) and np.isfinite(high)):
+        return LOWEST, HIGHEST
+    ends = to_keys([low / 2 + here / 2, here / 2 + high / 2])
+    return int(ends[0]), int(ends[1])
 
 
 def by_waves(
@@ -710,8 +730,8 @@ def _first(
 ) -> Asked:
     """Return the first question about every problem, which everybody knows without being told."""
     trials, levels = site.trials, len(site.alphas)
-    if warm is not None and not np.isfinite(warm).all():
-        warm = None  # as good as nothing: begin anew
+    if n is None or (warm is not None and not np.isfinite(warm).all()):
+        warm = None  # as good as nothing, or without n, which only replies about all scores can tell
     asks = np.zeros((trials * levels, USUAL + 2), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
