@@ -21,7 +21,7 @@ def test_the_example_is_right_and_dry_run_writes_nothing(run, tmp_path):
     assert len(read_config(EXAMPLE).networks) == 3
     result = run("sweep", EXAMPLE, "--dry-run")
     assert (result.exit_code, result.stderr) == (0, "")
-    assert "20 draws, alpha 0.05, 0.1, 0.2: 720 rows from 164 cells" in result.stdout
+    assert "20 draws, alpha 0.05, 0.1, 0.2: 720 rows from 240 cells" in result.stdout
     assert len(result.stdout.splitlines()) == 2 + 3 * 4 + 3
     assert not [*tmp_path.iterdir()]
 
