@@ -362,7 +362,7 @@ class Root:
         elif reply is not None:
             problem.guess, problem.missed = self.waves.curve(reply), 0
             half = self.half_width(problem, reply)
-            if self.pace.points > 2 and self._flat(problem, half):  # ties: they are few runs, and no rounded end would lie between them
+            if self.pace.points > 2 and self._flat(problem, half):  # ties: few runs, and no end lies between them
                 side = LOW if problem.rank - problem.below == near else HIGH
             elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
