@@ -37,6 +37,7 @@ LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
+FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
@@ -291,7 +292,11 @@ def key_of(value: float, both: Any) -> int:
 
 
 def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
-    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end."""
+    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end.
+
+    Or more, where the innermost numbers lie closer together than others: near the end of confidences all that matters
+    happens within a hundredth of their span. How many low bits differences have is chosen by what they are, and said.
+    """
     below, above = 0, 0
     for i in range(count):
         below += x[i] == -math.inf
@@ -302,8 +307,16 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
     if finite == 0:
         return at
     first, last = x[below], x[below + finite - 1]
-    unit, short = unit_of(first, last, fine), step_of(finite, fine)
+    unit = unit_of(first, last, fine)
+    if finite > 2:
+        middle = below + (finite - 1) // 2
+        inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + FINEST)
+        while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
+            unit -= 1
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
+    short = best_step(x[below:], finite, unit)
+    change = short - step_of(finite, fine)
+    at = put_gamma(out, at, 2 * change if change >= 0 else -2 * change - 1)
     before = int(round_to(first, unit))
     size = before if before >= 0 else -before
     bits = bits_in(size)
@@ -330,13 +343,14 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
         x[i] = math.inf
     if finite == 0:
         return at
-    short = step_of(finite, fine)
     code, at = get_gamma(data, at)
     unit = code >> 1 if code & 1 == 0 else -((code + 1) >> 1)
+    code, at = get_gamma(data, at)
+    short = step_of(finite, fine) + (code >> 1 if code & 1 == 0 else -((code + 1) >> 1))
     bits, at = get(data, at, 6)
     size, at = get(data, at, min(bits, 54))
-    if unit < -1100 or unit > 1024 or bits > 54:
-        unit, at = 0, NOWHERE
+    if unit < -1100 or unit > 1024 or bits > 54 or short < 0 or short > 61:
+        unit, short, at = 0, 0, NOWHERE
     negative, at = get(data, at, 1)
     before = -size if negative else size
     x[below] = scaled(before, unit)
@@ -365,8 +379,23 @@ def unit_of(first: float, last: float, fine: int) -> int:
 
 
 def step_of(count: int, fine: int) -> int:
-    """Return how many low bits of a difference are written as they are."""
+    """Return how many low bits of a difference are usually written as they are."""
     return max(fine - 1 - bits_in(count), 0)
+
+
+def best_step(x: Any, count: int, unit: int) -> int:
+    """Return with how many low bits the differences of so many numbers are shortest."""
+    best, short = -1, 0
+    while True:
+        before, total = int(round_to(x[0], unit)), 0
+        for i in range(1, count):
+            now = int(round_to(x[i], unit))
+            total += ((now - before) >> short) + short
+            before = now
+        if best >= 0 and total >= best:
+            return max(short - 1, 0)
+        best = total
+        short += 1
 
 
 def round_to(value: float, unit: int) -> float:
