@@ -66,7 +66,7 @@ TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes th
 SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
-PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.6), "bits": (12.0, 0.6), "balanced": (40.0, 0.8)}
+PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
 NARROW = 6.0  # scores that a device may list by the schedule `count`
 POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
 PATIENCE = 16  # stages by value; then by key
