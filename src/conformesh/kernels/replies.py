@@ -314,19 +314,22 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
         while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
             unit -= 1
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
-    short = best_step(x[below:], finite, unit)
+    before = int(round_to(first, unit))
+    gaps, last_one = np.empty(finite, np.int64), before
+    for i in range(1, finite):
+        now = int(round_to(x[below + i], unit))
+        gaps[i] = now - last_one
+        last_one = now
+    short = best_step(gaps, finite)
     change = short - step_of(finite, fine)
     at = put_gamma(out, at, 2 * change if change >= 0 else -2 * change - 1)
-    before = int(round_to(first, unit))
     size = before if before >= 0 else -before
     bits = bits_in(size)
     at = put(out, at, bits, 6)
     at = put(out, at, size, bits)
     at = put(out, at, 1 if before < 0 else 0, 1)
-    for i in range(below + 1, below + finite):
-        now = int(round_to(x[i], unit))
-        at = put_rice(out, at, now - before, short)
-        before = now
+    for i in range(1, finite):
+        at = put_rice(out, at, int(gaps[i]), short)
     return at
 
 
@@ -383,15 +386,13 @@ def step_of(count: int, fine: int) -> int:
     return max(fine - 1 - bits_in(count), 0)
 
 
-def best_step(x: Any, count: int, unit: int) -> int:
-    """Return with how many low bits the differences of so many numbers are shortest."""
+def best_step(gaps: Any, count: int) -> int:
+    """Return with how many low bits these differences are shortest; the first is none."""
     best, short = -1, 0
     while True:
-        before, total = int(round_to(x[0], unit)), 0
+        total = 0
         for i in range(1, count):
-            now = int(round_to(x[i], unit))
-            total += ((now - before) >> short) + short
-            before = now
+            total += (gaps[i] >> short) + short
         if best >= 0 and total >= best:
             return max(short - 1, 0)
         best = total
@@ -439,12 +440,14 @@ def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -
         reach = level if side == 0 else 1 - level
         outer = reach * WIDEST
         inner = max(min(near, outer / 2), 1e-12)
+        away = outer if many == 1 else inner
+        wider = (outer / inner) ** (1.0 / (many - 1)) if many > 1 else 1.0
         for i in range(many):
-            away = outer if many == 1 else inner * (outer / inner) ** (i / (many - 1))
             if side == 0:
                 levels[down - 1 - i] = math.floor(mass * (level - away)) + 0.5
             else:
                 levels[down + 1 + i] = math.floor(mass * (level + away)) + 0.5
+            away = min(away * wider, outer)
 
 
 def add_exact(
@@ -520,12 +523,17 @@ def mixed(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, kno
 
     Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
     """
-    start, total = ends[0], ends[sources] - ends[0]
-    knots[:total] = np.sort(x[start : start + total])
+    total = ends[sources] - ends[0]
+    ascending(x, ends, sources, knots)
     left[:total] = 0.0
     right[:total] = 0.0
     add_sources(x, c, slopes, ends, masses, sources, knots[:total], left, right)
     return int(total)
+
+
+def ascending(x: Any, ends: Any, sources: int, knots: Any) -> None:
+    """Put the knots of all sources in order; the compiled twin merges them."""
+    knots[: ends[sources] - ends[0]] = np.sort(x[ends[0] : ends[sources]])
 
 
 def add_sources(
