@@ -14,6 +14,7 @@ from conformesh.kernels.replies import (
     BEGIN,
     BOTH,
     COUNTED,
+    EACH,
     END,
     EVEN,
     HIGH,
@@ -50,9 +51,9 @@ def buffer(count=40):
 
 
 def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=False, level=LEVELS // 2, points=7, even=False):
-    row = np.zeros(EVEN + 1, np.int64)
+    row = np.zeros(EACH + 1, np.int64)
     row[[BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL]] = low, high, side, limit, counted, level
-    row[POINTS], row[USUAL], row[EVEN] = points, 50, even
+    row[POINTS], row[USUAL], row[EACH], row[EVEN] = points, 50, 1, even
     return row
 
 
@@ -248,7 +249,7 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
         fine = replies.fineness(n, int(one[LEVEL]), even, 7)
         end = replies.get_points(np.frombuffer(string, np.uint8), at, 7, fine, points)
         assert (end + 7) >> 3 == len(string)
-        replies.fill_levels(float(n), one[LEVEL] / LEVELS, even, 7, levels)
+        replies.fill_levels(float(n), 1.0, one[LEVEL] / LEVELS, even, 7, levels)
         exact = np.sort(x)[np.clip(levels.astype(int), 0, n - 1)]
         finite = np.isfinite(exact)
         assert (points[~finite] == exact[~finite]).all()

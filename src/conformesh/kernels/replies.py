@@ -414,26 +414,27 @@ def points_of(mass: int, points: int, growth: int, usual: int) -> int:
 
 
 def fineness(mass: int, level: int, even: int, count: int) -> int:
-    """Return in how many steps, a power of two, a sketch is rounded from end to end; whole, as its reader asks too."""
+    """Return in how many steps, a power of two, a sketch of `mass` scores is rounded; whole, as its reader asks too."""
     if even:
         return bits_in(count) + FINER
     spread = level * (LEVELS - level)
     return min((bits_in(mass) + 32 - bits_in(spread)) // 2 + FINER, 30)
 
 
-def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -> None:
+def fill_levels(mass: float, each: float, level: float, even: int, count: int, levels: Any) -> None:
     """Say at which masses a sketch has its points: close around the level asked for, and out to `WIDEST` of both sides.
 
-    A part of all scores that is like all of them has its own quantile within about sqrt(level (1 - level) / mass) of
-    theirs: so near are the innermost points, and those after them go out geometrically. Or they are `even`. Each is
-    half a score beyond a whole number of them: there the score itself is the point, and nothing is interpolated.
+    m scores that are like all of them have their own quantile within about sqrt(level (1 - level) / m) of theirs: so
+    near are the innermost points, and those after them go out geometrically; m follows from what a score weighs. Or
+    they are `even`. Each is half a score beyond a whole number of them, if these weigh 1: there the score itself is the
+    point, and nothing is interpolated.
     """
     if even or count < 3:
         for i in range(count):
             levels[i] = math.floor(mass * (i + 0.5) / count) + 0.5
         return
     down = (count - 1) // 2
-    near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass, 1.0))
+    near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass / each, 1.0))
     levels[down] = math.floor(mass * level) + 0.5
     for side in range(2):
         many = down if side == 0 else count - 1 - down
@@ -601,7 +602,8 @@ def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> fl
 
 # --- replies ----------------------------------------------------------------------------------------------------------
 
-TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN = range(11)  # columns of a question
+# columns of a question; what a device usually weighs, and a score
+TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN, EACH = range(12)
 
 
 def place_of(bits: Any, first: int, last: int, key: int) -> int:
@@ -671,6 +673,11 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
     return (0, kept) if side == 1 else (count - kept, count)
 
 
+def fine_of(ask: Any, mass: int, count: int) -> int:
+    """Return the `fineness` of a sketch of so much mass, in reply to this question."""
+    return fineness(mass // int(ask[EACH]), int(ask[LEVEL]), int(ask[EVEN]), count)
+
+
 def read_replies(
     ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
 ) -> tuple[Any, ...]:
@@ -704,7 +711,7 @@ def read_replies(
                 longer = np.empty(2 * (used + count), np.float64)
                 longer[:used] = points[:used]
                 points = longer
-            at = get_points(data, at, count, fineness(mass, int(ask[LEVEL]), int(ask[EVEN]), count), points[used:])
+            at = get_points(data, at, count, fine_of(ask, mass, count), points[used:])
             sketched[j], masses[j] = count, mass
             used += count
         places[j] = at
@@ -747,7 +754,7 @@ def heard(
         at = knot_ends[s]
         if s > 0 and sketched[s - 1] > 0:
             many, mass = int(sketched[s - 1]), float(mass_of[s - 1])
-            fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
+            fill_levels(mass, float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
             at, mass, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
             fill_slopes(x, c, knot_ends[s], at, slopes)
             used += many
@@ -795,7 +802,7 @@ def sketch_of(ask: Any, found: Any, many: int) -> Any:
     """Return so many points of the distribution function of what a device has heard, see `heard`."""
     count, keys, times = found[2], found[3], found[4]
     points = np.empty(many, np.float64)
-    fill_levels(float(found[1]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
+    fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
     if count >= 0:  # more runs than may be listed: the points are some of them
         both_ints = np.empty(1, np.int64)
         both = (both_ints, both_ints.view(np.float64))
@@ -883,7 +890,7 @@ def replies(
                 at,
                 sketch_of(ask, found, many),
                 many,
-                fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many),
+                fine_of(ask, inside, many),
             )
             numbers[i] += 1 + many
         at = (at + 7) & -8

@@ -36,6 +36,7 @@ from conformesh.kernels.replies import (
     BEGIN,
     BOTH,
     COUNTED,
+    EACH,
     END,
     EVEN,
     GROWTH,
@@ -98,6 +99,7 @@ class Problem:
     rank: int
     below: int
     upto: int
+    each: float = 1.0  # what a score weighs on average
     low: int = LOWEST
     high: int = HIGHEST
     guess: Any = (
@@ -353,9 +355,10 @@ class Root:
         """
         held = problem.upto - problem.below
         near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        few = self.listed if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
+        most = self.listed * problem.each  # what a bracket may weigh for all its scores to be listed
+        few = most if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
         low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
-        if not listed and near <= min(self.pace.fetched, 2 * self.listed):
+        if not listed and near <= min(self.pace.fetched * problem.each, 2 * most):
             side = LOW if problem.rank - problem.below == near else HIGH
         if listed:
             pass
@@ -366,8 +369,8 @@ class Root:
                 side = LOW if problem.rank - problem.below == near else HIGH
             elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
-                side, listed = BOTH, 2 * half <= self.listed
-        elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
+                side, listed = BOTH, 2 * half <= most
+        elif problem.missed == 1 and NEXT * near <= most and problem.guess is not None and len(problem.guess[0]):
             low, high = self._beside(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
@@ -408,7 +411,7 @@ class Root:
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
-        noise = noise_of(level, held, self.depth)
+        noise = noise_of(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
         at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
@@ -416,7 +419,8 @@ class Root:
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
             place = int(np.searchsorted(own, at))
             pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
-        return half_width(self.pace.slack, noise, pieces, held, self._bent(problem))
+        each = problem.each
+        return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
 
     def _bent(self, problem: Problem) -> float:
         """Return by how many ranks a guess from everybody's sketches is too high.
@@ -437,8 +441,8 @@ class Root:
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
         slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
-        each = BENT * (site.devices / held) * (bend / slope) * (held / step)
-        return float(site.devices * each / (1 + abs(each) / MOST_BENT))
+        each = BENT * (site.devices / (held / problem.each)) * (bend / slope) * (held / step)
+        return float(problem.each * site.devices * each / (1 + abs(each) / MOST_BENT))
 
     @staticmethod
     def _flat(problem: Problem, half: float) -> bool:
@@ -467,7 +471,8 @@ class Root:
         upward = problem.rank - problem.below == near
         edge = from_keys(problem.low if upward else problem.high)
         there = float(np.interp(edge, knots, right))
-        aim = there + NEXT * near + 4 if upward else there - NEXT * near - 4
+        far = NEXT * near + 4 * problem.each
+        aim = there + far if upward else there - far
         key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
@@ -686,7 +691,7 @@ def by_waves(
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = site.ranks(held) if ranks is None else ranks
-                root = Root(waves, pace, _problems(known, held), depth)
+                root = Root(waves, pace, _problems(known, held, site.totals), depth)
             word, _ = root.word(asked, heard, said)
         before = deepcopy(asked), n, ranks
         word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *deepcopy(before))[-1])  # noqa: B023
@@ -712,6 +717,7 @@ def _taken(
         n = np.array(totals, dtype=np.int64)
         ranks, numbers = site.ranks(n), len(totals)
         asked.keep(searched(ranks, n))
+        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(site, n, asked.asks[:, TRIAL])  # now it is known
     at, more = hear_word(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
@@ -735,20 +741,21 @@ def _first(
     trials, levels = site.trials, len(site.alphas)
     if n is None or (warm is not None and not np.isfinite(warm).all()):
         warm = None  # as good as nothing, or without n, which only replies about all scores can tell
-    asks = np.zeros((trials * levels, USUAL + 2), dtype=np.int64)
+    asks = np.zeros((trials * levels, EACH + 1), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
     asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
     if n is None or ranks is None:
         parts = [int((1 - alpha) * LEVELS) for alpha in site.alphas] * trials
-        asks[:, USUAL] = max(site.most // site.devices, 1)
+        weigh = np.full(trials, site.most)
     else:
+        weigh = n
         parts = [int(r) * LEVELS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
-        asks[:, USUAL] = np.repeat(np.maximum(n // site.devices, 1), levels)
         if one_side and warm is None:
             few = np.repeat(n, levels) - ranks.ravel() + 1
             asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
             asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
+    asks[:, USUAL], asks[:, EACH] = _usual(site, weigh, asks[:, TRIAL])
     asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
     if warm is not None:
         low, high = (int(key) for key in to_keys(_around(*warm)))
@@ -758,6 +765,11 @@ def _first(
     if n is not None and ranks is not None:
         asked.keep(searched(ranks, n))
     return asked
+
+
+def _usual(site: Site, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
+    """Return what a device, and a score, of these trials usually weighs; `n` what all of each trial do."""
+    return np.maximum(n // site.devices, 1)[trials], np.maximum(n // np.maximum(site.totals, 1), 1)[trials]
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
@@ -771,9 +783,10 @@ def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 
 
-def _problems(ranks: Ints, n: Ints) -> list[Problem]:
+def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[Problem]:
     levels = ranks.shape[1]
-    return [Problem(int(r), 0, int(n[i // levels])) for i, r in enumerate(ranks.ravel())]
+    each = np.maximum(n / np.maximum(scores, 1), 1.0)
+    return [Problem(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
 
 
 def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:
