@@ -15,6 +15,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from conformesh import METHODS, TOPOLOGIES, Network
+from conformesh.kernels import compiling
+from tests.compiled import loaded
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
@@ -35,6 +37,14 @@ if MUTANTS:
             return (yield)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_worker_compiles():
+    """Let workers that need the same long loops wait for the one that compiles them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "import_module", loaded)
+        yield
 
 
 @pytest.fixture(params=list(METHODS))

@@ -28,6 +28,7 @@ from conformesh.kernels.replies import (
     SIDE,
     USUAL,
 )
+from tests.compiled import compile_replies
 
 floats = st.floats(allow_nan=False)
 some_floats = st.one_of(
@@ -76,7 +77,7 @@ def replied(asks, devices, children=(), loops=replies, weights=None, count_bits=
         offsets,
         1,
         np.arange(len(devices)),
-        np.frombuffer(b"".join(strings), np.uint8),
+        np.frombuffer(bytearray().join(strings), np.uint8),  # to be written to, as in a protocol: compiled once
         cuts,
         child_cuts,
         count_bits,
@@ -89,7 +90,7 @@ def root_hears(one, own, strings, loops=replies, count_bits=0):
     """What a root knows of one question, and where each child's string was read up to."""
     bits, _ = samples([own])
     cuts = np.cumsum([0, *map(len, strings)])
-    data, places = np.frombuffer(b"".join(strings), np.uint8), 8 * cuts[:-1]
+    data, places = np.frombuffer(bytearray().join(strings), np.uint8), 8 * cuts[:-1]
     nothing = np.empty(0, np.int64)
     found = loops.heard(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
     return found, places, cuts
@@ -359,10 +360,9 @@ def assert_same(one, other):
 def test_written_and_compiled_say_the_same():
     """Byte for byte, over two levels of a tree; and the compiled loops read hostile bytes to an end.
 
-    The only test of the quick ones that compiles these loops.
+    Of the types that protocols use: nothing is compiled twice.
     """
-    from conformesh.kernels.compiled import replies as compiled
-
+    compiled = compile_replies()
     rng = np.random.default_rng(6)
     shapes = (
         lambda n: rng.normal(size=n),
