@@ -357,7 +357,8 @@ def assert_same(one, other):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_written_and_compiled_say_the_same():
+@pytest.mark.parametrize(("trees", "broken_ones"), [(20, 300), pytest.param(60, 1500, marks=pytest.mark.slow)])
+def test_written_and_compiled_say_the_same(trees, broken_ones):
     """Byte for byte, over two levels of a tree; and the compiled loops read hostile bytes to an end.
 
     Of the types that protocols use: nothing is compiled twice.
@@ -371,7 +372,7 @@ def test_written_and_compiled_say_the_same():
         lambda n: (rng.random(n) * 2 - 1) * 1.7976931348623157e308,
         lambda n: rng.integers(-99, 99, n) * 5e-324,
     )
-    for case in range(60):
+    for case in range(trees):
         shape = shapes[case % len(shapes)]
         leaves = [shape(int(rng.integers(0, 90))) for _ in range(int(rng.integers(2, 80)))]
         inner = [shape(int(rng.integers(0, 30))) for _ in range(2)]
@@ -389,7 +390,7 @@ def test_written_and_compiled_say_the_same():
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
             assert_same(replies.curve(*found[0][5:10]), compiled.curve(*found[1][5:10]))
-    for one, own, _, strings in hostile_strings(1, 1500):
+    for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = int(one[COUNTED]) * 9
         broken = [
             replied([one, one], [own], [strings], loops, None, count_bits)[2] >= 0 for loops in (replies, compiled)
