@@ -29,6 +29,7 @@ from conformesh.kernels.replies import (
     SIDE,
     USUAL,
 )
+from tests.compiled import compile_replies
 
 floats = st.floats(allow_nan=False)
 some_floats = st.one_of(
@@ -77,7 +78,7 @@ def replied(asks, devices, children=(), loops=replies, weights=None, count_bits=
         offsets,
         1,
         np.arange(len(devices)),
-        np.frombuffer(b"".join(strings), np.uint8),
+        np.frombuffer(bytearray().join(strings), np.uint8),  # to be written to, as in a protocol: compiled once
         cuts,
         child_cuts,
         count_bits,
@@ -90,7 +91,7 @@ def root_hears(one, own, strings, loops=replies, count_bits=0):
     """What a root knows of one question, and where each child's string was read up to."""
     bits, _ = samples([own])
     cuts = np.cumsum([0, *map(len, strings)])
-    data, places = np.frombuffer(b"".join(strings), np.uint8), 8 * cuts[:-1]
+    data, places = np.frombuffer(bytearray().join(strings), np.uint8), 8 * cuts[:-1]
     nothing = np.empty(0, np.int64)
     found = loops.heard(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
     return found, places, cuts
@@ -357,13 +358,13 @@ def assert_same(one, other):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_written_and_compiled_say_the_same():
+@pytest.mark.parametrize(("trees", "broken_ones"), [(20, 300), pytest.param(60, 1500, marks=pytest.mark.slow)])
+def test_written_and_compiled_say_the_same(trees, broken_ones):
     """Byte for byte, over two levels of a tree; and the compiled loops read hostile bytes to an end.
 
-    The only test of the quick ones that compiles these loops.
+    Of the types that protocols use: nothing is compiled twice.
     """
-    from conformesh.kernels.compiled import replies as compiled
-
+    compiled = compile_replies()
     rng = np.random.default_rng(6)
     shapes = (
         lambda n: rng.normal(size=n),
@@ -372,7 +373,7 @@ def test_written_and_compiled_say_the_same():
         lambda n: (rng.random(n) * 2 - 1) * 1.7976931348623157e308,
         lambda n: rng.integers(-99, 99, n) * 5e-324,
     )
-    for case in range(60):
+    for case in range(trees):
         shape = shapes[case % len(shapes)]
         leaves = [shape(int(rng.integers(0, 90))) for _ in range(int(rng.integers(2, 80)))]
         inner = [shape(int(rng.integers(0, 30))) for _ in range(2)]
@@ -390,7 +391,7 @@ def test_written_and_compiled_say_the_same():
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
             assert_same(replies.curve(*found[0][5:10]), compiled.curve(*found[1][5:10]))
-    for one, own, _, strings in hostile_strings(1, 1500):
+    for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = int(one[COUNTED]) * 9
         broken = [
             replied([one, one], [own], [strings], loops, None, count_bits)[2] >= 0 for loops in (replies, compiled)
