@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -134,6 +133,10 @@ class Asked:
     found: list[Found]
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
+
+    def copy(self) -> Asked:
+        """Return the same once more, to see what a word would say."""
+        return replace(self, asks=self.asks.copy(), which=[*self.which], found=[*self.found])
 
     def keep(self, marked: NDArray[np.bool_]) -> None:
         """Ask on about these problems only, of all there are."""
@@ -505,8 +508,11 @@ def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[in
         out = np.zeros(64, np.uint8)
         _put_ends(out, 0, (low, high), ask, (problem.low, problem.high))
         (begin, end), _, at = _get_ends(out, 0, ask)
+        before = low, high
         low = low if problem.low < begin < problem.high else problem.low
         high = high if problem.low < end < problem.high else problem.high
+        if (low, high) == before:
+            break
     return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
 
 
@@ -693,8 +699,8 @@ def by_waves(
                 known = site.ranks(held) if ranks is None else ranks
                 root = Root(waves, pace, _problems(known, held, site.totals), depth)
             word, _ = root.word(asked, heard, said)
-        before = deepcopy(asked), n, ranks
-        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *deepcopy(before))[-1])  # noqa: B023
+        before = asked.copy(), n, ranks
+        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *before)[-1])  # noqa: B023
         n, ranks, _ = _taken(word, site, limit, asked, n, ranks)
         waves.count_bits = int(n.max()).bit_length()
     assert n is not None
