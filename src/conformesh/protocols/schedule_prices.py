@@ -410,14 +410,15 @@ class _Search:
         children the window is now narrow and now wide.
         """
         part, bent = self.rank / self.n, self._bent()
-        children, rng = self.below.children, np.random.default_rng(0)
+        children, used = self.below.children, 0
         drawn = np.zeros(DRAWN)
         masses, many = np.unique(children, return_counts=True)
         for mass, often in zip(masses.tolist(), (many * self.below.alike).tolist(), strict=True):
             edges = self._edges(mass, part)
             spread = math.sqrt(part * (1 - part) * mass * max(1 - mass / self.n, 0.0))
             alike = min(round(often), 64)  # more of them are as their mean
-            at = part * mass + spread * rng.standard_normal((DRAWN, alike))
+            at = part * mass + spread * _normal(_scattered(DRAWN, used + np.arange(alike)))
+            used += alike
             place = np.searchsorted(edges, at).clip(1, len(edges) - 1)
             drawn += np.diff(edges)[place - 1].mean(axis=1) * often
         groups = np.sort(drawn).reshape(GROUPS, -1).mean(axis=1)
@@ -470,6 +471,17 @@ def _of_few(values: Floats, of: Callable[[float], float], whole: bool = False) -
     return np.asarray(np.interp(values, known, [of(float(value)) for value in known]))
 
 
+def _scattered(many: int, columns: Ints) -> Floats:
+    """Return so many numbers between 0 and 1 in each column, as evenly as can be, in no order: nothing is random."""
+    return np.asarray(np.outer(np.arange(many) + 0.5, np.sqrt(2 + np.pi * columns)) % 1.0)
+
+
+def _normal(levels: Floats) -> Floats:
+    from scipy.special import ndtri
+
+    return np.asarray(ndtri(levels))
+
+
 def _of_shapes(plain: Prediction, found: Sequence[tuple[tuple[Stretch, ...], float]]) -> Prediction:
     """Return the mean over all shapes that scores may have, and say so where one of them is far from it."""
     weights = [often for _, often in found]
@@ -514,10 +526,10 @@ def _bits_of_side(held: float, k: int, look: Look, largest: bool) -> float:
 def _bits_drawn(many: float, part: float, look: Look, largest: bool) -> float:
     """Return the bits of so many keys of scores that are drawn from the largest, or smallest, part of all."""
     count = max(round(many), 1)
-    rng = np.random.default_rng(0)
     drawn = []
-    for _ in range(max(1, min(12, 200 // count))):
-        levels = part * rng.random(min(count, ENOUGH))
+    for place in range(max(1, min(12, 200 // count))):
+        steps = np.cumsum(-np.log(_scattered(min(count, ENOUGH) + 1, np.array([place]))[:, 0]))
+        levels = part * steps[:-1] / steps[-1]  # exponential gaps, as between scores in no order
         keys = np.sort(to_keys(look(np.clip(1 - levels if largest else levels, 1e-15, 1 - 1e-15))))
         gaps = np.diff(keys.astype(float)) * (len(keys) - 1) / max(count - 1, 1)  # of a longer list, as many between
         bits = float(2 * math.floor(math.log2(count + 1)) + 1 + 6 + KEY_BITS + 6 * (count > 1))
