@@ -50,6 +50,10 @@ ENOUGH = 2000  # scores that are drawn of a long list to see how far apart they 
 FAR = 0.2  # by which a shape's bytes, or rounds, may be away from the mean before that is said
 ENOUGH_EACH = 50  # scores of a device, on average, from which windows hardly ever miss
 BY_LAW = "by a law, which takes scores to be drawn alike: a window that misses costs a pass more"
+WIDE = (
+    "now and then a window is {times:.1f} times as wide as most: this is the mean of many runs, and most send less, a "
+    "few much more"
+)
 MISSES = (
     "devices with fewer than 50 scores each sketch them with a bias, and many of them together make windows miss: then "
     "a run takes a pass more, about {more:.0%} more rounds than this"
@@ -322,7 +326,9 @@ def _by_windows(plain: Prediction, terrain: Terrain, rank: int, plan: Chosen) ->
     rounds = float(tree.depth * (1 + 2 * fewest)), float(tree.depth * (1 + 2 * most))
     named = "count" if sum(often for one, often in waves if one.passes > 2.5) > 0.5 else "window"
     facts = {**plain.facts, "schedule": named, "points": str(plan.pace.points)}
-    return _of_shapes(replace(plain, varies=True, rounds=rounds, facts=facts), found)
+    widest = max(one.widest for one, _ in waves)
+    notes = (WIDE.format(times=widest),) if widest > 1.5 else ()
+    return _of_shapes(replace(plain, varies=True, rounds=rounds, facts=facts, notes=notes), found)
 
 
 class _Search:
@@ -335,6 +341,7 @@ class _Search:
         self.passes, self.numbers, self.bits, self.largest = 0.0, 0.0, 0.0, 0.0
         self.fewest, self.most = 0, 0  # passes, of the windows that the root may draw
         self.words = [1.0, 0.0]  # numbers and bits
+        self.widest = 1.0  # how many times as wide as most the widest of the first windows are
 
     @property
     def sent(self) -> tuple[tuple[float, float, float], tuple[float, float]]:
@@ -344,7 +351,9 @@ class _Search:
     def run(self) -> _Search:
         """Sketch everything; then go on from each window that the root may draw."""
         self._sketch(float(self.n), False, 1.0)
-        for half in (halves := self._first_halves()):
+        halves = self._first_halves()
+        self.widest = max(halves) / float(np.median(halves))
+        for half in halves:
             self._go_on(2 * half, 1 / len(halves))
         return self
 
