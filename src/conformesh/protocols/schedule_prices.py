@@ -36,7 +36,7 @@ from conformesh.protocols.e_dcp import EDCP, KEY_BITS, PATIENCE, Chosen, best_wi
 from conformesh.protocols.predicting import Look, Prediction, Run, Stretch, Terrain, balls_of, hops
 from conformesh.protocols.site import Site
 from conformesh.protocols.top_k import Wanted
-from conformesh.protocols.waves import BENT, ENDS_FINE, FEWEST, half_width, noise_of
+from conformesh.protocols.waves import ENDS_FINE, FEWEST, bent_by, half_width, noise_of
 from conformesh.protocols.waves import PATIENCE as SKETCHES
 
 Floats = NDArray[np.float64]
@@ -396,7 +396,7 @@ class _Search:
         """Return the bits of the points of a sketch, written where they should lie."""
         many, level = self._points(mass), self.rank * LEVELS // self.n
         levels = np.empty(many)
-        fill_levels(mass, level / LEVELS, int(even), many, levels)
+        fill_levels(mass, 1.0, level / LEVELS, int(even), many, levels)
         first, last = (self._level(-held / 2), self._level(held / 2)) if even else (0.0, 1.0)
         points = self.look(first + (last - first) * np.clip(levels / mass, 0.5 / mass, 1 - 0.5 / mass))
         fine = fineness(int(mass), level, int(even), many)
@@ -438,16 +438,14 @@ class _Search:
     def _edges(self, mass: float, part: float) -> Floats:
         """Return between which masses the pieces of a child's sketch lie."""
         levels = np.empty(self._points(mass))
-        fill_levels(mass, part, 0, len(levels), levels)
+        fill_levels(mass, 1.0, part, 0, len(levels), levels)
         return np.concatenate([[0.0], np.clip(levels, 0.0, mass), [mass]])
 
     def _bent(self) -> float:
         """Return by how many ranks the first guess is corrected, see `Root._bent`: by the shape's own quantiles."""
         aim, n = self.rank - 0.5, self.n
         step = min(0.02 * n, aim / 2, (n - aim) / 2)
-        three = self.look((aim + np.array([-1, 0, 1]) * step) / n)
-        slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
-        return float(BENT * self.K * self.K * (bend / slope) / step)
+        return bent_by(self.look((aim + np.array([-1, 0, 1]) * step) / n), step, n, self.K)
 
     def _level(self, away: float) -> float:
         """Return the level so many ranks away from the one that is searched."""

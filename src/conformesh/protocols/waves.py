@@ -426,16 +426,9 @@ class Root:
         return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
 
     def _bent(self, problem: Problem) -> float:
-        """Return by how many ranks a guess from everybody's sketches is too high.
-
-        Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
-        given threshold lies nearer to the lower one of them, by a part of their distance that grows with f' / f^2:
-        a few hundredths of a score for each device, but the same for all. With the quantile function Q,
-        f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias. Of very
-        few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
-        """
+        """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `bent_by`."""
         knots, left, right, bottom = problem.guess
-        held, site = problem.upto - problem.below, self.waves.site
+        held, each = problem.upto - problem.below, problem.each
         if problem.low != LOWEST or problem.high != HIGHEST or not len(knots):
             return 0.0
         aim = problem.rank - problem.below - 0.5 - bottom
@@ -443,9 +436,7 @@ class Root:
         three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
-        slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
-        each = BENT * (site.devices / (held / problem.each)) * (bend / slope) * (held / step)
-        return float(problem.each * site.devices * each / (1 + abs(each) / MOST_BENT))
+        return each * bent_by(three, step / each, held / each, self.waves.site.devices)
 
     @staticmethod
     def _flat(problem: Problem, half: float) -> bool:
@@ -491,6 +482,20 @@ def half_width(slack: float, noise: float, pieces: float, held: float, bent: flo
     shapes, in trees of 20 to 100,000 devices; a guess that is farther off costs a pass.
     """
     return float(max(3.0, slack * (noise + PIECES * pieces) + BIAS * held + TRUSTED * abs(bent)))
+
+
+def bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
+    """Return by how many ranks a guess from everybody's sketches is too high, by quantiles a step of ranks apart.
+
+    Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
+    given threshold lies nearer to the lower one of them, by a part of their distance that grows with f' / f^2:
+    a few hundredths of a score for each device, but the same for all. With the quantile function Q,
+    f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias. Of very
+    few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
+    """
+    slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
+    each = BENT * (devices / scores) * (bend / slope) * (scores / step)
+    return float(devices * each / (1 + abs(each) / MOST_BENT))
 
 
 def noise_of(level: float, held: float, depth: float) -> float:
