@@ -222,6 +222,12 @@ def test_stages_that_exclude_nobody_are_counted_until_one_does():
     assert not state.stuck().any()
 
 
+@pytest.mark.parametrize("counts", [[10, 9, 30], [10, 20, 41], [-1, 5, 6]])
+def test_counts_that_fall_are_no_counts(counts):
+    with pytest.raises(ValueError, match="contradict each other: more scores lie below a threshold than below a high"):
+        brackets(5, 40, 0.0, 9.0).shrink(FIRST, to_keys(np.array([[1.0, 2.0, 3.0]])), np.array([counts]))
+
+
 def test_ready_and_stuck():
     assert brackets(5, 40, 0.0, 9.0, at_high=5).ready().all()  # the largest score below the top
     assert brackets(5, 40, 0.0, 9.0, at_low=4).ready().all()  # the smallest above the bottom

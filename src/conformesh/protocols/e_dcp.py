@@ -71,6 +71,7 @@ NARROW = 6.0  # scores that a device may list by the schedule `count`
 POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
 PATIENCE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
+MOST_STAGES = PATIENCE + 2 * KEY_BITS  # half the floats are left after each of the later ones
 
 
 @dataclass(frozen=True)
@@ -280,6 +281,8 @@ def search(
     if (brackets.open & ~brackets.closed_in).any():
         brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
     while brackets.open.any():
+        if brackets.stage.max() > MOST_STAGES:
+            raise _contradiction(f"no threshold is left after {MOST_STAGES} stages")
         if brackets.stuck().any():
             yield from _snap(site, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():
@@ -290,6 +293,13 @@ def search(
             counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
     return brackets
+
+
+def _contradiction(what: str) -> ValueError:
+    return ValueError(
+        f"counts of this network contradict each other: {what}; a device says what is not so, or its scores have "
+        "changed during the run"
+    )
 
 
 def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
@@ -352,6 +362,8 @@ def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Prot
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
+    if (smallest > greatest).any():
+        raise _contradiction("no score lies where some were counted")
     brackets.low[which], brackets.high[which] = smallest - 1, greatest
     brackets.quiet[which] = 0
     same = smallest == greatest
@@ -419,6 +431,9 @@ class Brackets:
     def shrink(self, which: Ints, pivots: Ints, counts: Ints) -> None:
         """Take the narrowest bracket that the counts allow; both are (problems, width), ascending."""
         before = self.at_high[which] - self.at_low[which]
+        ascending = np.concatenate([self.at_low[which][:, None], counts, self.at_high[which][:, None]], axis=1)
+        if (np.diff(ascending, axis=1) < 0).any():
+            raise _contradiction("more scores lie below a threshold than below a higher one")
         below = (counts < self.rank[which][:, None]).sum(axis=1)  # so many pivots lie below the answer
         at = np.arange(len(which))
         up, down = below < pivots.shape[1], below > 0
