@@ -7,8 +7,9 @@ exact    the scores themselves, as runs (key, how often), while they are at most
 sketch   how much they weigh together, and a few points of their distribution function, rounded: enough to guess where
          a rank lies, and nothing more may be concluded from them
 
-On request the weight of all scores at or below `low` comes first; counts are exact in both forms. Asked for one side,
-the reply is exact, and holds the smallest (or largest) scores until they weigh `limit` together.
+On request the weight of all scores at or below `low` comes first, and after it that of all scores above `high` where
+nobody knows what all scores weigh; counts are exact in both forms. Asked for one side, the reply is exact, and holds
+the smallest (or largest) scores until they weigh `limit` together.
 
 A string of bits is written from the highest bit of its first byte on. Whole numbers below a known bound take as many
 bits as that has; others are Elias's gamma code; ascending numbers are Rice codes of their differences. Keys drop the
@@ -35,6 +36,7 @@ HALF = 1 << 61
 LARGEST = 1.7976931348623157e308
 LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
+BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
@@ -637,14 +639,14 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
 def read_replies(
     ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
 ) -> tuple[Any, ...]:
-    """Read the replies of children to a question: the weight below the bracket, and points and masses of sketches.
+    """Read the replies of children to a question: the weight outside the bracket, and points and masses of sketches.
 
     Child j's reply begins at bit ``places[j]`` of `data`, which becomes where its next one does; its runs go to the
-    keys and times from ``ends[j + 1]`` to ``ends[j + 2]``. Returned are the weight below, all sketches' points, and
-    how many points (0: an exact list) and what mass each child has.
+    keys and times from ``ends[j + 1]`` to ``ends[j + 2]``. Returned are the weights below and above, all sketches'
+    points, and how many points (0: an exact list) and what mass each child has.
     """
     low, high = int(ask[BEGIN]), int(ask[END])
-    below, used = 0, 0
+    below, above, used = 0, 0, 0
     points = np.empty(0, np.float64)
     sketched, masses = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
     for j in range(len(places)):
@@ -652,6 +654,9 @@ def read_replies(
         if ask[COUNTED]:
             more, at = get_count(data, at, count_bits)
             below += more
+        if ask[COUNTED] == OUTSIDE:
+            more, at = get_count(data, at, count_bits)
+            above += more
         listed = 1
         if ask[SIDE] == BOTH:
             listed, at = get(data, at, 1)
@@ -671,7 +676,7 @@ def read_replies(
             sketched[j], masses[j] = count, mass
             used += count
         places[j] = at
-    return below, points, sketched, masses
+    return below, above, points, sketched, masses
 
 
 def heard(
@@ -681,16 +686,18 @@ def heard(
 
     `places` as in `read_replies`; no reply holds more runs than `room`. Returned are the weight at or below the
     bracket, the weight inside, how many runs there are (or -1 where somebody has only sketched), runs (keys, times),
-    and knots (x, c, slopes, ends, masses, and the weight at -inf).
+    knots (x, c, slopes, ends, masses, and the weight at -inf), and the weight above the bracket.
     """
     children = len(places)
     begin, end = place_of(bits, first, last, int(ask[BEGIN])), place_of(bits, first, last, int(ask[END]))
     keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
     ends = np.zeros(children + 2, np.int64)
     ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
-    below, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
+    below, above, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
     for i in range(first, begin):
         below += int(weights[i]) if len(weights) else 1
+    for i in range(end, last):
+        above += int(weights[i]) if len(weights) else 1
     inside = 0
     for i in range(ends[children + 1]):
         inside += int(times[i])
@@ -698,7 +705,7 @@ def heard(
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
         count = merged(keys, times, ends, children + 1, runs, often)
         nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
-        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0
+        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0, above
     both_ints = np.empty(1, np.int64)
     both = (both_ints, both_ints.view(np.float64))
     most = ends[children + 1] + sketched.sum() + 2 * children
@@ -721,7 +728,7 @@ def heard(
         knot_ends[s + 1] = at
         masses[s] = mass - lost
         bottom += lost
-    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom)
+    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom), above
 
 
 def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
@@ -819,9 +826,12 @@ def replies(
             found = heard(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
             below, inside, count, keys, times = found[0], found[1], found[2], found[3], found[4]
             if ask[COUNTED]:
-                out = with_room(out, at, 16)
+                out = with_room(out, at, 32)
                 at = put_count(out, at, below, count_bits)
                 numbers[i] += 1
+                if ask[COUNTED] == OUTSIDE:
+                    at = put_count(out, at, found[11], count_bits)
+                    numbers[i] += 1
             if count >= 0 and (ask[SIDE] or count <= ask[LIMIT]):
                 a, b = 0, count
                 if ask[SIDE]:

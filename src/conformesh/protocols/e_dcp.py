@@ -145,6 +145,7 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
         total = yield from get_aggregator(plan.over).prepare(site)
         n, spares = yield from weigh_all(site, samples, total)
         ranks = site.ranks(n, spares)
+        plan = chosen(site, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
         found = yield from by_flooding(site, samples, ranks, n)
