@@ -562,7 +562,41 @@ def test_update_starts_from_the_old_lambda(target):
     new = old.update(more, network)
     cold = control(more, network, 0.3, target=target)
     assert (new.threshold, new.risk, new.certificate) == (cold.threshold, cold.risk, cold.certificate)
-    assert new.cost.rounds <= cold.cost.rounds  # what all losses weigh has to be asked for anew
+    assert new.cost.rounds < cold.cost.rounds
+    assert new.cost.bits_per_device < cold.cost.bits_per_device
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"schedule": "window"},
+        {"schedule": "count"},
+        {"schedule": "count", "aggregate": "flood"},
+        {"schedule": "top-k"},
+        {"schedule": "top-k", "aggregate": "tree"},
+        {"prefer": "rounds"},
+    ],
+    ids=lambda options: "-".join(options.values()),
+)
+def test_a_warm_start_ends_where_a_cold_one_does(options):
+    """From anywhere: where the old lambda was, beside all steps, around all of them, on one of them."""
+    network = Network.torus(3, 3)
+    steps, others = some_steps(60, 9, seed=1), some_steps(30, 9, seed=2)
+    moved = [replace(own, lambdas=own.lambdas + 1e6) for own in others]
+    starts = [control(steps, network, 0.3).bracket, (-3.0, -2.0), (7.0, 8.0), (-9.0, 9.0), (3 / 7, 3 / 7)]
+    for held in (steps, others, moved):
+        cold = control(held, network, 0.3, **options)
+        for warm in starts:
+            new = control(held, network, 0.3, **options, warm=warm)
+            assert (new.threshold, new.certificate) == (cold.threshold, cold.certificate)
+
+
+def test_floods_of_losses_are_as_large_as_they_have_steps():
+    """What they weigh is more than any device could know; how many there are is little."""
+    network, steps = Network.chain(6), some_steps(50, 6)
+    fast = control(steps, network, 0.3, prefer="rounds")
+    assert fast.threshold == control(steps, network, 0.3).threshold
+    assert fast.cost.rounds == 2 * network.diameter  # what all of them weigh, and then the largest
 
 
 def test_evaluate_measures_the_loss_of_the_sets():

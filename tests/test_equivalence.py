@@ -75,24 +75,26 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
     assert run(network, method, options) == simulated(network, method, options)
 
 
-@pytest.mark.parametrize("target", ["sizes", "equal"])
+@pytest.mark.parametrize(("target", "warm"), [("sizes", False), ("equal", False), ("equal", True)])
 @pytest.mark.parametrize("network", EVERYWHERE, ids=lambda network: network.name)
-def test_losses_weigh_the_same_between_devices_of_their_own(network, target):
+def test_losses_weigh_the_same_between_devices_of_their_own(network, target, warm):
     """Devices on a fake network, which know how many items the others have, end at the simulator's lambda."""
     levels, promise = (exact_alpha(0.4),), replace(make_promise(target), losses=WHOLE)
     steps = losses_of(network)
+    options = {"warm": (0.2, 0.6)} if warm else {}
 
     def start(k, journal):
         points, falls = steps[k].checked("here").weighed(WHOLE)
         samples, items = Samples.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
 
         def make(net, row):
-            return promised_alone("e-dcp", net, row, samples, levels, make_options("e-dcp", {}), promise, items)
+            return promised_alone("e-dcp", net, row, samples, levels, make_options("e-dcp", options), promise, items)
 
         return Device(k, network, {}, make, journal)
 
     outcomes = [device.result for device in play(network, start, Faults(), np.random.default_rng(0)).devices]
-    whole = control(steps, network, 0.4, target=target)
+    whole = control(steps, network, 0.4, target=target, **options)
+    assert {outcome.cost.rounds for outcome in outcomes} == {whole.cost.rounds}
     assert {float(outcome.thresholds[0, 0, 0]) for outcome in outcomes} == {whole.threshold}
     assert [outcome.certificates[0][0] for outcome in outcomes] == [whole.certificate] * network.devices
 

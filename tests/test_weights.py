@@ -175,6 +175,20 @@ def test_two_ranks_end_there_too():
         assert answer["ranks"] == [row[0].required_rank for row in batch.outcome.certificates]
 
 
+@pytest.mark.parametrize("options", [{}, {"schedule": "window"}, {"schedule": "count"}], ids=str)
+def test_a_result_with_weights_starts_the_next_one(options):
+    """In fewer rounds where little has changed, and at the same threshold where everything has."""
+    rng, network = np.random.default_rng(8), Network.chain(15)
+    held, weights = [rng.normal(size=50) for _ in range(15)], [rng.uniform(0, 3, 50) for _ in range(15)]
+    given = {"weight": weights, "weight_bound": 3.0}
+    old = calibrate(held, network, 0.1, **given, **options)
+    nearly = [np.append(own[1:], rng.normal()) for own in held]
+    for new in (nearly, [1e6 - own for own in held]):
+        cold, warm = calibrate(new, network, 0.1, **given, **options), old.update(new, network, **given)
+        assert (warm.threshold, warm.certificate) == (cold.threshold, cold.certificate)
+        assert warm.cost.rounds < cold.cost.rounds or new is not nearly
+
+
 def shifted_calls(engine):
     """Thresholds of every public call that gives scores weights."""
     rng = np.random.default_rng(7)

@@ -256,6 +256,7 @@ def whole_results():
     several = calibrate_several(scores, network, (0.3, 0.5), groups=groups).to_dict()
     lost = losses_of(network)
     controlled = control(lost, network, 0.4, target="equal").to_dict()
+    warm = {"target": "equal", "warm": (0.2, 0.6)}
     rounds = []
     engine = Mpi(network, observer=lambda round_, *_: rounds.append(round_))
     own, lost_here = ([each[row] for row in engine.here] for each in (scores, lost))
@@ -268,6 +269,8 @@ def whole_results():
         "losses": without_time(control(lost, network, 0.4, target="equal", engine="mpi").to_dict())
         == without_time(control(lost_here, network, 0.4, target="equal", engine=engine).to_dict())
         == without_time(controlled),
+        "losses again": without_time(control(lost, network, 0.4, engine="mpi", **warm).to_dict())
+        == without_time(control(lost, network, 0.4, **warm).to_dict()),
         **judged(network, scores, groups, engine),
         "overlapping groups": all(_overlapping_alike(scores, network, rule) for rule in GROUP_RULES),
     }

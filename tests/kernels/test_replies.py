@@ -12,6 +12,7 @@ from conformesh.kernels import replies
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
+    BELOW,
     BOTH,
     COUNTED,
     EACH,
@@ -25,6 +26,7 @@ from conformesh.kernels.replies import (
     LOW,
     LOWEST,
     NOWHERE,
+    OUTSIDE,
     POINTS,
     SIDE,
     USUAL,
@@ -51,7 +53,7 @@ def buffer(count=40):
     return np.zeros(replies.room_for_keys(count) + 64, np.uint8)
 
 
-def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=False, level=LEVELS // 2, points=7, even=False):
+def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=0, level=LEVELS // 2, points=7, even=False):
     row = np.zeros(EACH + 1, np.int64)
     row[[BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL]] = low, high, side, limit, counted, level
     row[POINTS], row[USUAL], row[EACH], row[EVEN] = points, 50, 1, even
@@ -198,11 +200,11 @@ def test_a_key_is_the_float(value):
 
 @given(st.lists(some_floats, min_size=1, max_size=6), st.data())
 def test_theorem_merged_lists_are_the_pooled_sort(devices, data):
-    """A parent of all others lists what all of them hold in the bracket, as runs, and counts what lies below it."""
+    """A parent of all others lists what all of them hold in the bracket, as runs, and counts what lies outside it."""
     pooled = np.sort(np.concatenate([np.asarray(own, float) for own in devices])) + 0.0
     ends = data.draw(st.tuples(floats, floats).map(sorted))
     low, high = map(key, ends)
-    one = ask(low, high, limit=10_000, counted=True)
+    one = ask(low, high, limit=10_000, counted=data.draw(st.sampled_from([BELOW, OUTSIDE])))
     said, _, wrong = replied([one], devices[1:]) if len(devices) > 1 else ([], [], -1)
     assert wrong == -1
     found, places, cuts = root_hears(one, devices[0], said)
@@ -211,6 +213,8 @@ def test_theorem_merged_lists_are_the_pooled_sort(devices, data):
     keys, times = np.unique(to_keys(inside), return_counts=True)
     below, weight, count = found[:3]
     assert (below, weight, count) == ((pooled <= ends[0]).sum(), len(inside), len(keys))
+    if one[COUNTED] == OUTSIDE:
+        assert found[11] == (pooled > ends[1]).sum()
     assert found[3][:count].tolist() == keys.tolist()
     assert found[4][:count].tolist() == times.tolist()
 
@@ -236,8 +240,8 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
         x = {
             "normal": rng.normal(size=n),
             "cauchy": rng.standard_cauchy(n),
-            "steps": rng.integers(0, 4, n) * 1.0,
-            "infinite": rng.choice([-math.inf, 0.25, 0.5, math.inf], n),
+            "steps": rng.integers(0, 60, n) * 1.0,
+            "infinite": rng.choice([-math.inf, *np.arange(60) / 4, math.inf], n, p=[0.2, *[0.01] * 60, 0.2]),
             "huge": (rng.random(n) * 2 - 1) * 1.7976931348623157e308,
             "tiny": rng.integers(-99, 99, n) * 5e-324,
         }[shape]
@@ -263,12 +267,28 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
 @settings(max_examples=60)
 @given(st.lists(st.lists(floats, min_size=8, max_size=40), min_size=2, max_size=5))
 def test_theorem_mass_is_exact_in_sketches_too(devices):
-    one = ask(counted=False)
+    one = ask(counted=0)
     said, _, _ = replied([one], devices[1:])
     found, places, cuts = root_hears(one, devices[0], said)
     assert found[1] == sum(map(len, devices))
-    assert found[2] == -1
+    assert (found[2] == -1) == any(not is_tied(own) for own in devices[1:])
     assert ((places + 7) >> 3 == cuts[1:]).all()
+
+
+def is_tied(own):
+    """Whether so many of these scores are equal that a sketch of seven points would be no shorter than their runs."""
+    return len({*own}) <= 7 and 4 * len({*own}) <= len(own)
+
+
+def test_scores_that_are_mostly_equal_are_listed_instead_of_sketched():
+    """Seven runs of 28 scores, by which a threshold on a grid is found at once; eight, or 27 scores, are sketched."""
+    for runs, each, listed in ((7, 4, 1), (8, 4, 0), (7, 3, 0), (1, 50, 1)):
+        own = np.repeat(np.arange(runs) / 8, each)
+        (string,), (numbers,), _ = replied([ask()], [own])
+        assert replies.get(np.frombuffer(string, np.uint8), 0, 1)[0] == listed
+        assert numbers == (2 * runs if listed else 8)
+        found, _, _ = root_hears(ask(), own[:1], [string])
+        assert found[2] == (runs if listed else -1)
 
 
 # --- what a liar says -------------------------------------------------------------------------------------------------
@@ -276,7 +296,8 @@ def test_theorem_mass_is_exact_in_sketches_too(devices):
 QUESTIONS = [
     ask(),
     ask(even=True),
-    ask(limit=100, counted=True, low=key(-1.0), high=key(1.0)),
+    ask(limit=100, counted=BELOW, low=key(-1.0), high=key(1.0)),
+    ask(limit=5, counted=OUTSIDE, low=key(-1.0), high=key(1.0)),
     ask(side=HIGH, limit=20),
     ask(side=LOW, limit=20, low=key(0.5), high=key(0.5000001)),
 ]
@@ -305,7 +326,7 @@ def hostile_strings(seed, count):
     for _ in range(count):
         one = QUESTIONS[int(rng.integers(len(QUESTIONS)))]
         devices = [rng.normal(size=int(rng.integers(0, 30))) for _ in range(4)]
-        said, _, _ = replied([one, one], devices[1:], count_bits=int(one[COUNTED]) * 9)
+        said, _, _ = replied([one, one], devices[1:], count_bits=9 * bool(one[COUNTED]))
         strings = [hostile(rng, said[0]), said[1], hostile(rng, said[2]) if rng.random() < 0.5 else said[2]]
         yield one, devices[0], said, strings
 
@@ -314,7 +335,7 @@ def test_any_bytes_are_read_to_an_end_inside_of_their_buffer():
     """Wherever reading stops, it is told whether the string was a reply: what is broken ends elsewhere."""
     noticed = 0
     for one, own, said, strings in hostile_strings(0, 600):
-        count_bits = int(one[COUNTED]) * 9
+        count_bits = 9 * bool(one[COUNTED])
         _, _, wrong = replied([one, one], [own], [strings], count_bits=count_bits)
         assert wrong == -1 or strings[wrong] != said[wrong]
         noticed += wrong >= 0
@@ -387,12 +408,12 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
         assert above[0][2] == -1
         found = [root_hears(asks[0], inner[0], above[0][0], loops)[0] for loops in (replies, compiled)]
         count = max(found[0][2], 0)
-        assert found[0][:3] == found[1][:3]
+        assert (*found[0][:3], found[0][11]) == (*found[1][:3], found[1][11])
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
             assert_same(replies.curve(*found[0][5:10]), compiled.curve(*found[1][5:10]))
     for one, own, _, strings in hostile_strings(1, broken_ones):
-        count_bits = int(one[COUNTED]) * 9
+        count_bits = 9 * bool(one[COUNTED])
         broken = [
             replied([one, one], [own], [strings], loops, None, count_bits)[2] >= 0 for loops in (replies, compiled)
         ]

@@ -447,6 +447,66 @@ def test_who_has_spoken_in_a_round_is_not_waited_for():
     assert str(hand.device.error).startswith("2 has not spoken in round 1 within 2 s;")
 
 
+@pytest.mark.parametrize(
+    ("say", "words"),
+    [
+        (
+            lambda hand, now: hand.hear(DATA, 0, now, frames.pack_array("max", np.zeros(3)), 2),
+            "a frame holds 3 float64",
+        ),
+        (lambda hand, now: hand.done(0, now, {0}, round=1), "it has finished after round 1"),
+    ],
+)
+def test_who_says_again_and_again_what_is_of_no_use_is_not_waited_for(say, words):
+    """Though it is heard; until it says something else, as after a frame that was somebody else's."""
+    hand = Hand(patience=2.0, rounds=3).running()
+    hand.data(0, 0.1, 1).data(2, 0.1, 1).data(2, 0.2, 2)
+    for now in (1.0, 1.5, 2.0, 2.5, 3.0):
+        say(hand, now)
+        hand.device.tick(now)
+        assert hand.device.error is None
+    right = Hand(patience=2.0, rounds=3).running()
+    right.data(0, 0.1, 1).data(2, 0.1, 1)
+    say(right, 1.0)
+    right.data(0, 2.9, 2).data(2, 2.9, 2)
+    right.device.tick(4.8)
+    assert (right.device.error, right.device.round) == (None, 3)
+    say(hand, 3.25)
+    hand.device.tick(3.25)
+    said = f"0 has not spoken in round 2 within 2 s (what 0 says cannot be used: {words}"
+    assert str(hand.device.error).startswith(said)
+
+
+def test_who_is_ahead_again_and_again_has_not_met_a_lost_journal():
+    hand = Hand(rounds=9).running()
+    for number in (1, 2, 3):
+        assert hand.device.number == number
+        hand.data(2, 0.1, 7)
+        for j in (0, 2):
+            hand.hello(j, 0.2, run=number + 1)
+            hand.ready(j, 0.2, {0, 2})
+        assert hand.state[:3] == ("running", number + 1, 1)
+    hand.data(2, 0.3, 7)
+    said = "2 is in round 7 of run 4, and 1 is in round 1, without which it cannot be there; look which of them"
+    assert str(hand.device.error).startswith(said)
+
+
+def test_a_result_shows_that_journals_are_kept_again():
+    hand = Hand(rounds=2).running()
+    for number in range(1, 7):
+        hand.data(2, number, 4)  # a journal is lost, and the next run ends well
+        for j in (0, 2):
+            hand.hello(j, number, run=2 * number)
+            hand.ready(j, number, {0, 2})
+        for round_ in (1, 2):
+            hand.data(0, number, round_).data(2, number, round_)
+        hand.done(0, number, {0}).done(2, number, {2})
+        assert hand.state[:2] == ("finished", 2 * number)
+        for j in (0, 2):
+            hand.hello(j, number, run=2 * number + 1)
+            hand.ready(j, number, {0, 2})
+
+
 def test_a_wait_begins_anew_with_every_round():
     hand = Hand(patience=2.0, rounds=3).running()
     hand.data(0, 1.9, 1).data(2, 1.9, 1)

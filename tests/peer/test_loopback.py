@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
+from conformesh.kernels import varints
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA
 from conformesh.peer.journal import MemoryJournal
@@ -68,6 +69,7 @@ SCHEDULES = [
     {"schedule": "window"},
     {"schedule": "count"},
 ]
+STAGES = {"schedule": "count", "aggregate": "finite-time"}
 
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: "-".join(options.values()))
@@ -114,6 +116,76 @@ def test_what_a_liar_says_ends_in_words(options, seeds):
     for words in said:
         assert "could not go on: ValueError" in words
         assert "conformesh" in words or "contradict" in words or "were needed" in words or "asks what device" in words
+
+
+def entries(said):
+    """What a flood passes on: owners, and their strings."""
+    data, at, found = np.frombuffer(said, np.uint8), 0, []
+    while at < len(data):
+        head = []
+        for _ in range(2):
+            (number,), (at,) = varints.read_at(data, np.array([at]), np.array([len(data)]))
+            head.append(int(number))
+        found.append((head[0], data[at : at + head[1]].tobytes()))
+        at += head[1]
+    return found
+
+
+def false_sizes(rng, said, devices):
+    """A flood's entries with another size, another owner, one more or one less; no frame is refused for it."""
+    found, size = entries(said), varints.written(rng.choice([0, 1, 30, 200, 2**31, 2**62], 1)).tobytes()
+    which, owner = int(rng.integers(len(found))), int(rng.integers(devices))
+    lies = {
+        "size": (found[which][0], size),
+        "sizes": (found[which][0], size + size),
+        "owner": (owner, found[which][1]),
+        "one less": None,
+        "one more": (owner, size),
+    }
+    how = str(rng.choice([*lies]))
+    told = [one for i, one in enumerate(found) if i != which or how == "one more"] + [lies[how]] * (how != "one less")
+    return b"".join(varints.written(np.array([k, len(own)])).tobytes() + own for k, own in told)
+
+
+def lying_about_sizes(protocol, rng, devices):
+    """Say other sizes than the protocol does, now and then; they are the only thing that is checked on arrival."""
+    try:
+        message = next(protocol)
+        while True:
+            if isinstance(message, Tell) and message.check is not None and len(message.places) and rng.random() < 0.5:
+                said = Packets.of([false_sizes(rng, message.packets[0], devices)])
+                message.check(said[0])
+                message = replace(message, packets=said)
+            message = protocol.send((yield message))
+    except StopIteration as end:
+        return end.value
+
+
+@pytest.mark.parametrize("options", [*SCHEDULES, STAGES], ids=lambda options: "-".join(options.values()))
+@pytest.mark.parametrize("seeds", [range(6), pytest.param(range(6, 100), marks=pytest.mark.slow)], ids=["few", "many"])
+def test_false_sizes_end_in_words_or_do_no_harm(options, seeds):
+    """Every device ends within its patience; the honest ones with one threshold, or with words."""
+    said = []
+    for seed in seeds:
+        network = [Network.chain(5), Network.cycle(6), Network.star(5), Network.complete(4), Network.chain(2)][seed % 5]
+        rng, scores = np.random.default_rng([9, seed]), drawn_scores(network, seed)
+        liar, honest = int(rng.integers(network.devices)), starter(network, scores, **options)
+
+        def start(k, journal, liar=liar, honest=honest, rng=rng, devices=network.devices):
+            device = honest(k, journal)
+            if k == liar:
+                make = device.make
+                device.make = lambda net, row: lying_about_sizes(make(net, row), rng, devices)
+            return device
+
+        played = play(network, start, Faults(), rng, limit=LIMIT)
+        assert {device.phase for device in played.devices} in ({"finished"}, {"failed"})
+        assert max(device._stopped_at for device in played.devices) < Settings().patience + 5
+        assert len({*thresholds([device for device in played.devices if device.row != liar])}) == 1
+        said += [str(device.error) for device in played.devices if device.phase == "failed"]
+    assert said
+    reasons = ("trusted", "contradict", "has heard nothing of", "over flood", "says cannot be used")
+    assert all(any(reason in words for reason in reasons) for words in said)
 
 
 ASKED = sorted(kind.name for kind in KINDS.values() if kind.code is not None)

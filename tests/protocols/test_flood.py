@@ -95,6 +95,44 @@ def test_who_heard_too_little_says_so():
         protocol.send(nothing)
 
 
+@pytest.mark.parametrize(
+    ("said", "of"),
+    [
+        (b"\x00\x01y\x01\x01z", "a"),  # back to who said it
+        (b"\x00\x02xx\x01\x01z", "a"),
+        (b"\x01\x01z\x01\x01w", "b"),  # twice at once
+    ],
+)
+def test_who_passes_on_something_else_is_found_out_by_who_told_it(said, of):
+    network = Network.from_pairs(["a", "b", "c"], [("a", "b"), ("b", "c")])
+    protocol = everybody(nobody(network, np.array([0])), Packets.of([b"x"]), np.ones(3, np.int64))
+    next(protocol)
+    with pytest.raises(ValueError, match=f"round 1: device b says something else of device {of} than was heard before"):
+        protocol.send(Told(np.array([0]), np.array([1]), Packets.of([said]), 1))
+
+
+def test_what_is_passed_on_as_it_was_heard_is_taken():
+    protocol = everybody(nobody(Network.chain(3), np.array([0])), Packets.of([b"x"]), np.ones(3, np.int64))
+    next(protocol)
+    protocol.send(Told(np.array([0]), np.array([1]), Packets.of([b"\x01\x02zz\x00\x01x"]), 1))
+    with pytest.raises(StopIteration) as end:
+        protocol.send(Told(np.array([0]), np.array([1]), Packets.of([b"\x02\x00\x01\x02zz"]), 2))
+    assert [end.value.value[k] for k in range(3)] == [b"x", b"zz", b""]
+
+
+@pytest.mark.parametrize(
+    ("strings", "words"), [([b"\x05", b"\x05\x06"], "1 did"), ([b"\x05\x06\x07", b"\x05"], "3 did")]
+)
+def test_so_many_numbers_must_come_of_each_device(strings, words):
+    """Also where all of them together are as many as they should be."""
+    site = nobody(Network.complete(3), np.array([0]))
+    protocol = everybodys_numbers(site, np.array([[1, 2]]))
+    next(protocol)
+    told = Packets.of([bytes([k + 1, len(string)]) + string for k, string in enumerate(strings)])
+    with pytest.raises(ValueError, match=f"2 numbers of device 1 should have come, and {words}"):
+        protocol.send(Told(np.array([0, 0]), np.array([1, 2]), told, 1))
+
+
 @given(st.lists(st.integers(0, 2**63 - 1)))
 def test_whole_numbers_come_back(numbers):
     written = varints.written(np.array(numbers, dtype=np.int64))

@@ -3,12 +3,14 @@
 The root asks about a bracket (low, high] of scores, as keys (`kernels.keys`). Every device merges its own scores in it
 with its children's replies, and replies to its parent in one of two forms:
 
-exact    the scores themselves, as runs (key, how often), while they are at most `limit`
+exact    the scores themselves, as runs (key, how often), while they are at most `limit`, or where they are so often
+         equal that a sketch would be as long
 sketch   how much they weigh together, and a few points of their distribution function, rounded: enough to guess where
          a rank lies, and nothing more may be concluded from them
 
-On request the weight of all scores at or below `low` comes first; counts are exact in both forms. Asked for one side,
-the reply is exact, and holds the smallest (or largest) scores until they weigh `limit` together.
+On request the weight of all scores at or below `low` comes first, and after it that of all scores above `high` where
+nobody knows what all scores weigh; counts are exact in both forms. Asked for one side, the reply is exact, and holds
+the smallest (or largest) scores until they weigh `limit` together.
 
 A string of bits is written from the highest bit of its first byte on. Whole numbers below a known bound take as many
 bits as that has; others are Elias's gamma code; ascending numbers are Rice codes of their differences. Keys drop the
@@ -35,9 +37,11 @@ HALF = 1 << 61
 LARGEST = 1.7976931348623157e308
 LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
+BELOW, OUTSIDE = 1, 2  # what of the scores outside of it is counted, if anything: those below it, or also those above
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
 FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
+TIED = 4  # scores to a run, at least: then as many runs as a sketch has points are listed instead
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
@@ -681,14 +685,14 @@ def fine_of(ask: Any, mass: int, count: int) -> int:
 def read_replies(
     ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
 ) -> tuple[Any, ...]:
-    """Read the replies of children to a question: the weight below the bracket, and points and masses of sketches.
+    """Read the replies of children to a question: the weight outside the bracket, and points and masses of sketches.
 
     Child j's reply begins at bit ``places[j]`` of `data`, which becomes where its next one does; its runs go to the
-    keys and times from ``ends[j + 1]`` to ``ends[j + 2]``. Returned are the weight below, all sketches' points, and
-    how many points (0: an exact list) and what mass each child has.
+    keys and times from ``ends[j + 1]`` to ``ends[j + 2]``. Returned are the weights below and above, all sketches'
+    points, and how many points (0: an exact list) and what mass each child has.
     """
     low, high = int(ask[BEGIN]), int(ask[END])
-    below, used = 0, 0
+    below, above, used = 0, 0, 0
     points = np.empty(0, np.float64)
     sketched, masses = np.zeros(len(places), np.int64), np.zeros(len(places), np.int64)
     for j in range(len(places)):
@@ -696,6 +700,9 @@ def read_replies(
         if ask[COUNTED]:
             more, at = get_count(data, at, count_bits)
             below += more
+        if ask[COUNTED] == OUTSIDE:
+            more, at = get_count(data, at, count_bits)
+            above += more
         listed = 1
         if ask[SIDE] == BOTH:
             listed, at = get(data, at, 1)
@@ -715,7 +722,7 @@ def read_replies(
             sketched[j], masses[j] = count, mass
             used += count
         places[j] = at
-    return below, points, sketched, masses
+    return below, above, points, sketched, masses
 
 
 def heard(
@@ -725,16 +732,20 @@ def heard(
 
     `places` as in `read_replies`; no reply holds more runs than `room`. Returned are the weight at or below the
     bracket, the weight inside, how many runs there are (or -1 where somebody has only sketched), runs (keys, times),
-    and knots (x, c, slopes, ends, masses, and the weight at -inf).
+    knots (x, c, slopes, ends, masses, and the weight at -inf), and the weight above the bracket.
     """
     children = len(places)
     begin, end = place_of(bits, first, last, int(ask[BEGIN])), place_of(bits, first, last, int(ask[END]))
     keys, times = np.empty(room, np.int64), np.empty(room, np.int64)
     ends = np.zeros(children + 2, np.int64)
     ends[1] = own_runs(bits, weights, begin, end, keys, times, 0)
-    below, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
-    for i in range(first, begin):
-        below += int(weights[i]) if len(weights) else 1
+    below, above, points, sketched, mass_of = read_replies(ask, data, places, keys, times, ends, count_bits)
+    if len(weights):
+        below += int(weights[first:begin].sum())
+        above += int(weights[end:last].sum())
+    else:
+        below += begin - first
+        above += last - end
     inside = 0
     for i in range(ends[children + 1]):
         inside += int(times[i])
@@ -742,7 +753,7 @@ def heard(
         runs, often = np.empty(ends[children + 1], np.int64), np.empty(ends[children + 1], np.int64)
         count = merged(keys, times, ends, children + 1, runs, often)
         nothing, none = np.empty(0, np.float64), np.zeros(1, np.int64)
-        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0
+        return below, inside, count, runs, often, nothing, nothing, nothing, none, nothing, 0, above
     both_ints = np.empty(1, np.int64)
     both = (both_ints, both_ints.view(np.float64))
     most = ends[children + 1] + sketched.sum() + 2 * children
@@ -765,7 +776,7 @@ def heard(
         knot_ends[s + 1] = at
         masses[s] = mass - lost
         bottom += lost
-    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom)
+    return below, inside, -1, keys, times, x, c, slopes, knot_ends, masses, int(bottom), above
 
 
 def curve(x: Any, c: Any, slopes: Any, ends: Any, masses: Any) -> tuple[Any, Any, Any]:
@@ -863,10 +874,14 @@ def replies(
             found = heard(ask, bits, weights, first, last, data, places, last - first + told, count_bits)
             below, inside, count, keys, times = found[0], found[1], found[2], found[3], found[4]
             if ask[COUNTED]:
-                out = with_room(out, at, 16)
+                out = with_room(out, at, 32)
                 at = put_count(out, at, below, count_bits)
                 numbers[i] += 1
-            if count >= 0 and (ask[SIDE] or count <= ask[LIMIT]):
+                if ask[COUNTED] == OUTSIDE:
+                    at = put_count(out, at, found[11], count_bits)
+                    numbers[i] += 1
+            tied = count <= ask[POINTS] and count * TIED <= inside // ask[EACH]
+            if count >= 0 and (ask[SIDE] or count <= ask[LIMIT] or tied):
                 a, b = 0, count
                 if ask[SIDE]:
                     a, b = one_side(keys, times, count, int(ask[SIDE]), int(ask[LIMIT]))

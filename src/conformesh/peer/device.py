@@ -205,6 +205,8 @@ class Device(Members):
         """Return for how long a neighbour has said nothing though this device waits for it."""
         if self.phase == "running" and j in self._heard:
             return 0.0
+        if j in self._misread:  # however often it repeats itself
+            return self.now - self._misread[j][0]
         return self.now - max(self._last_heard[j], self._since)
 
     def _lose(self, gone: list[int]) -> None:
@@ -215,8 +217,10 @@ class Device(Members):
         has = "has" if len(gone) == 1 else "have"
         names = ", ".join(self._name(j) for j in gone)
         why = f"{names} {has} not {what} within {self.settings.patience:g} s"
-        unread = [f"what {self._name(j)} says cannot be read: {self._unread[j]}" for j in gone if j in self._unread]
-        why += f" ({'; '.join(unread)})" if unread else ""
+        unheard = {j: f"read: {problem}" for j, problem in self._unread.items()}
+        unheard |= {j: f"used: {problem}" for j, (_, problem) in self._misread.items()}
+        reasons = [f"what {self._name(j)} says cannot be {unheard[j]}" for j in gone if j in unheard]
+        why += f" ({'; '.join(reasons)})" if reasons else ""
         if self.settings.on_lost == "fail":
             self._fail(f"{why}; start again what has stopped or check the link, or use --on-lost continue")
             return

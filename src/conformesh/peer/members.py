@@ -23,6 +23,7 @@ from conformesh.peer.settings import Settings
 from conformesh.peer.view import View, part_of
 from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
 
+MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
 
@@ -50,6 +51,7 @@ class Members(Rounds):
         self._back: dict[int, float] = {}  # since when a lost neighbour is heard again
         self._highest = 0  # number that it said
         self._losses: Counter[int] = Counter()  # in a row, of each device
+        self._started_over = 0  # times since the last result
         self._enter_greeting()
 
     @abstractmethod
@@ -193,8 +195,10 @@ class Members(Rounds):
         self._same_run(frame)
         rows = self._rows_in(frame)
         if self.phase == "running" and frame.round > self._spoken_for + 1:
-            self._start_over()
+            self._start_over(frame)
             return
+        if self.phase == "running" and frame.round < self.round:  # a run has as many rounds on every device
+            raise self._not_understood(frame.sender, f"it has finished after round {frame.round}")
         if self.phase not in ("finishing", "finished"):
             if frame.wants:
                 self._help(frame)
@@ -211,7 +215,7 @@ class Members(Rounds):
         self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
             self._write(self.journal.append, ENDED)
-            self.phase, self._stopped_at = "finished", self.now
+            self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.log(f"run {self.number}: finished after {self.round} rounds")
 
@@ -224,8 +228,16 @@ class Members(Rounds):
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
         return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
 
-    def _start_over(self) -> None:
+    def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""
+        self._started_over += 1
+        if self._started_over > MOST_LOST:
+            self._fail(
+                f"{self._name(frame.sender)} is in round {frame.round} of run {self.number}, and "
+                f"{self._name(self.row)} is in round {self.round}, without which it cannot be there; look which of "
+                "them can be trusted"
+            )
+            return
         self.log("the journal of this run is lost: asking for a new run")
         self._move(View(self.number + 1, self.lost))
 

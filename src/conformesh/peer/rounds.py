@@ -74,6 +74,7 @@ class Rounds(ABC):
         self._mine: dict[int, Frame] = {}
         self._heard: dict[int, Value | None] = {}
         self._said_now: dict[int, Said] = {}
+        self._misread: dict[int, tuple[float, str]] = {}  # since when, and why, what one says in this round is no use
         self._early: dict[tuple[int, int], Frame] = {}  # by sender and round
         self._spoken_for, self._aloud = 0, True  # the last round that this device has spoken for; whether it does now
         self._spoke = dict.fromkeys(self._talking, 0)  # in which round a neighbour last did
@@ -96,7 +97,7 @@ class Rounds(ABC):
         """Say that this device has its result."""
 
     @abstractmethod
-    def _start_over(self) -> None:
+    def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: this one cannot be finished."""
 
     # --- rounds -------------------------------------------------------------------------------------------------------
@@ -130,7 +131,7 @@ class Rounds(ABC):
         rest = self._spoken_for - self.round
         self._mine[self.round] = Frame(DATA, self.run, self.row, self.round, flags, body, rest)
         self._forget(min(self._spoke.values(), default=self.round))
-        self._said_now, self._heard = {}, {}
+        self._said_now, self._heard, self._misread = {}, {}, {}
         if self._quiet:
             self._quiet = {j: until for j, until in self._quiet.items() if until >= self.round}
             self._heard = dict.fromkeys(self._quiet if may_be_silent(message) else ())
@@ -207,7 +208,7 @@ class Rounds(ABC):
         elif frame.round <= self._spoken_for + 1:
             self._early[frame.sender, frame.round] = frame
         else:
-            self._start_over()
+            self._start_over(frame)
 
     def _help(self, frame: Frame) -> None:
         """Repeat what a neighbour misses, or what we say now: then it knows where we are, and that we are alive."""
@@ -226,7 +227,15 @@ class Rounds(ABC):
             if not frame.silent and j not in self._said_now:
                 raise FrameError("a frame that speaks in a round for which its sender has announced to be quiet")
             return
-        self._take_said(j, Said(frame.flags & SILENT, frame.body, frame.quiet))
+        try:
+            self._take_said(j, Said(frame.flags & SILENT, frame.body, frame.quiet))
+        except FrameError as problem:
+            raise self._not_understood(j, str(problem)) from None
+
+    def _not_understood(self, sender: int, problem: str) -> FrameError:
+        """Note that what a neighbour says in this round is of no use: it will say so again and again, as if alive."""
+        self._misread.setdefault(sender, (self.now, problem))
+        return FrameError(problem)
 
     def _take_said(self, j: int, said: Said) -> None:
         """Note what a neighbour says in this round, and for how long it says nothing afterwards."""

@@ -72,6 +72,7 @@ POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more o
 DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
 PATIENCE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
+MOST_STAGES = PATIENCE + 2 * KEY_BITS  # half the floats are left after each of the later ones
 
 
 @dataclass(frozen=True)
@@ -147,6 +148,7 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
         total = yield from get_aggregator(plan.over).prepare(site)
         n, spares = yield from weigh_all(site, samples, total)
         ranks = site.ranks(n, spares)
+        plan = chosen(site, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
         found = yield from by_flooding(site, samples, ranks, n)
@@ -283,6 +285,8 @@ def search(
     if (brackets.open & ~brackets.closed_in).any():
         brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
     while brackets.open.any():
+        if brackets.stage.max() > MOST_STAGES:
+            raise _contradiction(f"no threshold is left after {MOST_STAGES} stages")
         if brackets.stuck().any():
             yield from _snap(site, samples, brackets, np.flatnonzero(brackets.stuck()))
         elif (ready := brackets.ready()).any():
@@ -293,6 +297,13 @@ def search(
             counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
     return brackets
+
+
+def _contradiction(what: str) -> ValueError:
+    return ValueError(
+        f"counts of this network contradict each other: {what}; a device says what is not so, or its scores have "
+        "changed during the run"
+    )
 
 
 def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
@@ -355,6 +366,8 @@ def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Prot
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]
     smallest, greatest = to_keys(-ends[0]), to_keys(ends[1])
+    if (smallest > greatest).any():
+        raise _contradiction("no score lies where some were counted")
     brackets.low[which], brackets.high[which] = smallest - 1, greatest
     brackets.quiet[which] = 0
     same = smallest == greatest
@@ -422,6 +435,9 @@ class Brackets:
     def shrink(self, which: Ints, pivots: Ints, counts: Ints) -> None:
         """Take the narrowest bracket that the counts allow; both are (problems, width), ascending."""
         before = self.at_high[which] - self.at_low[which]
+        ascending = np.concatenate([self.at_low[which][:, None], counts, self.at_high[which][:, None]], axis=1)
+        if (np.diff(ascending, axis=1) < 0).any():
+            raise _contradiction("more scores lie below a threshold than below a higher one")
         below = (counts < self.rank[which][:, None]).sum(axis=1)  # so many pivots lie below the answer
         at = np.arange(len(which))
         up, down = below < pivots.shape[1], below > 0

@@ -4,6 +4,9 @@ In the first round a device says its own string; in each later round it passes o
 in the round before. So in round t + 1 everybody passes on what comes from t hops away, each string once: who passes on
 what, and when, follows from the map alone.
 
+Everybody also hears back what its neighbours make of its own words. So a device that passes on something else than it
+heard, the same to all its neighbours, is found out by who told it: an entry must be the same whoever passes it on.
+
 Assumes     graph connected, diameter known
 Guarantees  everybody's string, byte for byte, on every device, in the fewest rounds possible
 Message     entries by ascending owner: owner, length (LEB128) and the bytes themselves
@@ -59,7 +62,7 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
         complete = speakers[held[speakers] == site.devices]  # after this nothing is news to them
         quiet = Quiet(complete, np.full(len(complete), left))
         told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends), check, quiet)
-        news = ears.heard(news, entries.from_elsewhere(told, ears)) & ~known
+        news = ears.heard(news, entries.from_elsewhere(told, ears, site)) & ~known
         known |= news
     return entries.all_of(site, known)
 
@@ -69,10 +72,14 @@ def everybodys_numbers(site: Site, mine: NDArray[np.integer]) -> Protocol[Ints]:
     each = int(np.prod(mine.shape[1:], dtype=np.int64))
     strings = _strings(mine.reshape(len(mine), each).astype(np.int64))
     found = yield from everybody(site, strings, np.full(site.devices, each))
-    numbers = read(found.values)
-    if len(numbers) != site.devices * each:
-        raise ValueError(f"{site.devices} devices have {each} numbers each, but {len(numbers)} came")
-    return numbers.reshape(site.devices, *mine.shape[1:])
+    counted = np.diff(np.append(0, np.cumsum(found.values < 128))[found.offsets])  # a number ends in such a byte
+    if (counted != each).any():
+        owner = int(np.argmax(counted != each))
+        raise ValueError(
+            f"{each} numbers of device {site.network.ids[owner]} should have come, and {counted[owner]} did; run the "
+            "same version of conformesh on every device, and look whether this one can be trusted"
+        )
+    return read(found.values).reshape(site.devices, *mine.shape[1:])
 
 
 def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stretch:
@@ -230,7 +237,7 @@ class _Entries:
         table[filled] = self.values
         return Packets(table[places][filled[places]], taken)
 
-    def from_elsewhere(self, told: Told, ears: _Ears) -> Bits:
+    def from_elsewhere(self, told: Told, ears: _Ears, site: Site) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
         bits = np.zeros((len(ears.ghosts), -(-len(self.place) // 64)), dtype="<u8")
         if not len(ears.ghosts):
@@ -244,7 +251,25 @@ class _Entries:
         new, at = np.unique(owner, return_index=True)
         at = at[self.place[new] < 0]
         self._keep(owner[at], packets.values, start[at], body[at], stop[at])
+        same = self._are_known(owner, packets.values, start, stop)
+        if not same.all():
+            wrong = int(np.argmin(same))
+            speaker, of = (site.network.ids[row] for row in (sender[said[wrong]], owner[wrong]))
+            raise ValueError(
+                f"round {told.round}: device {speaker} says something else of device {of} than was heard before: this "
+                "one, or one of those in between, says what is not so; look whether they can be trusted"
+            )
         return bits
+
+    def _are_known(self, owners: Ints, values: NDArray[np.uint8], start: Ints, stop: Ints) -> NDArray[np.bool_]:
+        """Return which of these entries are, byte for byte, those that are kept of their owners."""
+        known, sizes = self.offsets[self.place[owners]], stop - start
+        same = np.asarray(self.offsets[self.place[owners] + 1] - known == sizes)
+        at = np.flatnonzero(same)
+        each = np.repeat(at, sizes[at])
+        within = np.arange(len(each)) - np.repeat(np.cumsum(sizes[at]) - sizes[at], sizes[at])
+        same[each[values[start[each] + within] != self.values[known[each] + within]]] = False
+        return same
 
     def _keep(self, owners: Ints, values: NDArray[np.uint8], start: Ints, body: Ints, stop: Ints) -> None:
         sizes, end = stop - start, self.offsets[-1]

@@ -27,6 +27,7 @@ from conformesh.protocols.messages import Packets, Pool, Protocol
 from conformesh.protocols.site import Outcome, Site
 from conformesh.samples import Samples
 
+MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
 Method = Callable[[Site, Samples], Protocol[Outcome]]
 
 
@@ -47,6 +48,11 @@ def joint(
     blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
     table = yield from everybodys_numbers(blank, mine)
+    if table.max(initial=0) > MOST_HELD:
+        raise ValueError(
+            f"device {network.ids[int(np.argmax(table.reshape(len(table), -1).max(axis=1)))]} says that it holds "
+            f"{table.max():,} scores, which nobody does; look whether it can be trusted"
+        )
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
     site = replace(blank, sizes=sizes, promise=promise, items=held, alphas=alphas)
     ledger = Ledger(len(here))

@@ -29,7 +29,7 @@ from conformesh.kernels import replies as written
 from conformesh.kernels.compiling import compiled
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
-from conformesh.protocols.messages import Packets, Protocol, Tell, Told
+from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.site import Site
 from conformesh.samples import Samples
 
@@ -132,15 +132,19 @@ def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
 
 def can_flood(site: Site, ranks: Ints, n: Ints) -> bool:
     """Say whether every device can know what it would have to know."""
-    lists, _ = wanted_lists(ranks, n)
-    return site.devices * sum(wanted.k for wanted in lists) <= LARGEST_FLOOD
+    return site.devices * _at_most(site, wanted_lists(ranks, n)[0]) <= LARGEST_FLOOD
+
+
+def _at_most(site: Site, lists: list[Wanted]) -> int:
+    """Return how many scores are in these lists at most: each weighs 1 or more, and there are no others."""
+    return sum(min(wanted.k, int(site.totals[wanted.trial])) for wanted in lists)
 
 
 def by_flooding(site: Site, samples: Samples, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
     """Find the score of every rank; return the key and its counted rank for each open problem (trial, alpha), flat."""
     lists, served = wanted_lists(ranks, n)
     if not can_flood(site, ranks, n):
-        many = sum(wanted.k for wanted in lists)
+        many = _at_most(site, lists)
         raise ValueError(
             f"top-k over flood lets each of {site.devices:,} devices know {many:,} scores, which is too much; use "
             "--schedule window, or top-k with --aggregate tree"
@@ -210,12 +214,18 @@ def _flood(site: Site, devices: list[list[Known]]) -> Protocol[None]:
             speakers,
             np.array([said[place][1] for place in speakers], dtype=np.int64),
         )
-        places = np.append(np.flatnonzero(np.diff(told.receiver, prepend=-1)), len(told.receiver))
+        receiver, sender, packets = told.receiver, told.sender, told.packets
+        speaking, at = np.unique(sender, return_index=True)  # to all its neighbours alike
+        said_by = {
+            row: _read(chosen, packets[i], row, len(devices[0]), site)
+            for row, i in zip(speaking.tolist(), at.tolist(), strict=True)
+        }
+        places = np.append(np.flatnonzero(np.diff(receiver, prepend=-1)), len(receiver))
         quiet = [True] * len(devices)
         for a, b in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
-            place = int(site.local(told.receiver[a : a + 1])[0])
+            place = int(site.local(receiver[a : a + 1])[0])
             quiet[place] = False
-            heard = [_read(chosen, told, i, len(devices[place]), site) for i in range(a, b)]
+            heard = [said_by[row] for row in sender[a:b].tolist()]
             for i, one in enumerate(devices[place]):
                 one.hear([packet[i][0] for packet in heard], max(packet[i][1] for packet in heard))
         for place in np.flatnonzero(quiet).tolist():
@@ -243,10 +253,9 @@ def _packet(chosen: Any, known: list[Known], owner_bits: int) -> tuple[bytes, in
     return out[: (at + 7) >> 3].tobytes(), numbers
 
 
-def _read(chosen: Any, told: Told, i: int, lists: int, site: Site) -> list[tuple[tuple[Ints, Ints, Ints], int]]:
-    """Return what packet i says of each list: scores with owners and weights, and the largest held back."""
-    packet, owner_bits = told.packets[i], _owner_bits(site)
-    data, at, found = np.frombuffer(packet, np.uint8), 0, []
+def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> list[tuple[tuple[Ints, Ints, Ints], int]]:
+    """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
+    data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(site)
     room = 8 * len(packet) // owner_bits + 1
     for _ in range(lists):
         keys, owners, times = (np.empty(room, np.int64) for _ in range(3))
@@ -258,7 +267,7 @@ def _read(chosen: Any, told: Told, i: int, lists: int, site: Site) -> list[tuple
         found.append(((keys[:count], owners[:count], times[:count]), int(held_back)))
     if (at + 7) >> 3 != len(packet):
         raise ValueError(
-            f"device {site.network.ids[told.sender[i]]} says {len(packet)} bytes that are no list of scores; run the "
+            f"device {site.network.ids[sender]} says {len(packet)} bytes that are no list of scores; run the "
             "same version of conformesh on every device, and look whether this one can be trusted"
         )
     return found

@@ -33,6 +33,7 @@ from conformesh.kernels.compiling import compiled, expect
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import (
     BEGIN,
+    BELOW,
     BOTH,
     COUNTED,
     EACH,
@@ -46,6 +47,7 @@ from conformesh.kernels.replies import (
     LIMIT,
     LOW,
     LOWEST,
+    OUTSIDE,
     POINTS,
     SIDE,
     TRIAL,
@@ -639,7 +641,7 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tup
             at = written.NOWHERE
         row = ask.copy()
         row[BEGIN], row[END], row[SIDE], row[EVEN] = *ends, side, 1
-        row[COUNTED], row[LIMIT] = ends[0] != LOWEST and side == BOTH, 0
+        row[COUNTED], row[LIMIT] = BELOW if ends[0] != LOWEST and side == BOTH else 0, 0
         if side != BOTH:
             row[LIMIT], at = written.get_gamma(data, at)
             numbers += 1
@@ -660,11 +662,17 @@ def hear_word(data: NDArray[np.uint8], at: int, asked: Asked, limit: int) -> tup
 
 
 def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
-    """Return where to look for the answer the next time: half as far around it as in the last question."""
-    low, here, high = from_keys([int(ask[BEGIN]), answer, int(ask[END])])
-    if not (np.isfinite(low) and np.isfinite(high)):
+    """Return where to look for the answer the next time: half as far around it as in the last question.
+
+    A side that was open is taken for as wide as the other one.
+    """
+    low, here, high = from_keys([int(ask[BEGIN]), answer, int(ask[END])]).tolist()
+    far = [distance / 2 for distance in (here - low, high - here)]
+    known = [distance for distance in far if np.isfinite(distance)]
+    if not known or not np.isfinite(here):
         return LOWEST, HIGHEST
-    ends = to_keys([low / 2 + here / 2, here / 2 + high / 2])
+    down, up = (distance if np.isfinite(distance) else known[0] for distance in far)
+    ends = to_keys([here - down, here + up])
     return int(ends[0]), int(ends[1])
 
 
@@ -680,7 +688,8 @@ def by_waves(
     """Find the score of every rank; return the ranks (trials, alphas), what all scores weigh, and what was found.
 
     Where `n` (what all scores of each trial weigh) and `ranks` are not known, the first replies say so. With `one_side`
-    the first question is for one side of the order; with `warm`, for all scores between two thresholds.
+    the first question is for one side of the order; with `warm`, for all scores between two thresholds, and, where `n`
+    is not known, for what lies on either side of them.
     """
     depth = mean_depth(site)
     limit = int(min(max(pace.fetched * site.devices / (depth + 1), FEWEST), 2**40))
@@ -750,8 +759,8 @@ def _first(
 ) -> Asked:
     """Return the first question about every problem, which everybody knows without being told."""
     trials, levels = site.trials, len(site.alphas)
-    if n is None or (warm is not None and not np.isfinite(warm).all()):
-        warm = None  # as good as nothing, or without n, which only replies about all scores can tell
+    if warm is not None and not np.isfinite(warm).all():
+        warm = None  # as good as nothing
     asks = np.zeros((trials * levels, EACH + 1), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
@@ -771,7 +780,9 @@ def _first(
     if warm is not None:
         low, high = (int(key) for key in to_keys(_around(*warm)))
         asks[:, BEGIN], asks[:, END] = (LOWEST if low <= LOWEST + 1 else low), high
-        asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, low > LOWEST + 1
+        asks[:, LIMIT], asks[:, COUNTED] = MOST_LISTED * limit, BELOW if low > LOWEST + 1 else 0
+        if n is None:
+            asks[:, COUNTED] = OUTSIDE
     asked = Asked(asks, [*range(len(asks))], [Found() for _ in range(len(asks))])
     if n is not None and ranks is not None:
         asked.keep(searched(ranks, n))
@@ -801,8 +812,9 @@ def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[Problem]:
 
 
 def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:
-    """Return what all scores of each trial weigh, from the replies to questions about all of them."""
-    totals = [int(heard[asked.asks[:, TRIAL].tolist().index(trial)][1]) for trial in range(site.trials)]
+    """Return what all scores of each trial weigh, from replies that say what lies in a bracket and on its sides."""
+    first = [heard[asked.asks[:, TRIAL].tolist().index(trial)] for trial in range(site.trials)]
+    totals = [int(reply[0]) + int(reply[1]) + int(reply[11]) for reply in first]
     if not 0 <= min(totals) <= max(totals) <= site.most:
         raise _contradiction(f"all scores of a trial weigh {max(totals)}, which can be 0 to {site.most}")
     return totals
