@@ -125,7 +125,8 @@ def predict(
     columns_of_groups = tuple(name for one in group_column or [] for name in named(one))
     _check_fit(calibration, device or device_column, columns_of_groups, alpha)
     layout = Layout(device_column, None, label_column, id_column, columns_of_groups, named(keep), separator, decimal)
-    classes = calibration.classes if kind.task == "classification" else None
+    known = calibration.classes if kind.task == "classification" else None
+    classes = None if known is None else tuple(map(str, known))  # as a file names its columns
     outputs = read_outputs(probabilities, layout, logits=kind.reads == "logits", classes=classes)
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:

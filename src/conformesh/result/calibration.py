@@ -59,7 +59,8 @@ class Calibration:
     bracket
         Two numbers around the threshold between which a search ended: where `update` starts.
     classes
-        The names of the classes, in the order of the columns of outputs, where they are known.
+        The classes, in the order of the columns of outputs, where they are known: names, or numbers or truth values
+        where a model has these.
     weight_bound
         The largest weight of an example, where scores had weights: the promise is about examples that are as much
         likelier than the calibration examples as they weigh.
@@ -81,7 +82,7 @@ class Calibration:
     score: Score | None = None
     notes: tuple[str, ...] = ()
     bracket: tuple[float, float] | None = None
-    classes: tuple[str, ...] | None = None
+    classes: tuple[Any, ...] | None = None
     weight_bound: float | None = None
     test_weight: float | None = None
 
@@ -100,7 +101,7 @@ class Calibration:
         network: str = "",
         options: Mapping[str, Any] | None = None,
         score: Score | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
         weight_bound: float | None = None,
         test_weight: float | None = None,
         seconds: float = 0.0,
@@ -197,7 +198,7 @@ class Calibration:
     ) -> Evaluation:
         """Measure coverage and size on labelled data, per class and per device, with Wilson intervals.
 
-        Labels are column numbers of the outputs, or names where the calibration knows its classes; the rest is as in
+        Labels are column numbers of the outputs, or classes where the calibration knows them; the rest is as in
         `predict`, whose sets are the ones measured.
         """
         kind = self._score(score)
@@ -331,14 +332,10 @@ class Calibration:
         return found
 
     def columns_of(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as column numbers, where they are names of classes."""
-        if self.classes is None or labels.dtype.kind not in "OUST":
+        """Return labels as column numbers, where they are classes; beside names, numbers are columns already."""
+        if self.classes is None or (labels.dtype.kind not in "OUST" and isinstance(self.classes[0], str)):
             return labels
-        column = {name: i for i, name in enumerate(self.classes)}
-        names = [str(name) for name in labels.tolist()]
-        if strange := next((name for name in names if name not in column), None):
-            raise ValueError(f"labels: {unknown('class', strange, self.classes)}")
-        return np.array([column[name] for name in names], dtype=np.int64)
+        return columns_among(self.classes, labels)
 
     def _thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
         if device is None:
@@ -350,6 +347,21 @@ class Calibration:
             return self.thresholds[[rows[str(name)] for name in np.asarray(device).tolist()]]
         except KeyError as missing:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
+
+
+def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of every label among the classes: by value, or else as written.
+
+    >>> columns_among((3, 5, 7), np.array([7, 3])), columns_among(("a", "b"), np.array(["b"]))
+    (array([2, 0]), array([1]))
+    """
+    column: dict[Any, int] = {str(name): i for i, name in enumerate(classes)}
+    column |= {name: i for i, name in enumerate(classes)}
+    values = labels.tolist()
+    found = [column.get(value, column.get(str(value), -1)) for value in values]
+    if -1 in found:
+        raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
+    return np.array(found, dtype=np.int64)
 
 
 def _cost_of(fields: CostFields, devices: int) -> Cost:

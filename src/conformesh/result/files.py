@@ -86,7 +86,7 @@ class _CalibrationFields(Struct, forbid_unknown_fields=True):
     device_ids: Annotated[list[str], Meta(min_length=1)]
     notes: list[str]
     bracket: tuple[float, float] | None = None
-    classes: list[str] | None = None
+    classes: list[str | bool | int | float] | None = None
     group: str | None = None
     weight_bound: Annotated[float, Meta(gt=0)] | None = None
     test_weight: Amount | None = None

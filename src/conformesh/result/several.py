@@ -245,7 +245,7 @@ class Calibrations:
         return next(iter(self.items.values())).score
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[Any, ...] | None:
         """The names of the classes, where they are known."""
         return next(iter(self.items.values())).classes
 
