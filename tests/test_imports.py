@@ -26,7 +26,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"calibrating"},
     {"pvalues"},
     {"detecting"},
-    {"comparing", "controlling", "localising", "mesh", "planning", "sweeping", "training"},
+    {"comparing", "controlling", "localising", "mesh", "planning", "siding", "sweeping", "training"},
     {"plots"},
     {"experiments"},
     {"cli"},
