@@ -21,7 +21,7 @@ from conformesh.cli.options import whole
 from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json
-from conformesh.io.output_files import Outputs, read_outputs
+from conformesh.io.output_files import OutputFile, read_outputs
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
 from conformesh.losses import Loss
@@ -157,7 +157,7 @@ def _predicted(
     calibration: Calibration | Calibrations | Sides,
     kind: Score | Loss,
     values: NDArray[Any],
-    outputs: Outputs,
+    outputs: OutputFile,
     device: str | None,
     level: float | None,
 ) -> NDArray[Any]:
