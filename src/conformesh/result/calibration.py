@@ -180,7 +180,7 @@ class Calibration:
             its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
         """
         kind = self._score(score)
-        threshold = self._thresholds_for(device)
+        threshold = self.thresholds_for(device)
         table = as_array(outputs, "outputs")
         if kind.task == "regression":
             return kind.intervals(table, threshold)
@@ -202,7 +202,7 @@ class Calibration:
         `predict`, whose sets are the ones measured.
         """
         kind = self._score(score)
-        threshold = self._thresholds_for(device)
+        threshold = self.thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
         if kind.task == "regression":
@@ -337,7 +337,8 @@ class Calibration:
             return labels
         return columns_among(self.classes, labels)
 
-    def _thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
+    def thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
+        """Return the threshold of a device, or of each row's device; by default the one valid on every device."""
         if device is None:
             return self.threshold
         if np.ndim(device) == 0:

@@ -97,7 +97,7 @@ def evaluate_sets(
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
-    _same_length(outputs, labels, devices)
+    same_length(outputs, labels, devices)
     sets = score.sets(outputs, threshold, **(draws or {}))
     labels = labels_of(score.name, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
@@ -122,9 +122,17 @@ def evaluate_intervals(
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate intervals; coverage is by the score itself, width by the interval."""
-    _same_length(outputs, labels, devices)
-    hits = score.covers(outputs, labels, threshold)
-    intervals = score.intervals(outputs, threshold)
+    same_length(outputs, labels, devices)
+    return of_intervals(score.covers(outputs, labels, threshold), score.intervals(outputs, threshold), devices, groups)
+
+
+def of_intervals(
+    hits: NDArray[np.bool_],
+    intervals: NDArray[np.float64],
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate intervals of which is known whom they cover."""
     widths = intervals[:, 1] - intervals[:, 0]
     return Evaluation(
         coverage=Coverage.of(hits),
@@ -142,7 +150,8 @@ def _per_device(hits: NDArray[np.bool_], devices: ArrayLike | None) -> dict[str,
     return {str(name): Coverage.of(hits[names == name]) for name in dict.fromkeys(names.tolist())}
 
 
-def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
+def same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
+    """Refuse labels, or devices, that are not one per row."""
     rows = {"outputs": len(outputs), "labels": len(labels)}
     if devices is not None:
         rows["devices"] = len(np.asarray(devices))

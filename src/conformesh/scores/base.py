@@ -121,6 +121,17 @@ class RegressionScore(Score):
         its upper end. The threshold is one number or one per row.
         """
 
+    def sides(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return how far each label lies below the prediction and how far above it, shape (n, 2).
+
+        The larger of both is the score. `calibrate_sides` finds a threshold for each.
+        """
+        raise TypeError(f"score '{self.name}' does not tell two sides apart; use one threshold, with calibrate")
+
+    def side_intervals(self, outputs: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:
+        """Return the intervals of a threshold for each side, rounded outwards as those of `intervals`."""
+        raise TypeError(f"score '{self.name}' does not tell two sides apart; use intervals(outputs, threshold)")
+
 
 def numeric(who: str, what: str, values: ArrayLike) -> Array:
     """Return `values` as an array of real numbers, in the dtype it came in."""

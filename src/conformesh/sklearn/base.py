@@ -21,7 +21,6 @@ from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.pvalues import p_values
-from conformesh.result.calibration import Calibration
 from conformesh.result.evaluation import Evaluation
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
@@ -127,7 +126,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """Score the rows, and agree."""
         score = self._score(who)
         outputs = self._outputs(rows, score, who)
-        held = rows.by_device(score(outputs, self._columns(rows.labels, outputs, who)))
+        held = rows.by_device(self._scored(score, outputs, self._columns(rows.labels, outputs, who)))
         mesh = as_network(self.network if network is None else network, held)
         if not rows.named and mesh.devices > 1:
             raise ValueError(
@@ -136,34 +135,26 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
         if not rows.named:
             held = {mesh.ids[0]: held[rows.devices[0]]}
+        nothing = held[rows.devices[0]][:0]
         self.score_, self.network_ = score, mesh
-        self.scores_ = {**dict.fromkeys(mesh.ids, np.empty(0)), **held}
+        self.scores_ = {**dict.fromkeys(mesh.ids, nothing), **held}
         self.calibration_ = self._agreed(self._alpha())
 
-    def _agreed(self, alpha: Fraction) -> Calibration:
+    def _agreed(self, alpha: Fraction) -> Any:
         """Run the protocol once for this alpha, with the scores that the devices hold."""
-        found = calibrate(
-            self.scores_,
-            self.network_,
-            float(alpha),  # whose decimal is alpha
-            self.method,
-            target=self.target,
-            rank=self.rank,
-            score=self.score_,
-            **(self.options or {}),
-        )
-        return replace(found, classes=self._class_names())
+        more = {"target": self.target, "rank": self.rank, "score": self.score_, **(self.options or {})}
+        return self._run(self.scores_, self.network_, float(alpha), self.method, **more)  # whose decimal is alpha
 
-    def _calibration(self, who: str, alpha: Alpha | None) -> Calibration:
+    def _calibration(self, who: str, alpha: Alpha | None) -> Any:
         """Return the calibration, or another of the same scores."""
         if not hasattr(self, "calibration_"):
             raise NotFittedError(
                 f"{type(self).__name__}.{who} needs a calibration: call calibrate(X, y, devices=...) with rows that "
                 "the model has not seen, or set calibration_size=0.25 and fit"
             )
-        kept: Calibration = self.calibration_
         level = None if alpha is None else exact_alpha(alpha)
-        return kept if level is None or level == exact_alpha(kept.alpha) else self._agreed(level)
+        same = level is None or level == exact_alpha(self.calibration_.alpha)
+        return self.calibration_ if same else self._agreed(level)
 
     # --- what predicting has in common --------------------------------------------------------------------------------
 
@@ -172,33 +163,26 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return np.asarray(self._model("predict").predict(X))
 
     def evaluate(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        devices: Any = None,
-        alpha: Alpha | None = None,
-        rng: Any = None,
-        keys: Any = None,
+        self, X: Any, y: Any = None, *, devices: Any = None, alpha: Alpha | None = None, **draws: Any
     ) -> Evaluation:
-        """Measure coverage and size on labelled rows, per class and, with `devices`, per device.
+        """Measure coverage and size on labelled rows: overall and, with `devices`, by device.
 
-        Rows come in the forms of `calibrate`; the rest is as for predicting, with the sets or intervals of which the
-        rows are measured.
+        Rows come in the forms of `calibrate`; `alpha` is as in `predict_set` and `predict_interval`, and so are `rng`
+        and `keys` for randomised scores.
         """
         who = f"{type(self).__name__}.evaluate"
         calibration = self._calibration("evaluate", alpha)
         rows = Rows.of(who, X, y, devices, self._features())
         outputs = self._outputs(rows, self.score_, who)
-        return calibration.evaluate(
-            outputs, rows.labels, device=rows.owners if rows.named else None, rng=rng, keys=keys
-        )
+        owners = rows.owners if rows.named else None
+        return calibration.evaluate(outputs, rows.labels, device=owners, **draws)
 
     def _predicted(self, who: str, X: Any, alpha: Alpha | None, devices: Any, **draws: Any) -> NDArray[Any]:
         """Return sets or intervals, with the thresholds of these devices where each has its own."""
         calibration = self._calibration(who, alpha)
         X, owners = owners_of(f"{type(self).__name__}.{who}", X, devices, self._features())
-        return calibration.predict(self._outputs_of(X, self.score_, who), device=owners, **draws)
+        sets: NDArray[Any] = calibration.predict(self._outputs_of(X, self.score_, who), device=owners, **draws)
+        return sets
 
     def _p_values(self, scores: Floats) -> Floats:
         """Count every score beside those of all devices."""
@@ -220,8 +204,12 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """Return labels as a score takes them."""
         return labels
 
-    def _class_names(self) -> tuple[Any, ...] | None:
-        return None
+    def _scored(self, score: Score, outputs: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        return score(outputs, labels)
+
+    def _run(self, *given: Any, **options: Any) -> Any:
+        """Calibrate, in whichever way this estimator does."""
+        return calibrate(*given, **options)
 
     # --- parameters ---------------------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
 from conformesh.promises import Alpha
-from conformesh.result.calibration import columns_among
+from conformesh.result.calibration import Calibration, columns_among
 from conformesh.result.evaluation import Evaluation
 from conformesh.scores import Score
 from conformesh.scores.base import Task
@@ -232,5 +232,5 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
                 f"{who}: {error}; the model was not trained with it, so that no set can hold it: train with all classes"
             ) from None
 
-    def _class_names(self) -> tuple[Any, ...]:
-        return tuple(self.classes_.tolist())
+    def _run(self, *given: Any, **options: Any) -> Calibration:
+        return replace(super()._run(*given, **options), classes=tuple(self.classes_.tolist()))

@@ -12,9 +12,13 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 
+from conformesh.calibrating import calibrate
 from conformesh.promises import Alpha, exact_alpha
+from conformesh.result.calibration import Calibration
+from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import Score
 from conformesh.scores.base import Task
+from conformesh.siding import calibrate_sides
 from conformesh.sklearn.base import AUTO, Floats, MeshEstimator, is_fitted
 from conformesh.sklearn.rows import labels_of, rows_in
 
@@ -41,6 +45,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         For `normalised-residual`, a second model that predicts how far labels lie from predictions, above zero. `fit`
         trains a clone of it on the distances of rows predicted by models that have not seen them. None: the estimator's
         own ``predict(X, return_std=True)``, or a second column of its predictions.
+    symmetric
+        Whether intervals reach as far below as above. False: each side has a threshold of its own for half of alpha,
+        found in one run (`calibrate_sides`; with `cqr`, asymmetric CQR), and `calibration_` is a `Sides`.
     alpha, confidence_level, method, network, target, rank, options, prefit, calibration_size, random_state
         As for `MeshClassifier`.
 
@@ -73,6 +80,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         nonconformity: Any = "absolute-residual",
         quantiles: Sequence[float] | None = None,
         scale_estimator: Any = None,
+        symmetric: bool = True,
         method: str = "e-dcp",
         network: Any = "cycle",
         target: Any = "sizes",
@@ -88,6 +96,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
         self.nonconformity = nonconformity
         self.quantiles = quantiles
         self.scale_estimator = scale_estimator
+        self.symmetric = symmetric
         self.method = method
         self.network = network
         self.target = target
@@ -127,7 +136,10 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
 
         A number has a p-value, not a row: an interval of `e-dcp` holds the numbers whose p-value is above alpha.
         """
-        self._calibration("predict_p", None)
+        if isinstance(self._calibration("predict_p", None), Sides):
+            raise ValueError(
+                "MeshRegressor.predict_p needs one score for each label, got two sides; set symmetric=True"
+            )
         labels = labels_of("MeshRegressor.predict_p", y, rows_in(X))
         return self._p_values(self.score_(self._outputs_of(X, self.score_, "predict_p"), labels))
 
@@ -203,6 +215,13 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
                 "second model as scale_estimator="
             )
         return np.stack([np.asarray(model.predict(X)), scale], axis=1)
+
+    def _scored(self, score: Score, outputs: NDArray[Any], labels: NDArray[Any]) -> Floats:
+        return score(outputs, labels) if self.symmetric else two_sided(score).sides(outputs, labels)
+
+    def _run(self, *given: Any, **options: Any) -> Calibration | Sides:
+        found: Calibration | Sides = (calibrate if self.symmetric else calibrate_sides)(*given, **options)
+        return found
 
     def _columns(self, labels: NDArray[Any], outputs: NDArray[Any], who: str) -> NDArray[Any]:
         return labels.astype(np.float64) if labels.dtype.kind == "O" else labels
