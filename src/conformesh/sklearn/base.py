@@ -152,9 +152,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{type(self).__name__}.{who} needs a calibration: call calibrate(X, y, devices=...) with rows that "
                 "the model has not seen, or set calibration_size=0.25 and fit"
             )
-        level = None if alpha is None else exact_alpha(alpha)
-        same = level is None or level == exact_alpha(self.calibration_.alpha)
-        return self.calibration_ if same else self._agreed(level)
+        if alpha is None or exact_alpha(alpha) == exact_alpha(self.calibration_.alpha):
+            return self.calibration_
+        return self._agreed(exact_alpha(alpha))
 
     # --- what predicting has in common --------------------------------------------------------------------------------
 
@@ -175,7 +175,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         rows = Rows.of(who, X, y, devices, self._features())
         outputs = self._outputs(rows, self.score_, who)
         owners = rows.owners if rows.named else None
-        return calibration.evaluate(outputs, rows.labels, device=owners, **draws)
+        found: Evaluation = calibration.evaluate(outputs, rows.labels, device=owners, **draws)
+        return found
 
     def _predicted(self, who: str, X: Any, alpha: Alpha | None, devices: Any, **draws: Any) -> NDArray[Any]:
         """Return sets or intervals, with the thresholds of these devices where each has its own."""

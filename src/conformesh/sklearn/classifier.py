@@ -233,4 +233,5 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             ) from None
 
     def _run(self, *given: Any, **options: Any) -> Calibration:
-        return replace(super()._run(*given, **options), classes=tuple(self.classes_.tolist()))
+        found: Calibration = super()._run(*given, **options)
+        return replace(found, classes=tuple(self.classes_.tolist()))
