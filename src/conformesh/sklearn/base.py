@@ -324,11 +324,11 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
 
 def is_fitted(model: Any) -> bool:
-    """Whether a model can predict, as far as it tells; what has no `fit` was never to be fitted."""
-    if not hasattr(model, "fit"):
-        return True
+    """Whether a model can predict, as far as it tells; who is no estimator of scikit-learn is believed."""
     try:
         check_is_fitted(model)
-    except (NotFittedError, TypeError):
+    except NotFittedError:
         return False
+    except (AttributeError, TypeError):
+        return True
     return True

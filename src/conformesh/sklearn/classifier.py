@@ -181,7 +181,8 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         """Return conformal p-values: of every class, (rows, classes), or with `y` of these labels, (rows,).
 
         They are counted by all devices beside their scores, whatever the method of the calibration. The classes with a
-        p-value above alpha are the set that `e-dcp` gives, for every alpha at once.
+        p-value above alpha are the set that `e-dcp` gives, for every alpha at once. They are rounded up to floats:
+        one that equals alpha may appear above it.
         """
         self._calibration("predict_p", None)
         outputs = self._outputs_of(X, self.score_, "predict_p")
