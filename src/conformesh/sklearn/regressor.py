@@ -109,7 +109,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     def predict(self, X: Any) -> NDArray[Any]:
         """Predict as the model does; of quantile models their third, or the middle between the two."""
         model = self._model("predict")
-        if isinstance(model, tuple):
+        if isinstance(model, list | tuple):
             each = [np.asarray(one.predict(X)) for one in (model[2:] or model)]
             return np.asarray(np.mean(each, axis=0))
         predicted = np.asarray(model.predict(X))
