@@ -11,7 +11,7 @@ from typing import Any
 
 from conformesh.names import unknown
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
-from conformesh.scores.classification import APS, LAC, RAPS, Logit, Margin
+from conformesh.scores.classification import APS, LAC, RAPS, SAPS, Logit, Margin, OrdinalAPS, Rank
 from conformesh.scores.regression import CQR, AbsoluteResidual, NormalisedResidual
 
 __all__ = [
@@ -19,12 +19,15 @@ __all__ = [
     "CQR",
     "LAC",
     "RAPS",
+    "SAPS",
     "SCORES",
     "AbsoluteResidual",
     "ClassificationScore",
     "Logit",
     "Margin",
     "NormalisedResidual",
+    "OrdinalAPS",
+    "Rank",
     "RegressionScore",
     "Score",
     "as_score",
@@ -32,7 +35,8 @@ __all__ = [
 ]
 
 SCORES: dict[str, type[Score]] = {
-    score.name: score for score in (LAC, Logit, Margin, APS, RAPS, AbsoluteResidual, NormalisedResidual, CQR)
+    score.name: score
+    for score in (LAC, Logit, Margin, APS, RAPS, SAPS, Rank, OrdinalAPS, AbsoluteResidual, NormalisedResidual, CQR)
 }
 
 
