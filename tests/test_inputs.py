@@ -224,8 +224,7 @@ def test_a_score_goes_by_name_class_or_object(given):
     ("given", "error", "words"),
     [
         ("lca", ValueError, "unknown score 'lca', did you mean 'lac'"),
-        (lambda p, y: y, TypeError, "got the function '<lambda>', which cannot say what is in a set"),
-        (3, TypeError, r"score must be a Score or its name \(lac, .* got int 3"),
+        (3, TypeError, r"score must be a Score, its name \(lac, .* or a function of outputs and labels, got int 3"),
     ],
 )
 def test_what_cannot_be_a_score_is_refused(given, error, words):

@@ -28,7 +28,7 @@ from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
 from conformesh.streams import stream
 
@@ -53,7 +53,7 @@ def calibrate(
     weight: Any = None,
     weight_bound: float | None = None,
     inputs: Any = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -89,8 +89,8 @@ def calibrate(
         scores, a dict by device name, the name of a column of a frame, or a function of `inputs`, which are given in
         the same forms (several columns as a list); or what `estimate_ratios` returns.
     score
-        The nonconformity score the numbers come from, or its name, so that the result can build prediction sets by
-        itself.
+        The nonconformity score the numbers come from, its name, or a function of outputs and labels
+        (`scores.of_function`), so that the result can build prediction sets by itself.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
@@ -179,7 +179,7 @@ def calibrate_several(
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
     group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -281,7 +281,7 @@ def calibrate_shifted(
     labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",

@@ -21,7 +21,7 @@ from conformesh.promises import AUTO, Alpha, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.samples import Samples
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 
 LOWER, UPPER = "lower", "upper"  # the columns of a long frame
 
@@ -35,7 +35,7 @@ def calibrate_sides(
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
     confidence: Alpha | None = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",

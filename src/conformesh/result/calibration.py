@@ -24,7 +24,7 @@ from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
-from conformesh.scores import Score, as_score, get_score
+from conformesh.scores import Function, Score, as_score, saved_score
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
@@ -160,7 +160,7 @@ class Calibration:
         self,
         outputs: ArrayLike,
         *,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -191,7 +191,7 @@ class Calibration:
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -325,7 +325,7 @@ class Calibration:
             f"devices, {self.certificate.kind}; {self.cost})"
         )
 
-    def _score(self, score: Score | str | None) -> Score:
+    def _score(self, score: Score | str | Function | None) -> Score:
         found = self.score if score is None else as_score(score)
         if found is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
@@ -384,7 +384,7 @@ def _score_of(raw: Mapping[str, Any], where: str) -> Score:
     options = {**raw}
     name = options.pop("name", None)
     try:
-        return get_score(name, **options)
+        return saved_score(str(name), options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: score: {error}") from None
 

@@ -22,7 +22,7 @@ from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import SEVERAL, checked_calibrations
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 from conformesh.scores.draws import Rng
 
 MOST = 20  # groups that the printed table shows
@@ -133,7 +133,7 @@ class Calibrations:
         groups: Any = None,
         weight: ArrayLike | None = None,
         alpha: float | None = None,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         labels: Sequence[object] | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -181,7 +181,7 @@ class Calibrations:
         *,
         groups: Any,
         alpha: float | None = None,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> Evaluation:
@@ -283,7 +283,7 @@ class Calibrations:
         """Whether the results are of risk control."""
         return next(iter(self.items.values())).certificate.losses is not None
 
-    def _score(self, score: Score | str | None) -> Score:
+    def _score(self, score: Score | str | Function | None) -> Score:
         kind = self.score if score is None else as_score(score)
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
