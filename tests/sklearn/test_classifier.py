@@ -136,6 +136,17 @@ def test_a_score_is_a_name_a_class_or_an_object(model):
     assert np.array_equal(mesh.predict_set(X, rng=1), mesh.predict_set(X, rng=1))
 
 
+def surprise(p, y):
+    return -np.log(p[np.arange(len(y)), y])
+
+
+def test_a_score_may_be_a_function(model):
+    mesh = clone(MeshClassifier(FrozenEstimator(model), nonconformity=surprise)).calibrate(X[REST], Y[REST])
+    wanted = MeshClassifier(model).calibrate(X[REST], Y[REST])  # the same order of labels
+    assert np.array_equal(mesh.predict_set(X), wanted.predict_set(X))
+    assert np.array_equal(mesh.predict_p(X), wanted.predict_p(X))
+
+
 def test_logits_are_the_decision_function(model):
     svc = LinearSVC().fit(X[TRAIN], Y[TRAIN])
     mesh = MeshClassifier(svc, nonconformity="logit").calibrate(X[REST], Y[REST], devices=SITES)

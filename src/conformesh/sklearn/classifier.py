@@ -42,8 +42,9 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     confidence_level
         1 - alpha, for those who think in it; it takes the place of `alpha`.
     nonconformity
-        The nonconformity score: a name of `SCORES`, a class or an object, such as ``RAPS(penalty=0.1)``. Scikit-learn
-        keeps the word `score` for the accuracy. All but `logit` read `predict_proba`, that one `decision_function`.
+        The nonconformity score: a name of `SCORES`, a class, an object such as ``RAPS(penalty=0.1)``, or a function of
+        outputs and column numbers. Scikit-learn keeps the word `score` for the accuracy. All but `logit` read
+        `predict_proba`, that one `decision_function`.
     method
         How devices agree: a name of `METHODS`.
     network
@@ -209,13 +210,13 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     def _outputs_of(self, X: Any, score: Score, who: str) -> NDArray[Any]:
         """Return what the score reads: probabilities, or a decision function with a column per class."""
         model = self._model(who)
-        if score.reads == "probabilities":
-            if not hasattr(model, "predict_proba"):
-                raise TypeError(
-                    f"score '{score.name}' reads probabilities, but {type(model).__name__} has no predict_proba; use "
-                    "nonconformity='logit', which reads decision_function, or scikit-learn's CalibratedClassifierCV"
-                )
+        if score.reads != "logits" and hasattr(model, "predict_proba"):
             return np.asarray(model.predict_proba(X))
+        if score.reads == "probabilities":
+            raise TypeError(
+                f"score '{score.name}' reads probabilities, but {type(model).__name__} has no predict_proba; use "
+                "nonconformity='logit', which reads decision_function, or scikit-learn's CalibratedClassifierCV"
+            )
         if not hasattr(model, "decision_function"):
             raise TypeError(
                 f"score '{score.name}' reads {score.reads}, but {type(model).__name__} has no decision_function; use a "

@@ -136,7 +136,7 @@ def held_back(owners: Names, share: Any, rng: np.random.RandomState) -> tuple[ND
 
     >>> owners = np.array(["a"] * 4 + ["b"] * 8)
     >>> held_back(owners, 0.25, np.random.RandomState(0))[1].tolist()
-    [2, 5, 11]
+    [2, 4, 6]
     """
     if isinstance(share, bool) or not isinstance(share, float | np.floating) or not 0 < share < 1:
         raise ValueError(
