@@ -205,6 +205,25 @@ def test_a_new_model_forgets_the_old_threshold(model):
     assert mesh.predict(X).shape == Y.shape
 
 
+def test_a_threshold_belongs_to_its_model(model):
+    other = LogisticRegression(C=0.01).fit(X[TRAIN], Y[TRAIN])
+    mesh = MeshClassifier(model).calibrate(X[REST], Y[REST])
+    sets = mesh.predict_set(X)
+    mesh.set_params(estimator=other)
+    assert np.array_equal(mesh.predict_set(X), sets)  # until it is calibrated anew
+    wanted = MeshClassifier(other).calibrate(X[REST], Y[REST])
+    assert np.array_equal(mesh.calibrate(X[REST], Y[REST]).predict_set(X), wanted.predict_set(X))
+    with pytest.raises(ValueError, match="labels"):
+        mesh.calibrate(X[REST], Y[1:])
+    with pytest.raises(NotFittedError, match="needs a calibration"):
+        mesh.predict_set(X)
+
+
+def test_one_device_has_the_name_that_its_network_gives(model):
+    network = Network.chain(1).relabelled(["alone"])
+    assert MeshClassifier(model, network=network).calibrate(X[REST], Y[REST]).calibration_.device_ids == ("alone",)
+
+
 def test_a_fitted_model_is_kept_only_where_that_was_asked_for(model):
     assert MeshClassifier(model).fit(X, Y).estimator_ is not model
     kept = MeshClassifier(model, prefit=True).fit(X[REST], Y[REST], devices=SITES)

@@ -28,6 +28,8 @@ from conformesh.sklearn.rows import Rows, held_back, labels_of, owners_of, parts
 
 Floats = NDArray[np.float64]
 AUTO = "auto"
+TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained")
+AGREED = ("calibration_", "scores_", "network_", "score_")
 
 
 class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # scikit-learn has no types
@@ -64,17 +66,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             For the estimator's own `fit`, such as `sample_weight`; of the rows that train. With metadata routing on,
             what the estimator requests.
         """
-        for learnt in (
-            "estimator_",
-            "scale_estimator_",
-            "scale_floor_",
-            "calibration_",
-            "scores_",
-            "network_",
-            "score_",
-        ):
-            self.__dict__.pop(learnt, None)  # a threshold of the old model says nothing about the new one
         who = f"{type(self).__name__}.fit"
+        self._forget(*TRAINED, *AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
             return self.calibrate(X, y, devices=devices)
         if parts_of(who, X, y) is not None:
@@ -88,6 +81,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
         if self.calibration_size is None:
             self._train(X, y, fit_params)
+            self._trained = True
             return self
         rows = Rows.of(who, X, y, owners)
         n = len(rows.labels)
@@ -99,6 +93,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             )
         params = {name: taken(value, train, n) for name, value in fit_params.items()}
         self._train(taken(X, train, n), rows.labels[train], params)
+        self._trained = True
         tables = [taken(X, kept, n)]
         self._calibrate(replace(rows, tables=tables, labels=rows.labels[kept], owners=rows.owners[kept]), None, who)
         return self
@@ -118,7 +113,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             topology. A device of the network that has no rows takes part without scores.
         """
         who = f"{type(self).__name__}.calibrate"
-        self.estimator_ = self._model(who)
+        self._forget(*AGREED)
+        if not getattr(self, "_trained", False):
+            self.estimator_ = self._given(who)
         self._calibrate(Rows.of(who, X, y, devices, self._features()), network, who)
         return self
 
@@ -133,9 +130,9 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who}: the network has {mesh.devices} devices but no row names its own; say with devices= whose row "
                 "is whose, one name for each row"
             )
+        nothing = held[rows.devices[0]][:0]
         if not rows.named:
             held = {mesh.ids[0]: held[rows.devices[0]]}
-        nothing = held[rows.devices[0]][:0]
         self.score_, self.network_ = score, mesh
         self.scores_ = {**dict.fromkeys(mesh.ids, nothing), **held}
         self.calibration_ = self._agreed(self._alpha())
@@ -247,10 +244,12 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return tuple(self.estimator) if isinstance(self.estimator, list | tuple) else (self.estimator,)
 
     def _model(self, who: str) -> Any:
-        """Return the fitted model, or several: the one that `fit` made, or the one given."""
+        """Return the fitted model, or several: what `fit` made or `calibrate` took, else what was given."""
+        return self.estimator_ if hasattr(self, "estimator_") else self._given(who)
+
+    def _given(self, who: str) -> Any:
+        """Return the estimator that was given, if it is fitted."""
         if not self._keeps_model():
-            if hasattr(self, "estimator_"):
-                return self.estimator_
             if self.prefit is False or not all(map(is_fitted, self._all())):
                 raise NotFittedError(
                     f"This {type(self).__name__} instance is not fitted yet, so {who} has no model: call fit(X, y), or "
@@ -262,6 +261,10 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 "sklearn.frozen.FrozenEstimator, which clones keep"
             )
         return self.estimator
+
+    def _forget(self, *learnt: str) -> None:
+        for name in learnt:
+            self.__dict__.pop(name, None)
 
     def _features(self) -> tuple[str, ...]:
         """Return the names of the columns that the model was fitted with."""
