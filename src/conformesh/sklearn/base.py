@@ -255,7 +255,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                     f"This {type(self).__name__} instance is not fitted yet, so {who} has no model: call fit(X, y), or "
                     "give a fitted estimator"
                 )
-        elif any(isinstance(model, BaseEstimator) and not is_fitted(model) for model in self._all()):
+        elif not all(map(is_fitted, self._all())):
             raise NotFittedError(
                 f"{who}: prefit=True, but the estimator is not fitted; a clone is not: wrap a fitted model in "
                 "sklearn.frozen.FrozenEstimator, which clones keep"
@@ -328,10 +328,10 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
 def is_fitted(model: Any) -> bool:
     """Whether a model can predict, as far as it tells; who is no estimator of scikit-learn is believed."""
+    if not isinstance(model, BaseEstimator):
+        return True
     try:
         check_is_fitted(model)
     except NotFittedError:
         return False
-    except (AttributeError, TypeError):
-        return True
     return True
