@@ -16,15 +16,16 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
-from conformesh.names import unknown
+from conformesh.names import natural_order
 from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Function, Score, as_score, saved_score
+from conformesh.scores.base import places_of
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
@@ -152,8 +153,7 @@ class Calibration:
         try:
             return float(self.thresholds[self.device_ids.index(str(device))])
         except ValueError:
-            known = ", ".join(self.device_ids[:10]) + (", ..." if self.devices > 10 else "")
-            raise ValueError(f"unknown device {device!r}; known: {known}") from None
+            raise ValueError(f"unknown device {device!r}; known: {_some(self.device_ids)}") from None
 
     def predict(
         self,
@@ -180,7 +180,7 @@ class Calibration:
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
-        table = as_array(outputs, "outputs")
+        table = self.table_of(outputs)
         if kind.task == "regression":
             return kind.intervals(table, threshold)
         return kind.sets(table, threshold, **kind.draws(table, rng=rng, keys=keys))
@@ -203,11 +203,11 @@ class Calibration:
         kind = self._score(score)
         threshold = self.thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
-        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, threshold, rows)
         draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
+        return evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -330,15 +330,28 @@ class Calibration:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found
 
-    def columns_of(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as column numbers, where they are names of classes."""
+    def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
+        """Return labels as column numbers, where they are names of classes or of the columns of outputs."""
+        columns = columns_of(outputs)
+        if columns is not None:
+            return places_of(labels, self.classes or columns, "labels")
         if self.classes is None or labels.dtype.kind not in "OUST":
             return labels
-        column = {name: i for i, name in enumerate(self.classes)}
-        names = [str(name) for name in labels.tolist()]
-        if strange := next((name for name in names if name not in column), None):
-            raise ValueError(f"labels: {unknown('class', strange, self.classes)}")
-        return np.array([column[name] for name in names], dtype=np.int64)
+        return places_of(labels, self.classes, "labels")
+
+    def table_of(self, outputs: Any) -> NDArray[Any]:
+        """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
+        columns, classes = columns_of(outputs), self.classes
+        if columns is None or classes is None or columns == [*classes]:
+            return as_array(outputs, "outputs")
+        if sorted(columns) != sorted(classes):
+            wrong = natural_order({*columns} ^ {*classes})
+            odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
+            raise ValueError(
+                f"outputs must have a column for each class, {_some(classes)}, got {_some(columns)}{odd}; rename the "
+                "columns, or pass an array with the columns in this order"
+            )
+        return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
 
     def thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
         """Return the threshold of a device, or of each row's device; by default the one valid on every device."""
@@ -351,6 +364,10 @@ class Calibration:
             return self.thresholds[[rows[str(name)] for name in np.asarray(device).tolist()]]
         except KeyError as missing:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def _cost_of(fields: CostFields, devices: int) -> Cost:
