@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_groups, as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_groups, as_held, as_network, as_target, class_names, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised
@@ -54,6 +54,7 @@ def calibrate(
     weight_bound: float | None = None,
     inputs: Any = None,
     score: Score | str | Function | None = None,
+    classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -91,6 +92,9 @@ def calibrate(
     score
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
         (`scores.of_function`), so that the result can build prediction sets by itself.
+    classes
+        The names of the classes in the order of the columns of outputs, or a frame of outputs whose columns they are.
+        The result then takes labels by name, and puts the columns of other frames into this order.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
@@ -161,6 +165,7 @@ def calibrate(
         network=network.name,
         options=batch.options,
         score=score,
+        classes=class_names(classes),
         weight_bound=None if shift is None else shift.bound,
         seconds=time.perf_counter() - started,
     )
@@ -180,6 +185,7 @@ def calibrate_several(
     group_order: Sequence[str] | None = None,
     group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
     score: Score | str | Function | None = None,
+    classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -207,7 +213,7 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
+    alphas, network, method, target, rank, confidence, score, classes, strict, observer, engine, **options
         As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples
@@ -264,7 +270,9 @@ def calibrate_several(
         for level, alpha in enumerate(alphas)
     ]
     several = collected(batch, places, network, method, score, strict, started)
-    return replace(several, rule=rule, members=members)
+    named = class_names(classes)
+    items = {key: replace(item, classes=named) for key, item in several.items.items()}
+    return replace(several, items=items, rule=rule, members=members)
 
 
 def calibrate_shifted(

@@ -15,8 +15,8 @@ from conformesh.calibrating import Place, calibrate_batch, collected, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, columns_of, held_column, in_rows_of
-from conformesh.io.arrays import as_array
+from conformesh.inputs import as_frame, as_held, as_network, as_target, held_column, in_rows_of
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.promises import AUTO, Alpha, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
@@ -113,8 +113,8 @@ def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
 
 def _held(devices: Any) -> Any:
     """Return the sides by device: two columns of a frame side by side, or as `as_held` does."""
-    columns = columns_of(devices)
-    if columns is not None:
+    devices = as_frame(devices, LOWER)
+    if columns_of(devices) is not None:
         each = [held_column(devices, name, name) for name in (LOWER, UPPER)]
         return {name: np.stack([each[0][name], each[1][name]], axis=1) for name in each[0]}
     held = as_held(devices)

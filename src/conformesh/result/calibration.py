@@ -16,15 +16,16 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
-from conformesh.names import unknown
+from conformesh.names import natural_order, unknown
 from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Function, Score, as_score, saved_score
+from conformesh.scores.base import places_of
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
@@ -153,8 +154,7 @@ class Calibration:
         try:
             return float(self.thresholds[self.device_ids.index(str(device))])
         except ValueError:
-            known = ", ".join(self.device_ids[:10]) + (", ..." if self.devices > 10 else "")
-            raise ValueError(f"unknown device {device!r}; known: {known}") from None
+            raise ValueError(f"unknown device {device!r}; known: {_some(self.device_ids)}") from None
 
     def predict(
         self,
@@ -181,7 +181,7 @@ class Calibration:
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
-        table = as_array(outputs, "outputs")
+        table = self.table_of(outputs)
         if kind.task == "regression":
             return kind.intervals(table, threshold)
         return kind.sets(table, threshold, **kind.draws(table, rng=rng, keys=keys))
@@ -204,11 +204,11 @@ class Calibration:
         kind = self._score(score)
         threshold = self.thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
-        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, threshold, rows)
         draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
+        return evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -331,11 +331,30 @@ class Calibration:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found
 
-    def columns_of(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as column numbers, where they are classes; beside names, numbers are columns already."""
-        if self.classes is None or (labels.dtype.kind not in "OUST" and isinstance(self.classes[0], str)):
+    def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
+        """Return labels as column numbers, where they are classes or names of the columns of outputs."""
+        if self.classes is not None and not isinstance(self.classes[0], str):
+            return columns_among(self.classes, labels)
+        columns = columns_of(outputs)
+        if columns is not None:
+            return places_of(labels, self.classes or columns, "labels")
+        if self.classes is None or labels.dtype.kind not in "OUST":
             return labels
-        return columns_among(self.classes, labels)
+        return places_of(labels, self.classes, "labels")
+
+    def table_of(self, outputs: Any) -> NDArray[Any]:
+        """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
+        columns, classes = columns_of(outputs), [*map(str, self.classes or ())]
+        if columns is None or not classes or columns == classes:
+            return as_array(outputs, "outputs")
+        if sorted(columns) != sorted(classes):
+            wrong = natural_order({*columns} ^ {*classes})
+            odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
+            raise ValueError(
+                f"outputs must have a column for each class, {_some(classes)}, got {_some(columns)}{odd}; rename the "
+                "columns, or pass an array with the columns in this order"
+            )
+        return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
 
     def thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
         """Return the threshold of a device, or of each row's device; by default the one valid on every device."""
@@ -363,6 +382,10 @@ def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.in
     if -1 in found:
         raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
     return np.array(found, dtype=np.int64)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def _cost_of(fields: CostFields, devices: int) -> Cost:

@@ -146,7 +146,8 @@ class Calibrations:
         every row: the smallest computed one at or above it counts. `rng` and `keys` are for randomised scores, as in
         `Calibration.predict`.
         """
-        table = as_array(outputs, "outputs")
+        first = next(iter(self.items.values()))
+        table = first.table_of(outputs)
         if self._controlled:
             return self.get(alpha).predict(table)
         kind = self._score(score)
@@ -163,7 +164,8 @@ class Calibrations:
         if kind.task == "regression" or None in self.groups or self.rule:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
-        columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
+        names = self.classes or range(table.shape[1])
+        columns = [str(label) for label in (names if labels is None else labels)]
         strange = [group for group in known if group not in columns]
         if strange:
             raise ValueError(
@@ -187,14 +189,15 @@ class Calibrations:
     ) -> Evaluation:
         """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`."""
         kind, given = self._score(score), Memberships.of(groups, "groups")
-        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        first = next(iter(self.items.values()))
+        table, truth = first.table_of(outputs), as_array(labels, "labels")
         thresholds = self.thresholds(given, alpha)
         names = [str(name) for name in self.groups if name != EVERYONE]
         within = {name: given.is_in(name) for name in names}
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, thresholds, groups=within)
         draws = kind.draws(table, rng=rng, keys=keys)
-        columns = next(iter(self.items.values())).columns_of(truth)
+        columns = first.columns_of(truth, outputs)
         return evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
 
     def to_dict(self) -> dict[str, Any]:

@@ -44,7 +44,7 @@ class _OneMinus(ClassificationScore):
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs)
-        indices = labels_of(self.name, table, labels)
+        indices = labels_of(self.name, table, labels, outputs)
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
@@ -139,7 +139,7 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         scores = np.empty(len(table))
-        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels), scores)
+        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels, outputs), scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
@@ -252,7 +252,7 @@ class _Drawn(ClassificationScore):
         table = table_of(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
         uniforms = self._uniforms(table, u, draw)
-        bad = self._fill_scores(table, labels_of(self.name, table, labels), uniforms, scores)
+        bad = self._fill_scores(table, labels_of(self.name, table, labels, outputs), uniforms, scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:

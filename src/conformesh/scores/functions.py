@@ -89,7 +89,7 @@ class FunctionScore(ClassificationScore):
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return what the function says of each row's own label."""
         table = self._table(outputs)
-        return _asked(self.called, self.function, table, labels_of(self.called, table, labels))
+        return _asked(self.called, self.function, table, labels_of(self.called, table, labels, outputs))
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
         """Return the labels whose number is at most the threshold."""

@@ -13,8 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
-from conformesh.inputs import columns_of
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.names import device_name, natural_order, unknown
 
 ALONE = "0"  # the device of rows that name none
