@@ -40,11 +40,14 @@ class SidesCertificate:
         return max(self.lower.kind, self.upper.kind, key=[*KINDS].index)
 
     def __str__(self) -> str:
-        each = [
-            f"{name} side missed with probability at most {alpha:g} ({certificate})"
-            for name, certificate, alpha in zip(("lower", "upper"), (self.lower, self.upper), self.alphas, strict=True)
+        each = [str(side).split("; ") for side in (self.lower, self.upper)]
+        both = [part for part in each[0][1:] if part in each[1] and not part.startswith("required rank")]
+        sides = [
+            f"{name} side missed at most {alpha:g}: {', '.join(part for part in own[1:] if part not in both) or own[0]}"
+            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
         ]
-        return f"{self.kind}: {' and '.join(each)}; either is missed at most {_sum(self.alphas):g} by the union bound"
+        union = f"one of them at most {_sum(self.alphas):g}, by the union bound"
+        return "; ".join([f"{self.kind}: {KINDS[self.kind]}", *sides, union, *both])
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -75,6 +75,8 @@ class LAC(_OneMinus):
     Reference: [Sadinle2019], least ambiguous set-valued classifier.
     Departures: none.
 
+    Same as: `lac` of MAPIE, `LAC` of TorchCP and `hinge` of crepes, bit for bit.
+
     Examples
     --------
     >>> lac = LAC()
@@ -120,6 +122,8 @@ class Margin(ClassificationScore):
 
     Reference: [Johansson2017], margin error function.
     Departures: without its map to [0, 1], which is 1/2 + s/2 and keeps the order.
+
+    Same as: `Margin` of TorchCP and `margin` of crepes, bit for bit.
 
     Examples
     --------
@@ -336,6 +340,9 @@ class APS(_Adaptive):
     Reference: [Romano2020], Algorithm 1, whose uniform is 1 - u.
     Departures: the fixed-point sum above, within classes * 2**-51 of the real one.
 
+    Same as: `APS` of TorchCP and `aps` of MAPIE, which sum in floats, up to roundings; their uniform is 1 - u. MAPIE
+    always draws in calibration, and adds the label that crosses the threshold unless told ``include_last_label``.
+
     Examples
     --------
     >>> aps = APS()
@@ -371,6 +378,8 @@ class RAPS(_Adaptive):
 
     Reference: [Angelopoulos2021], Algorithms 2 and 3.
     Departures: probabilities are added in fixed point, as for `APS` and for the same reason.
+
+    Same as: `RAPS` of TorchCP, and of MAPIE for the penalty and k_reg that it chose by itself, up to roundings.
 
     Examples
     --------
@@ -451,6 +460,9 @@ class SAPS(_Ranked):
     Reference: [Huang2024], whose u is this one.
     Departures: none; not randomised, u is 1.
 
+    Same as: `SAPS` of TorchCP, up to roundings, with weight for penalty; not randomised, TorchCP 1.2 calibrates the
+    most probable label with 0.
+
     Examples
     --------
     >>> SAPS(penalty=0.25)([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
@@ -493,6 +505,8 @@ class Rank(_Ranked):
 
     Reference: [Angelopoulos2021], sets of fixed size.
     Departures: none.
+
+    Same as: `TOPK` of TorchCP, bit for bit, and `top_k` of MAPIE, which counts from 0.
 
     Examples
     --------

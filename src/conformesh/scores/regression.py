@@ -57,6 +57,9 @@ class AbsoluteResidual(_Band):
     Reference: [Lei2018], split conformal prediction.
     Departures: intervals are rounded outwards.
 
+    Same as: `absolute` of MAPIE, `ABS` of TorchCP and `ConformalRegressor` of crepes: scores bit for bit, intervals up
+    to that rounding.
+
     Examples
     --------
     >>> residual = AbsoluteResidual()
@@ -91,6 +94,8 @@ class AbsoluteResidual(_Band):
 class NormalisedResidual(_Band):
     r"""Distance of the label from the prediction in units of a predicted scale: wider where the model is less sure.
 
+    Also called the locally weighted or studentised residual.
+
     .. math:: s(x, y) = |y - \hat\mu(x)| / \hat\sigma(x)
 
     `outputs` has shape (n, 2): prediction and scale, the scale above zero. A negative threshold gives the empty
@@ -98,6 +103,9 @@ class NormalisedResidual(_Band):
 
     Reference: [Lei2018], Section 5.2, locally weighted conformal inference.
     Departures: intervals are rounded outwards.
+
+    Same as: `ConformalRegressor` of crepes with sigmas: scores bit for bit, intervals up to that rounding. MAPIE and
+    TorchCP fit or transform the scale themselves.
 
     Examples
     --------
@@ -110,7 +118,7 @@ class NormalisedResidual(_Band):
     """
 
     name: ClassVar[str] = "normalised-residual"
-    summary: ClassVar[str] = "distance of the label from the prediction, in predicted scales"
+    summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
@@ -152,6 +160,9 @@ class CQR(_Band):
 
     Reference: [Romano2019], Algorithm 1.
     Departures: intervals are rounded outwards.
+
+    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, by `calibrate_sides`,
+    False, and `CQR` of TorchCP: scores bit for bit, intervals up to that rounding.
 
     Examples
     --------
