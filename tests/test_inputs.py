@@ -1,9 +1,13 @@
 """What users hand over: each works, or is refused in one sentence by the call that received it."""
 
+import array
+from decimal import Decimal
+
 import networkx as nx
 import numpy as np
 import polars as pl
 import pytest
+from scipy import sparse
 
 from conformesh import CalibrationNote, Network, Samples, calibrate, calibrate_several, scores
 from conformesh.comparing import compare, ways_of
@@ -111,7 +115,7 @@ def test_a_dict_names_numbers_and_text_alike():
         ),
         ([[1.0], ["x"], [], []], TypeError, "device b: scores must be numbers"),
         ([[1.0], [None], [], []], ValueError, "device b: scores must be numbers, got NaN"),
-        ([1.0, 2.0, 3.0, 4.0], ValueError, "device a: scores must be one-dimensional"),
+        ([1.0, 2.0, 3.0, 4.0], ValueError, "one array of scores per device, got 4 numbers in a row"),
     ],
     ids=range(13),
 )
@@ -224,8 +228,7 @@ def test_a_score_goes_by_name_class_or_object(given):
     ("given", "error", "words"),
     [
         ("lca", ValueError, "unknown score 'lca', did you mean 'lac'"),
-        (lambda p, y: y, TypeError, "got the function '<lambda>', which cannot say what is in a set"),
-        (3, TypeError, r"score must be a Score or its name \(lac, .* got int 3"),
+        (3, TypeError, r"score must be a Score, its name \(lac, .* or a function of outputs and labels, got int 3"),
     ],
 )
 def test_what_cannot_be_a_score_is_refused(given, error, words):
@@ -257,3 +260,253 @@ def test_harmless_types_of_options_are_taken():
     for bins in (10, np.int64(10), 10.0):
         assert calibrate(IN_ORDER, NETWORK, 0.2, "h-dcp", bins=bins).options["bins"] == 10
     assert issubclass(CalibrationNote, UserWarning)
+
+
+# --- data as people have it -------------------------------------------------------------------------------------------
+
+
+def needs(name):
+    return pytest.importorskip(name, reason=f"data of {name}: pip install {name}")
+
+
+def long_frame(library):
+    owners, values = long_columns()
+    return needs(library).DataFrame({"device": owners, "score": values})
+
+
+def arrow():
+    owners, values = long_columns()
+    return needs("pyarrow").table({"device": owners, "score": values})
+
+
+def labelled_rows():
+    xarray = needs("xarray")
+    return xarray.DataArray(
+        np.stack([BY_NAME[name][:10] for name in NAMES]), dims=("device", "i"), coords={"device": NAMES}
+    )
+
+
+class Dlpack:
+    """An array that only speaks DLPack, as some libraries' do."""
+
+    def __init__(self, values):
+        self.values = np.array(values)
+
+    def __dlpack__(self, **options):
+        return self.values.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.values.__dlpack_device__()
+
+
+class Elsewhere:
+    """An array on a graphics card: it has both protocols, and refuses both."""
+
+    def __array__(self, dtype=None, copy=None):
+        raise TypeError("Implicit conversion to a NumPy array is not allowed.")
+
+    def __dlpack__(self, **options):
+        raise BufferError("not on this device")
+
+    def __len__(self):
+        return 3
+
+    def __getitem__(self, i):
+        return [1.0]
+
+
+def in_objects():
+    held = np.empty(4, dtype=object)
+    held[:] = IN_ORDER
+    return held
+
+
+WAYS = {
+    "list of arrays": lambda: IN_ORDER,
+    "tuple of lists": lambda: tuple(own.tolist() for own in IN_ORDER),
+    "object array of arrays": in_objects,
+    "generator of arrays": lambda: (own for own in IN_ORDER),
+    "generators of numbers": lambda: [iter(own.tolist()) for own in IN_ORDER],
+    "object arrays of numbers": lambda: [own.astype(object) for own in IN_ORDER],
+    "decimals": lambda: [[Decimal(repr(x)) for x in own.tolist()] for own in IN_ORDER],
+    "masked arrays, nothing masked": lambda: [np.ma.masked_array(own) for own in IN_ORDER],
+    "memory of another type": lambda: [array.array("d", own.tolist()) for own in IN_ORDER],
+    "read-only, reversed twice": lambda: [np.flip(np.flip(own)) for own in IN_ORDER],
+    "big-endian": lambda: [own.astype(">f8") for own in IN_ORDER],
+    "DLPack": lambda: [Dlpack(own) for own in IN_ORDER],
+    "array API": lambda: [needs("array_api_strict").asarray(own) for own in IN_ORDER],
+    "torch tensors": lambda: [needs("torch").tensor(own, requires_grad=True) for own in IN_ORDER],
+    "samples": lambda: Samples.of(IN_ORDER),
+    "dict": lambda: BY_NAME,
+    "dict of tensors": lambda: {name: needs("torch").tensor(own) for name, own in BY_NAME.items()},
+    "dict of columns": lambda: dict(zip(("device", "score"), long_columns(), strict=True)),
+    "list of records": lambda: [{"device": k, "score": s} for k, s in zip(*long_columns(), strict=True)],
+    "structured array": lambda: frames()["structured"],
+    "record array": lambda: frames()["structured"].view(np.recarray),
+    "polars frame": lambda: frames()["polars"],
+    "polars frame with an enumeration": lambda: frames()["polars"].with_columns(pl.col("device").cast(pl.Categorical)),
+    "polars columns": lambda: {name: pl.Series(own) for name, own in BY_NAME.items()},
+    "pandas frame": lambda: long_frame("pandas"),
+    "pandas frame, categories and nullable numbers": lambda: long_frame("pandas").astype(
+        {"device": "category", "score": "Float64"}
+    ),
+    "pandas frame, grouped": lambda: long_frame("pandas").groupby("device"),
+    "pandas column, grouped": lambda: long_frame("pandas").groupby("device")["score"],
+    "pandas column by device": lambda: long_frame("pandas").set_index("device")["score"],
+    "pandas column of arrays": lambda: needs("pandas").Series(BY_NAME),
+    "Arrow table": arrow,
+    "Arrow columns": lambda: {name: needs("pyarrow").array(own) for name, own in BY_NAME.items()},
+}
+EQUALLY_MANY = {
+    "table, a row for each device": lambda rows: rows,
+    "nested lists": lambda rows: rows.tolist(),
+    "masked table, nothing masked": np.ma.masked_array,
+    "torch table": lambda rows: needs("torch").tensor(rows),
+    "matrix in Fortran's order": np.asfortranarray,
+    "labelled rows of xarray": lambda rows: labelled_rows(),
+}
+REFUSED = {
+    "sparse matrix": (
+        lambda: sparse.csr_array(np.eye(4)),
+        TypeError,
+        "does not say which of its zeros are scores.*toarray",
+    ),
+    "set of scores": (
+        lambda: {"a": {1.0}, "b": [], "d2": [], "d10": []},
+        TypeError,
+        "device a: .*set forgets equal values",
+    ),
+    "set of devices": (lambda: {(1.0,), (2.0,)}, TypeError, "a set, which has no order; give a dict"),
+    "dict of dicts": (
+        lambda: {name: {"x": 1} for name in NAMES},
+        TypeError,
+        "device a: needed an array of values, got a dict",
+    ),
+    "lazy frame": (frames()["polars"].lazy, TypeError, r"lazy frame, .*pass frame.collect\(\)"),
+    "flat array": (lambda: np.ones(4), ValueError, "got 4 numbers in a row, which do not say whose they are"),
+    "flat pandas column": (
+        lambda: needs("pandas").Series([1.0] * 4),
+        TypeError,
+        "index does not name their devices; give a frame",
+    ),
+    "columns of unequal length": (lambda: {"device": ["a"], "score": [1, 2]}, ValueError, "equally long, got 1 and 2"),
+    "missing number in a frame": (
+        lambda: pl.DataFrame({"device": NAMES, "score": [1.0, None, 2.0, 3.0]}),
+        ValueError,
+        "device a: scores must be numbers, got NaN",
+    ),
+    "array on a graphics card": (
+        lambda: [Elsewhere()] * 4,
+        TypeError,
+        "device a: Elsewhere cannot be read from here .*copy it to the memory of the processor first",
+    ),
+    "complex numbers": (lambda: [[1j]] * 4, TypeError, "device a: scores must be numbers"),
+    "text": (lambda: [["0.5"], ["x"], [], []], TypeError, "device b: scores must be numbers"),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_data_as_people_have_it(way):
+    assert local(WAYS[way]()) == LOCAL
+
+
+@pytest.mark.parametrize("way", EQUALLY_MANY)
+def test_tables_as_people_have_them(way):
+    rows = np.stack([own[:10] for own in IN_ORDER])
+    assert local(EQUALLY_MANY[way](rows)) == local([*rows])
+
+
+@pytest.mark.parametrize("way", REFUSED)
+def test_what_cannot_be_meant_is_refused_in_one_sentence(way):
+    make, error, words = REFUSED[way]
+    with pytest.raises(error, match=words) as refused:
+        calibrate(make(), NETWORK, 0.2, "local")
+    assert "\n" not in str(refused.value)
+
+
+CLASSES = ["ant", "bee", "cat"]
+P = RNG.dirichlet(np.ones(3), size=60)
+TRUTH = RNG.integers(0, 3, 60)
+TABLES = {
+    "pandas": lambda p, names: needs("pandas").DataFrame(p, columns=names),
+    "polars": lambda p, names: pl.DataFrame(dict(zip(names, p.T, strict=True))),
+    "arrow": lambda p, names: needs("pyarrow").table(dict(zip(names, p.T, strict=True))),
+}
+
+
+@pytest.mark.parametrize("library", TABLES)
+@pytest.mark.parametrize("score", ["lac", "margin", "aps", "saps", "ordinal-aps"])
+def test_columns_of_probabilities_are_classes(library, score, tmp_path):
+    """Names go with their columns, wherever these stand; other names are refused."""
+    frame, kind = TABLES[library], scores.get_score(score)
+    named, names = frame(P, CLASSES), np.array(CLASSES)[TRUTH]
+    held = kind(named, names)
+    np.testing.assert_array_equal(held, kind(P, TRUTH))
+    np.testing.assert_array_equal(kind(named, TRUTH), held)
+    result = calibrate([held], Network.chain(1), 0.2, score=kind, classes=named)
+    assert result.classes == tuple(CLASSES)
+    turned = frame(P[:, [2, 0, 1]], ["cat", "ant", "bee"])
+    for given in (named, turned):
+        np.testing.assert_array_equal(result.predict(given), result.predict(P))
+        assert result.evaluate(given, names) == result.evaluate(P, TRUTH)
+    unnamed = calibrate([held], Network.chain(1), 0.2, score=kind)
+    assert unnamed.evaluate(named, names) == result.evaluate(P, TRUTH)
+    for wrong, words in (
+        (
+            frame(P, ["ant", "bee", "dog"]),
+            "a column for each class, ant, bee, cat, got ant, bee, dog; 'cat' is missing",
+        ),
+        (frame(P[:, :2], ["ant", "bee"]), "got ant, bee; 'cat' is missing; rename the columns"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            result.predict(wrong)
+    with pytest.raises(ValueError, match="labels: unknown class 'bea', did you mean 'bee'"):
+        kind(named, np.where(names == "bee", "bea", names))
+
+
+def test_columns_named_by_numbers_are_names():
+    """Classes 3, 5, 8 of a model: labels are these numbers, not places."""
+    frame = pl.DataFrame(dict(zip(["3", "5", "8"], P.T, strict=True)))
+    labels = np.array([3, 5, 8])[TRUTH]
+    lac = scores.LAC()
+    np.testing.assert_array_equal(lac(frame, labels), lac(P, TRUTH))
+    result = calibrate([lac(frame, labels)], Network.chain(1), 0.2, score=lac, classes=frame)
+    assert result.evaluate(frame, labels) == result.evaluate(P, TRUTH)
+
+
+def test_class_conditional_sets_go_by_class_names():
+    lac, names = scores.LAC(), np.array(CLASSES)[TRUTH]
+    by_name = calibrate_several([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[names], score=lac, classes=CLASSES)
+    by_place = calibrate_several([lac(P, TRUTH)], Network.chain(1), (0.3,), groups=[TRUTH], score=lac)
+    np.testing.assert_array_equal(by_name.predict(TABLES["polars"](P, CLASSES)), by_place.predict(P))
+
+
+@pytest.mark.parametrize(
+    ("classes", "error", "words"),
+    [
+        ("cat", TypeError, "classes must be the names of the columns of outputs, got str 'cat'"),
+        (3, TypeError, "got int 3"),
+        (["a", "a"], ValueError, "at least 2 different names, got a, a"),
+    ],
+)
+def test_what_cannot_be_classes_is_refused(classes, error, words):
+    with pytest.raises(error, match=words):
+        calibrate(IN_ORDER, NETWORK, classes=classes)
+
+
+@pytest.mark.parametrize(
+    "kind", ["sparse", "nested lists", "torch", "array API", "nullable pandas", "xarray", "objects"]
+)
+def test_outputs_as_people_have_them(kind):
+    p = P[:20]
+    given = {
+        "sparse": lambda: sparse.csr_matrix(p),
+        "nested lists": p.tolist,
+        "torch": lambda: needs("torch").tensor(p),
+        "array API": lambda: needs("array_api_strict").asarray(p),
+        "nullable pandas": lambda: needs("pandas").DataFrame(p).astype("Float64"),
+        "xarray": lambda: needs("xarray").DataArray(p),
+        "objects": lambda: p.astype(object),
+    }[kind]()
+    np.testing.assert_array_equal(scores.APS()(given, TRUTH[:20]), scores.APS()(p, TRUTH[:20]))
+    np.testing.assert_array_equal(scores.LAC().sets(given, 0.5), scores.LAC().sets(p, 0.5))

@@ -56,7 +56,7 @@ COMMANDS = {
     "topologies": "topologies",
     "loops": "calibrate scores.csv --topology wheel --engine loops --json",
     "simulator": "calibrate scores.csv --topology wheel --engine simulator --json",
-    "hub": "calibrate scores.csv --topology wheel --aggregate hub --score rank --json",
+    "hub": "calibrate scores.csv --topology wheel --aggregate hub --score shortfall --json",
     "largest": "calibrate scores.csv --topology wheel --method largest --json",
     "compare": "compare scores.csv --topologies wheel --methods e-dcp,largest --no-picture --json",
     "plan": "plan --scores scores.csv --topology wheel --method e-dcp,largest --json",
@@ -105,7 +105,7 @@ def test_the_method_runs(skeletons, topology, twenty_devices):
 
 
 def test_the_score_runs(skeletons):
-    score = get_score("rank")
+    score = get_score("shortfall")
     p = np.random.default_rng(0).dirichlet(np.ones(5), size=200)
     labels = np.arange(200) % 5
     own = score(p, labels)
@@ -207,7 +207,7 @@ def test_help_names_all_of_them(typed):
     assert f"Oneof{','.join(METHODS)},largest." in calibrating
     assert f"Bydefaultall:{','.join(METHODS)},largest." in planning
     assert f"Bydefaultall:{','.join(METHODS)},largest." in comparing
-    assert f"{','.join(SCORES)},rank" in calibrating
+    assert f"{','.join(SCORES)},shortfall" in calibrating
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_help_names_all_of_them(typed):
         ("methods", "largest", "the largest score"),
         ("aggregators", "hub", "everybody's neighbour"),
         ("engines", "loops", "in plain loops"),
-        ("scores", "rank", "how many labels are more probable"),
+        ("scores", "shortfall", "by how much the most probable label beats it"),
         ("topologies", "wheel", "a ring around a hub"),
     ],
 )
@@ -228,7 +228,7 @@ def test_listings_have_a_line_for_each(typed, listing, name, summary):
 def test_the_command_line_runs_them(typed):
     assert typed["loops"]["thresholds"] == typed["simulator"]["thresholds"] == typed["hub"]["thresholds"]
     assert typed["hub"]["options"]["sums_by"] == "hub"
-    assert typed["hub"]["score"]["name"] == "rank"
+    assert typed["hub"]["score"]["name"] == "shortfall"
     assert typed["largest"]["certificate"]["kind"] == "counted"
     assert typed["loops"]["network"] == "wheel 6"
 
@@ -257,7 +257,7 @@ def test_tables_of_the_documentation_have_their_rows(skeletons, monkeypatch):
         ("certificates", "largest"),
         ("aggregators", "hub"),
         ("engines", "loops"),
-        ("scores", "rank"),
+        ("scores", "shortfall"),
         ("topologies", "wheel"),
     ):
         assert f"\n| `{name}` |" in pages.PARTS[part](), part
@@ -282,7 +282,17 @@ def test_devices_of_a_mesh_agree_as_the_simulator_does(skeletons, kind):
 def test_ranks_agree_as_the_simulator_does(folder, typed, kind):
     method, options = WHEEL[kind]
     flags = [word for name, value in options.items() for word in (f"--{name}", value)]
-    words = ["calibrate", folder / "scores.csv", "--topology", "wheel", "--method", method, *flags, "--score", "rank"]
+    words = [
+        "calibrate",
+        folder / "scores.csv",
+        "--topology",
+        "wheel",
+        "--method",
+        method,
+        *flags,
+        "--score",
+        "shortfall",
+    ]
     done = start(2, "tests.with_skeletons", *words, "--engine", "mpi", "--json")
     assert done.returncode == 0, done.stderr
     alike = {"method": "largest", "aggregator": "hub"}[kind]

@@ -1,4 +1,4 @@
-"""A score of labels: how many labels the model holds more probable."""
+"""A score of labels: by how much the most probable label beats it."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from conformesh.scores.base import Bools, ClassificationScore, Floats, checked_t
 
 
 @dataclass(frozen=True)
-class Rank(ClassificationScore):
-    r"""The place of the label in the model's list, from 0: sets of the k most probable labels.
+class Shortfall(ClassificationScore):
+    r"""By how much the most probable label beats this one; 0 for the most probable label itself.
 
-    .. math:: s(x, y) = \sum_j [\hat p_j(x) > \hat p_y(x)]
+    .. math:: s(x, y) = \max_j \hat p_j(x) - \hat p_y(x)
 
     Reference: none.
     Departures: none.
 
     Examples
     --------
-    >>> rank = Rank()
-    >>> rank([[0.5, 0.3, 0.2], [0.1, 0.7, 0.2]], [0, 0])
-    array([0., 2.])
-    >>> rank.sets([[0.5, 0.3, 0.2]], threshold=1)
-    array([[ True,  True, False]])
+    >>> shortfall = Shortfall()
+    >>> shortfall([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 0])
+    array([0.   , 0.625])
+    >>> shortfall.sets([[0.5, 0.25, 0.25]], threshold=0.25)
+    array([[ True,  True,  True]])
     """
 
-    name: ClassVar[str] = "rank"
-    summary: ClassVar[str] = "how many labels are more probable"
+    name: ClassVar[str] = "shortfall"
+    summary: ClassVar[str] = "by how much the most probable label beats it"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return the score of each row's own label."""
@@ -45,8 +45,8 @@ class Rank(ClassificationScore):
     def of_all_labels(self, outputs: ArrayLike) -> Floats:
         """Return the score of every label. The call and the sets both use it: they agree to the last bit."""
         p = checked_table(self.name, outputs, 0.0, 1.0)
-        return (p[:, None, :] > p[:, :, None]).sum(axis=2).astype(np.float64)
+        return np.max(p, axis=1, keepdims=True, initial=0.0) - p
 
 
 # The entry for SCORES in scores/__init__.py: add the class to its list. The key is the class's own name.
-LINE = {Rank.name: Rank}
+LINE = {Shortfall.name: Shortfall}

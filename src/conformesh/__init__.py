@@ -36,8 +36,10 @@ if TYPE_CHECKING:
     from conformesh.result.evaluation import Evaluation
     from conformesh.result.pvalues import PValues
     from conformesh.result.several import Calibrations
+    from conformesh.result.sides import Sides
     from conformesh.samples import Samples
     from conformesh.shifting import Ratios, estimate_ratios
+    from conformesh.siding import calibrate_sides
     from conformesh.sweeping.running import sweep
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "PValues",
     "Ratios",
     "Samples",
+    "Sides",
     "TooFewScores",
     "__version__",
     "calibrate",
@@ -65,6 +68,7 @@ __all__ = [
     "calibrate_local",
     "calibrate_several",
     "calibrate_shifted",
+    "calibrate_sides",
     "choose_centres",
     "conformal_rank",
     "conformal_threshold",
@@ -97,12 +101,14 @@ _HOMES = {
     "PValues": "result.pvalues",
     "Ratios": "shifting",
     "Samples": "samples",
+    "Sides": "result.sides",
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
     "calibrate_batch": "calibrating",
     "calibrate_local": "localising",
     "calibrate_several": "calibrating",
     "calibrate_shifted": "calibrating",
+    "calibrate_sides": "siding",
     "choose_centres": "localising",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",

@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_groups, as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_groups, as_held, as_network, as_target, class_names, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised
@@ -28,7 +28,7 @@ from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
 from conformesh.streams import stream
 
@@ -53,7 +53,8 @@ def calibrate(
     weight: Any = None,
     weight_bound: float | None = None,
     inputs: Any = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
+    classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -89,8 +90,11 @@ def calibrate(
         scores, a dict by device name, the name of a column of a frame, or a function of `inputs`, which are given in
         the same forms (several columns as a list); or what `estimate_ratios` returns.
     score
-        The nonconformity score the numbers come from, or its name, so that the result can build prediction sets by
-        itself.
+        The nonconformity score the numbers come from, its name, or a function of outputs and labels
+        (`scores.of_function`), so that the result can build prediction sets by itself.
+    classes
+        The names of the classes in the order of the columns of outputs, or a frame of outputs whose columns they are.
+        The result then takes labels by name, and puts the columns of other frames into this order.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
@@ -161,6 +165,7 @@ def calibrate(
         network=network.name,
         options=batch.options,
         score=score,
+        classes=class_names(classes),
         weight_bound=None if shift is None else shift.bound,
         seconds=time.perf_counter() - started,
     )
@@ -179,7 +184,8 @@ def calibrate_several(
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
     group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
+    classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -207,7 +213,7 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, strict, observer, engine, **options
+    alphas, network, method, target, rank, confidence, score, classes, strict, observer, engine, **options
         As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples
@@ -264,7 +270,9 @@ def calibrate_several(
         for level, alpha in enumerate(alphas)
     ]
     several = collected(batch, places, network, method, score, strict, started)
-    return replace(several, rule=rule, members=members)
+    named = class_names(classes)
+    items = {key: replace(item, classes=named) for key, item in several.items.items()}
+    return replace(several, items=items, rule=rule, members=members)
 
 
 def calibrate_shifted(
@@ -281,7 +289,7 @@ def calibrate_shifted(
     labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",

@@ -25,7 +25,8 @@ from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batc
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import DEVICE, as_held, as_network, as_target, columns_of, held_column, in_rows_of
+from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_column, in_rows_of
+from conformesh.io.arrays import columns_of
 from conformesh.losses import Loss, Steps, as_loss
 from conformesh.methods import METHODS, get_method, make_options
 from conformesh.promises import AUTO, PARTS, Alpha, Promise, exact_number, make_promise

@@ -1,13 +1,13 @@
 """What users hand over, in the one form that calibration needs: scores by device, and a network.
 
 Every function that calibrates takes the same: arrays in the order of the network's devices, a table with one row each,
-a dict by device name, or a frame with the columns `device` and `score`; and a `Network`, the name of a topology, or a
-NetworkX graph.
+a dict by device name, or a frame with the columns `device` and `score` (of pandas, polars or Arrow, a structured array,
+a dict of columns, a list of records); and a `Network`, the name of a topology, or a NetworkX graph.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.promises import CHOSEN
@@ -32,8 +32,9 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
     """
     if isinstance(devices, Samples):
         return devices
+    devices = as_frame(devices, column)
     if isinstance(devices, list | tuple):
-        return [*devices]
+        return _by_device([*devices])
     names = columns_of(devices)
     if names is not None:
         return _of_frame(devices, names, column)
@@ -47,11 +48,72 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
             f"devices must be one array of scores per device, a dict by device name, or a frame with the columns "
             f"{DEVICE!r} and {SCORE!r}, got {type(devices).__name__} {str(devices)[:40]!r}"
         )
-    return devices if isinstance(devices, np.ndarray) else [*devices]
+    return devices if isinstance(devices, np.ndarray) and devices.ndim > 1 else _by_device([*devices])
+
+
+def as_frame(devices: Any, column: str) -> Any:
+    """Return columns as a frame, what is grouped or labelled by device as a dict, and the rest as it is."""
+    if isinstance(devices, Mapping) and {DEVICE, column} <= {*devices}:  # a frame as a dict of columns
+        return _Columns(devices)
+    if isinstance(devices, list | tuple) and devices and all(isinstance(row, Mapping) for row in devices):
+        return _Columns({name: [row.get(name) for row in devices] for name in devices[0]})
+    if hasattr(devices, "collect") and hasattr(devices, "explain"):
+        raise TypeError("devices are a lazy frame, which holds no scores yet; pass frame.collect()")
+    if hasattr(devices, "ngroups"):  # a pandas frame or column, grouped
+        return {name: part if columns_of(part) is None else part[column] for name, part in devices}
+    if hasattr(devices, "nnz") and hasattr(devices, "toarray"):
+        raise TypeError(
+            "devices are a sparse matrix, which does not say which of its zeros are scores; pass matrix.toarray(), a "
+            "row for each device, or one array per device"
+        )
+    if isinstance(devices, Set):
+        raise TypeError("devices are a set, which has no order; give a dict of device -> scores")
+    if hasattr(devices, "coords") and hasattr(devices, "dims"):  # of xarray
+        names = getattr(devices.coords.get(devices.dims[0]), "values", None) if devices.dims else None
+        rows = as_array(devices, "devices")
+        return rows if names is None else dict(zip(np.asarray(names).tolist(), rows, strict=True))
+    if hasattr(devices, "index") and hasattr(devices, "groupby") and columns_of(devices) is None:  # a pandas column
+        return _of_column(devices)
+    return devices
+
+
+def _of_column(series: Any) -> dict[Any, Any]:
+    """Return the scores of a pandas column whose index names the device of each, or of each array in it."""
+    if type(series.index).__name__ == "RangeIndex" and as_array(series, "devices").dtype != np.dtype(object):
+        raise TypeError(
+            "devices are one column of numbers, whose index does not name their devices; give a frame with the columns "
+            f"{DEVICE!r} and {SCORE!r}, or set_index({DEVICE!r})"
+        )
+    if as_array(series, "devices").dtype == np.dtype(object) and series.index.is_unique:
+        return dict(series.items())
+    return dict([*series.groupby(level=0)])
+
+
+def _by_device(devices: list[Any]) -> list[Any]:
+    """Return one array for each device, refusing a flat list of numbers, which does not say whose they are."""
+    if devices and all(
+        isinstance(own, int | float | np.number) or getattr(own, "shape", None) == () for own in devices
+    ):
+        raise ValueError(
+            f"devices must be one array of scores per device, got {len(devices)} numbers in a row, which do not say "
+            f"whose they are; for a single device pass [scores], else a frame with the columns {DEVICE!r} and {SCORE!r}"
+        )
+    return devices
+
+
+class _Columns:
+    """A frame made of columns."""
+
+    def __init__(self, held: Mapping[Any, Any]) -> None:
+        self.held, self.columns = held, [*held]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.held[name]
 
 
 def as_target(devices: Any, target: Any) -> Any:
     """Return a target as `make_promise` takes it: the shares of a frame's column by device, or as it is."""
+    devices = as_frame(devices, SCORE)
     columns = columns_of(devices)
     if columns is None or not isinstance(target, str) or target in CHOSEN or target not in columns:
         return target
@@ -71,13 +133,14 @@ def shares_in(held: Mapping[str, Any], what: str) -> dict[str, Any]:
 
 def held_column(devices: Any, column: str, what: str) -> dict[str, Any]:
     """Return what devices hold in a column of a long frame; `what` the column is for, should there be no frame."""
-    names = columns_of(devices)
+    frame = as_frame(devices, column)
+    names = columns_of(frame)
     if names is None:
         raise TypeError(
             f"{what}={column!r} names a column, so scores must be a frame with it, got {type(devices).__name__}; give "
             "one array per device instead"
         )
-    return _of_frame(devices, names, column)
+    return _of_frame(frame, names, column)
 
 
 def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = "scores") -> Any:
@@ -111,8 +174,27 @@ def as_network(network: Any, held: Held) -> Network:
         return Network.from_networkx(network)
     raise TypeError(
         "network must be a Network, the name of a topology such as 'torus', or a NetworkX graph, got "
-        f"{type(network).__name__} {str(network)[:40]!r}"
+        f"{type(network).__name__} {str(network)[:40]!r}; Network.from_pairs takes pairs of devices"
     )
+
+
+def class_names(classes: Any) -> tuple[str, ...] | None:
+    """Return the names of classes: as given, or the columns of a frame.
+
+    >>> class_names(["cat", "dog"])
+    ('cat', 'dog')
+    """
+    if classes is None:
+        return None
+    columns = columns_of(classes)
+    if isinstance(classes, str | bytes) or (columns is None and not hasattr(classes, "__iter__")):
+        raise TypeError(
+            f"classes must be the names of the columns of outputs, got {type(classes).__name__} {classes!r:.40}"
+        )
+    names = tuple(str(name) for name in (as_array(classes, "classes").tolist() if columns is None else columns))
+    if len({*names}) < max(2, len(names)):
+        raise ValueError(f"classes must be at least 2 different names, got {', '.join(names[:8])}")
+    return names
 
 
 def labels_by_device(groups: Sequence[Any], here: Sequence[str]) -> list[NDArray[Any]]:
@@ -132,6 +214,7 @@ def labels_by_device(groups: Sequence[Any], here: Sequence[str]) -> list[NDArray
 
 def as_groups(devices: Any, groups: Any) -> Held:
     """Return the groups of what devices hold: by order or name as given, or from one or several columns of a frame."""
+    devices = as_frame(devices, SCORE)
     columns = columns_of(devices)
     if isinstance(groups, str):
         return as_held(devices, groups)
@@ -142,14 +225,6 @@ def as_groups(devices: Any, groups: Any) -> Held:
             for owner in _of_frame(devices, columns, SCORE)
         }
     return as_held(groups)
-
-
-def columns_of(devices: Any) -> list[str] | None:
-    """Return the names of the columns of a frame or a structured array; None for anything else."""
-    if isinstance(devices, np.ndarray):
-        return None if devices.dtype.names is None else [*devices.dtype.names]
-    columns = getattr(devices, "columns", None)
-    return None if columns is None or isinstance(devices, Mapping) or callable(columns) else [str(c) for c in columns]
 
 
 def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
@@ -164,6 +239,8 @@ def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
     if gaps:
         raise ValueError(f"column {DEVICE!r}: row {gaps[0]} names no device; drop this row or name it")
     values = as_array(frame[column], f"column {column!r}")
+    if len(values) != len(owners):
+        raise ValueError(f"columns {DEVICE!r} and {column!r} must be equally long, got {len(owners)} and {len(values)}")
     names = np.array([device_name(owner) for owner in owners.tolist()], dtype=str)
     order = np.argsort(names, kind="stable")
     each, starts = np.unique(names[order], return_index=True)

@@ -40,7 +40,7 @@ from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng, drawn_anew, drawn_by_key
 from conformesh.shifting import as_rows, inputs_of
@@ -280,7 +280,7 @@ class LocalCalibration:
         outputs: ArrayLike,
         inputs: ArrayLike,
         *,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> NDArray[Any]:
@@ -298,7 +298,7 @@ class LocalCalibration:
         inputs: ArrayLike,
         *,
         cells: Centres | None = None,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> LocalEvaluation:
@@ -403,7 +403,7 @@ def calibrate_local(
     centres: Centres,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",

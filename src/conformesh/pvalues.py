@@ -27,7 +27,7 @@ from conformesh.protocols.tally import Asked, Tally, tally
 from conformesh.result.certificate import Cost
 from conformesh.result.pvalues import PValues
 from conformesh.samples import Samples
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -42,7 +42,7 @@ def p_values(
     rank: str = AUTO,
     labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     test_labels: ArrayLike | None = None,
-    score: Score | str | None = None,
+    score: Score | str | Function | None = None,
     classes: Sequence[Any] | None = None,
     draws: Mapping[str, Any] | None = None,
     observer: Observer | None = None,

@@ -253,6 +253,8 @@ def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
     who = _who(device, names)
     array = as_array(scores, who)
     try:
+        if array.dtype.kind in "cmM":  # of which NumPy would take a part, with a warning or none
+            raise TypeError
         array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None

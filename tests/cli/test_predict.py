@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv as csv_module
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -211,6 +212,16 @@ def test_classes_travel_from_outputs_to_sets(run, named, probabilities):
     assert [*rows[0]] == ["row", "size", "set", "id", "label"]
     assert [int(row["id"]) for row in rows] == [7 * i for i in range(30)]
     assert [row["label"] for row in rows] == [LABELS[int(row.argmax())] for row in probabilities]
+
+
+def test_classes_that_are_numbers_are_columns_by_their_names(run, csv, named, probabilities):
+    numbers = (3, 5, 7, 11)
+    replace(Calibration.load(named), classes=numbers).save("numbers.json")
+    assert Calibration.load("numbers.json").classes == numbers
+    columns = [*map(str, numbers)]
+    answer = run("predict", "numbers.json", csv(as_csv(probabilities[:, ::-1], columns[::-1])))
+    assert answer.exit_code == 0, answer.output
+    assert np.array_equal(sets_of(answer.stdout, columns), Calibration.load(named).predict(probabilities))
 
 
 def test_every_format_carries_the_classes(run, named, probabilities):

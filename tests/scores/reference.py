@@ -29,6 +29,24 @@ def adaptive(row: Sequence[float], label: int, u: float = 1.0, penalty: float = 
     return float(above) + u * float(on_grid(row[label])) + penalty * max(0, rank - k_reg)
 
 
+def ranked(row: Sequence[float], label: int, u: float = 1.0, penalty: float = 1.0, by_rank: bool = False) -> float:
+    rank = sorted(range(len(row)), key=lambda j: (-float(row[j]), j)).index(label) + 1
+    top = 1.0 if by_rank else max(float(p) for p in row)
+    return u * top if rank == 1 else top + penalty * (rank - 2 + u)
+
+
+def ordinal(row: Sequence[float], label: int, u: float = 1.0) -> float:
+    first = last = max(range(len(row)), key=lambda j: (float(row[j]), -j))
+    run, newest = [first], first
+    while label not in run:
+        beside = [j for j in (first - 1, last + 1) if 0 <= j < len(row)]
+        newest = max(beside, key=lambda j: float(row[j]))  # the first of equals: the left one
+        run.append(newest)
+        first, last = min(run), max(run)
+    above = sum((on_grid(row[j]) for j in run if j != newest), Fraction(0))
+    return float(above) + u * float(on_grid(row[label]))
+
+
 def of_all_labels(score: Callable[..., float], table: np.ndarray, *per_row: np.ndarray, **options: float) -> np.ndarray:
     """Apply a slow score to every row and label; extra arguments have one entry per row."""
     return np.array(

@@ -11,7 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import scores
-from conformesh.scores import APS, CQR, LAC, RAPS, SCORES, Logit, Margin, classification, get_score
+from conformesh.scores import (
+    APS,
+    CQR,
+    LAC,
+    RAPS,
+    SAPS,
+    SCORES,
+    Logit,
+    Margin,
+    OrdinalAPS,
+    Rank,
+    classification,
+    get_score,
+)
 from tests.kernels.conftest import way  # noqa: F401 - every test runs in NumPy and compiled
 
 from . import reference
@@ -21,7 +34,9 @@ pytestmark = pytest.mark.usefixtures("way")
 FAST = settings(max_examples=settings.default.max_examples // 2, deadline=None)
 HARSH = RAPS(penalty=0.1, k_reg=1)
 DRAWN = RAPS(penalty=0.03, k_reg=2, randomised=True, seed=5)
-EVERY = [LAC(), Logit(), Margin(), APS(), APS(randomised=True, seed=3), RAPS(), HARSH, DRAWN]
+RANKED = [SAPS(), SAPS(penalty=0.3, randomised=True, seed=4), Rank(), Rank(randomised=True, seed=5)]
+ORDINAL = [OrdinalAPS(), OrdinalAPS(randomised=True, seed=6)]
+EVERY = [LAC(), Logit(), Margin(), APS(), APS(randomised=True, seed=3), RAPS(), HARSH, DRAWN, *RANKED, *ORDINAL]
 
 
 @st.composite
@@ -50,8 +65,12 @@ def slow(score, table, *, prediction=True):
     if isinstance(score, Margin):
         return reference.of_all_labels(reference.margin, table)
     u = score.draws(table).get("u")
+    u = u if score.randomised else np.ones(len(table))
     extra = {name: value for name, value in score.options().items() if name in ("penalty", "k_reg")}
-    return reference.of_all_labels(reference.adaptive, table, u if score.randomised else np.ones(len(table)), **extra)
+    if isinstance(score, SAPS | Rank):
+        return reference.of_all_labels(reference.ranked, table, u, by_rank=isinstance(score, Rank), **extra)
+    twin = reference.ordinal if isinstance(score, OrdinalAPS) else reference.adaptive
+    return reference.of_all_labels(twin, table, u, **extra)
 
 
 def calibrated(score, table, *, prediction):
@@ -91,7 +110,7 @@ def test_a_label_is_in_the_set_exactly_when_it_scores_at_most_the_threshold(scor
         np.testing.assert_array_equal(score.covers(table, np.full(len(table), label), tau), sets[:, label])
 
 
-@pytest.mark.parametrize("score", [APS(), HARSH, DRAWN], ids=repr)
+@pytest.mark.parametrize("score", [APS(), HARSH, DRAWN, *RANKED, *ORDINAL], ids=repr)
 @pytest.mark.parametrize("scale", [0.0, 1.0, 6.0, 200.0])
 def test_adaptive_sets_of_wide_rows(score, scale):
     """Rows long enough for many halvings, a threshold at each score in turn; scale 200 reaches subnormal numbers."""
@@ -154,6 +173,19 @@ def test_known_values():
     np.testing.assert_array_equal(APS().of_all_labels(row), [[0.5, 0.75, 1.0]])
     np.testing.assert_array_equal(APS(randomised=True).of_all_labels(row, [0.5]), [[0.25, 0.625, 0.875]])
     np.testing.assert_array_equal(RAPS(penalty=0.5, k_reg=1).of_all_labels(row), [[0.5, 1.25, 2.0]])
+    np.testing.assert_array_equal(SAPS(penalty=0.5).of_all_labels(row), [[0.5, 1.0, 1.5]])
+    np.testing.assert_array_equal(SAPS(penalty=0.5, randomised=True).of_all_labels(row, [0.5]), [[0.25, 0.75, 1.25]])
+    np.testing.assert_array_equal(Rank().of_all_labels(row), [[1.0, 2.0, 3.0]])
+    np.testing.assert_array_equal(Rank(randomised=True).of_all_labels(row, [0.25]), [[0.25, 1.25, 2.25]])
+    np.testing.assert_array_equal(OrdinalAPS().of_all_labels(row[:, ::-1]), [[1.0, 0.75, 0.5]])
+
+
+@FAST
+@given(table=tables(), tau=st.floats(0.0, 1.1))
+def test_ordinal_sets_are_runs(table, tau):
+    for inside in OrdinalAPS().sets(table, tau):
+        members = np.flatnonzero(inside)
+        assert len(members) == 0 or np.ptp(members) == len(members) - 1
 
 
 def test_a_float_sum_would_not_do():
@@ -279,6 +311,12 @@ SOFTMAX = r"use score 'logit' or apply softmax"
             f"'aps' .* got 2 in row 0 of outputs; these look like logits: {SOFTMAX}",
         ),
         (lambda: APS()([[np.nan, 1.0]], [0]), ValueError, "'aps' cannot use NaN"),
+        (lambda: SAPS()([[np.nan, 1.0]], [0]), ValueError, "'saps' cannot use NaN"),
+        (lambda: Rank().sets([[0.5, 2.0]], 1), ValueError, "'rank' needs probabilities between 0 and 1, got 2"),
+        (lambda: OrdinalAPS()([[0.5, 0.25]], [0]), ValueError, "'ordinal-aps' .*row 0 of outputs sums to 0.75"),
+        (lambda: OrdinalAPS().sets([[np.nan, 0.25]], 0.5), ValueError, "'ordinal-aps' cannot use NaN"),
+        (lambda: SAPS(penalty=-1), ValueError, "'saps' needs a finite penalty of 0 or more, got -1"),
+        (lambda: SAPS(penalty="x"), TypeError, "'saps' needs a number for penalty, got 'x'"),
         (lambda: RAPS().sets([[0.5, 0.25]], 0.5), ValueError, "'raps' .*row 0 of outputs sums to 0.75"),
         (lambda: RAPS().sets([[np.nan, 0.25]], 0.5), ValueError, "'raps' cannot use NaN"),
         (lambda: RAPS().of_all_labels([[0.5, 0.25]]), ValueError, "'raps' .*row 0 of outputs sums to 0.75"),
@@ -363,7 +401,19 @@ def test_options_become_plain_numbers():
 
 
 def test_the_table_of_scores_is_complete():
-    assert list(SCORES) == ["lac", "logit", "margin", "aps", "raps", "absolute-residual", "normalised-residual", "cqr"]
+    assert list(SCORES) == [
+        "lac",
+        "logit",
+        "margin",
+        "aps",
+        "raps",
+        "saps",
+        "rank",
+        "ordinal-aps",
+        "absolute-residual",
+        "normalised-residual",
+        "cqr",
+    ]
     for name, cls in SCORES.items():
         assert cls.name == name
         assert cls.task in ("classification", "regression")
@@ -377,7 +427,7 @@ def test_examples_run(module):
     assert doctest.testmod(module).failed == 0
 
 
-@pytest.mark.parametrize("name", ["lac", "margin", "aps", "raps"])
+@pytest.mark.parametrize("name", ["lac", "margin", "aps", "raps", "saps", "rank", "ordinal-aps"])
 def test_a_softmax_in_single_precision_may_end_just_above_one(name):
     p = np.array([[1.0000001, 0.0], [0.25, 0.75]], dtype=np.float32)
     score = get_score(name)

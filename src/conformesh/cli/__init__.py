@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from importlib import import_module
+from keyword import iskeyword
 from typing import Annotated, Any
 
 import typer
@@ -18,7 +19,9 @@ from typer.core import TyperGroup
 from conformesh._version import __version__
 from conformesh.cli import console
 
-Table = dict[str, tuple[str, str]]  # name -> (module of the function of that name, one line of help)
+Table = dict[
+    str, tuple[str, str]
+]  # name -> (module of the function of that name, one line of help); a keyword of Python has a _
 
 COMMANDS: Table = {
     "demo": ("demo", "Every method on real images: a table and two pictures."),
@@ -42,6 +45,7 @@ COMMANDS: Table = {
 GROUPS: dict[str, Table] = {
     "scores": {
         "make": ("scores", "Score a model's outputs, and spread the scores over devices."),
+        "import": ("import_scores", "Scores that saved objects of MAPIE, TorchCP or crepes keep."),
         "synthetic": ("scores", "Outputs of a synthetic model, as hard as a real one's."),
         "train": ("train", "Train a small network on images, and save its outputs."),
     },
@@ -92,7 +96,8 @@ class Commands(TyperGroup):
 
 def _load(table: Table, name: str) -> Any:
     module, line = table[name]
-    function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), name)
+    own = f"{name}_" if iskeyword(name) else name
+    function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), own)
     if table is COMMANDS and name in GROUPS:
         return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))
     alone = typer.Typer(add_completion=False, **SETTINGS)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 import numpy as np
 import typer
+from numpy.typing import NDArray
 
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
@@ -20,15 +21,16 @@ from conformesh.cli.options import whole
 from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json
-from conformesh.io.output_files import read_outputs
+from conformesh.io.output_files import OutputFile, read_outputs
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
 from conformesh.losses import Loss
 from conformesh.promises import exact_number
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
-from conformesh.result.files import SEVERAL
+from conformesh.result.files import SEVERAL, SIDES
 from conformesh.result.several import Calibrations
+from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import LAC, SCORES, Score
 
 STDIN = "-"
@@ -117,7 +119,7 @@ def predict(
     if device is not None and device_column is not None:
         raise ValueError("give --device or --device-column, not both")
     ending = Ending.of(out, form)
-    calibration = _load(result)
+    calibration = load_result(result)
     named_one = named_score(score, score_option or [])
     kind: Score | Loss = _loss(calibration, named_one) or _score(calibration, named_one)
     if isinstance(kind, Score):
@@ -125,7 +127,8 @@ def predict(
     columns_of_groups = tuple(name for one in group_column or [] for name in named(one))
     _check_fit(calibration, device or device_column, columns_of_groups, alpha)
     layout = Layout(device_column, None, label_column, id_column, columns_of_groups, named(keep), separator, decimal)
-    classes = calibration.classes if kind.task == "classification" else None
+    known = None if kind.task == "regression" or isinstance(calibration, Sides) else calibration.classes
+    classes = None if known is None else tuple(map(str, known))  # as a file names its columns
     outputs = read_outputs(probabilities, layout, logits=kind.reads == "logits", classes=classes)
     values = outputs.values
     if kind.task == "regression" and values.shape[1] == 1:
@@ -135,13 +138,7 @@ def predict(
             f"{outputs.name}: needs at least 2 classes, got only {outputs.labels[0]!r}; one column per class"
         )
     level = None if alpha is None else float(exact_number(alpha, f"--alpha must be a number, got {alpha}"))
-    if isinstance(kind, Loss):
-        one = calibration.get(level) if isinstance(calibration, Calibrations) else calibration
-        predicted = one.predict(values, device=device if device is not None else outputs.devices)
-    elif isinstance(calibration, Calibrations):
-        predicted = calibration.predict(values, score=kind, groups=outputs.groups, alpha=level, labels=outputs.labels)
-    else:
-        predicted = calibration.predict(values, score=kind, device=device if device is not None else outputs.devices)
+    predicted = _predicted(calibration, kind, values, outputs, device, level)
     columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
     if kind.task == "regression":
         columns |= {"lower": predicted[:, 0].tolist(), "upper": predicted[:, 1].tolist()}
@@ -157,8 +154,28 @@ def predict(
     _write({**columns, **outputs.kept}, ending, out)
 
 
+def _predicted(
+    calibration: Calibration | Calibrations | Sides,
+    kind: Score | Loss,
+    values: NDArray[Any],
+    outputs: OutputFile,
+    device: str | None,
+    level: float | None,
+) -> NDArray[Any]:
+    """Return sets or intervals, by whatever the result goes by."""
+    whose = device if device is not None else outputs.devices
+    if isinstance(kind, Loss):
+        one = calibration.get(level) if isinstance(calibration, Calibrations) else calibration
+        return one.predict(values, device=whose)
+    if isinstance(calibration, Calibrations):
+        return calibration.predict(values, score=kind, groups=outputs.groups, alpha=level, labels=outputs.labels)
+    if isinstance(calibration, Sides):
+        return calibration.predict(values, score=two_sided(kind), device=whose)
+    return calibration.predict(values, score=kind, device=whose)
+
+
 def _check_fit(
-    calibration: Calibration | Calibrations, device: str | None, groups: tuple[str, ...], alpha: str | None
+    calibration: Calibration | Calibrations | Sides, device: str | None, groups: tuple[str, ...], alpha: str | None
 ) -> None:
     """Refuse what was asked for and is not in the result."""
     if isinstance(calibration, Calibrations):
@@ -167,19 +184,23 @@ def _check_fit(
         return
     if groups:
         raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
-    if alpha is not None and float(exact_number(alpha, f"alpha must be a number, got {alpha}")) != calibration.level:
-        raise ValueError(f"the result was calibrated with alpha {calibration.level:g}, got --alpha {alpha}")
+    level = calibration.alpha if isinstance(calibration, Sides) else calibration.level
+    if alpha is not None and float(exact_number(alpha, f"alpha must be a number, got {alpha}")) != level:
+        raise ValueError(f"the result was calibrated with alpha {level:g}, got --alpha {alpha}")
 
 
-def _load(source: str) -> Calibration | Calibrations:
+def load_result(source: str) -> Calibration | Calibrations | Sides:
+    """Read a result, whichever it is."""
     where = "standard input" if source == STDIN else source
     raw = from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where)
     if isinstance(raw, dict) and raw.get("format") == SEVERAL:
         return Calibrations.from_dict(raw, where)
+    if isinstance(raw, dict) and raw.get("format") == SIDES:
+        return Sides.from_dict(raw, where)
     return Calibration.from_dict(raw, where)
 
 
-def _loss(calibration: Calibration | Calibrations, named: Score | None) -> Loss | None:
+def _loss(calibration: Calibration | Calibrations | Sides, named: Score | None) -> Loss | None:
     """Return the loss of a result of risk control, which must know it; None where the result covers."""
     first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
     if not isinstance(first, Control):
@@ -191,7 +212,7 @@ def _loss(calibration: Calibration | Calibrations, named: Score | None) -> Loss 
     return first.loss
 
 
-def _score(calibration: Calibration | Calibrations, named: Score | None) -> Score:
+def _score(calibration: Calibration | Calibrations | Sides, named: Score | None) -> Score:
     if calibration.score is None:
         if named is None:
             console.note("the result does not name its score, taking 'lac'; name it with --score")

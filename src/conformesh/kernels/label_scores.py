@@ -111,6 +111,92 @@ def adaptive_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: tuple[
     return bad
 
 
+def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores: Floats) -> int:
+    """Fill ``scores[i]`` with what a run of neighbouring labels weighs once it has grown to the label.
+
+    It begins with the most probable label and takes the more probable of its two neighbours, the left one of equals.
+    """
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.ordinal_scores(outputs, labels, u, scores))
+    p, units, bad = _units(outputs)
+    order, rows = grown(p), np.arange(len(labels))
+    places = (order == labels[:, None]).argmax(axis=1) if p.size else labels
+    own = np.take_along_axis(units, order, axis=1)
+    above = np.cumsum(own, axis=1) - own
+    scores[:] = _adaptive(above[rows, places], own[rows, places], 0, u, (0.0, 0))
+    return bad
+
+
+def ordinal_sets(outputs: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
+    """Fill ``sets`` with the labels whose ordinal score is at most their row's threshold: neighbours, if any."""
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.ordinal_sets(outputs, thresholds, u, sets))
+    p, units, bad = _units(outputs)
+    order = grown(p)
+    own = np.take_along_axis(units, order, axis=1)
+    scores = _adaptive(np.cumsum(own, axis=1) - own, own, 0, u[:, None], (0.0, 0))
+    np.put_along_axis(sets, order, scores <= thresholds[:, None], axis=1)
+    return bad
+
+
+def grown(p: Floats) -> NDArray[np.int64]:
+    """Return the labels of each row in the order in which a run of neighbours grows to hold them."""
+    rows, classes = p.shape
+    order = np.zeros((rows, classes), np.int64)
+    if not p.size:
+        return order
+    at = np.arange(rows)
+    fenced = np.full((rows, classes + 2), -1.0)  # a fence at either end, which never grows
+    fenced[:, 1:-1] = p
+    order[:, 0] = p.argmax(axis=1)
+    left, right = order[:, 0] - 1, order[:, 0] + 1
+    for step in range(1, classes):
+        leftwards = fenced[at, left + 1] >= fenced[at, right + 1]
+        order[:, step] = np.where(leftwards, left, right)
+        left, right = left - leftwards, right + ~leftwards
+    return order
+
+
+def ranked_scores(
+    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: float, by_rank: bool, scores: Floats
+) -> int:
+    """Fill ``scores[i]`` with what the label's rank costs: the largest probability, and a penalty for each rank after.
+
+    With `by_rank` one stands in place of the largest probability. Equal probabilities are ranked by smaller class.
+    """
+    loops = compiled("label_scores", outputs.size)
+    if loops is not None:
+        return int(loops.ranked_scores(outputs, labels, u, penalty, by_rank, scores))
+    p = outputs.astype(np.float64)
+    own = p[np.arange(len(labels)), labels][:, None]
+    ahead = ((p > own) | ((p == own) & (np.arange(p.shape[1]) < labels[:, None]))).sum(axis=1)
+    scores[:] = ranked(ahead, _tops(p, by_rank), u, penalty)
+    return _first(_probable(p))
+
+
+def ranked_sets(outputs: Array, thresholds: Floats, u: Floats, penalty: float, by_rank: bool, sets: Bools) -> int:
+    """Fill ``sets`` with the labels whose ranked score is at most their row's threshold: the most probable ones."""
+    loops = compiled("label_scores", 4 * outputs.size)
+    if loops is not None:
+        return int(loops.ranked_sets(outputs, thresholds, u, penalty, by_rank, sets))
+    p = outputs.astype(np.float64)
+    order = np.argsort(-p, axis=1, kind="stable")
+    scores = ranked(np.arange(p.shape[1]), _tops(p, by_rank)[:, None], u[:, None], penalty)
+    np.put_along_axis(sets, order, scores <= thresholds[:, None], axis=1)
+    return _first(_probable(p))
+
+
+def ranked(ahead: Any, top: Any, u: Any, penalty: float) -> Any:
+    """The one formula behind calibration and sets: `ahead` labels come before this one."""
+    return np.where(ahead == 0, u * top, top + penalty * (ahead - 1 + u))
+
+
+def _tops(p: Floats, by_rank: bool) -> Floats:
+    return np.ones(len(p)) if by_rank else p.max(axis=1, initial=0.0)
+
+
 def _adaptive(above: Any, own: Any, ahead: Any, u: Any, penalty: tuple[float, int]) -> Any:
     """The one formula behind calibration and sets: `ahead` labels of mass `above` come before one of mass `own`."""
     return above * UNIT + u * (own * UNIT) + penalty[0] * np.maximum(0, ahead + 1 - penalty[1])

@@ -16,15 +16,16 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
-from conformesh.names import unknown
+from conformesh.names import natural_order, unknown
 from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
-from conformesh.scores import Score, as_score, get_score
+from conformesh.scores import Function, Score, as_score, saved_score
+from conformesh.scores.base import places_of
 from conformesh.scores.draws import Rng
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ class Calibration:
     bracket
         Two numbers around the threshold between which a search ended: where `update` starts.
     classes
-        The names of the classes, in the order of the columns of outputs, where they are known.
+        The classes, in the order of the columns of outputs, where they are known: names, or numbers or truth values
+        where a model has these.
     weight_bound
         The largest weight of an example, where scores had weights: the promise is about examples that are as much
         likelier than the calibration examples as they weigh.
@@ -81,7 +83,7 @@ class Calibration:
     score: Score | None = None
     notes: tuple[str, ...] = ()
     bracket: tuple[float, float] | None = None
-    classes: tuple[str, ...] | None = None
+    classes: tuple[Any, ...] | None = None
     weight_bound: float | None = None
     test_weight: float | None = None
 
@@ -100,7 +102,7 @@ class Calibration:
         network: str = "",
         options: Mapping[str, Any] | None = None,
         score: Score | None = None,
-        classes: Sequence[str] | None = None,
+        classes: Sequence[Any] | None = None,
         weight_bound: float | None = None,
         test_weight: float | None = None,
         seconds: float = 0.0,
@@ -152,14 +154,13 @@ class Calibration:
         try:
             return float(self.thresholds[self.device_ids.index(str(device))])
         except ValueError:
-            known = ", ".join(self.device_ids[:10]) + (", ..." if self.devices > 10 else "")
-            raise ValueError(f"unknown device {device!r}; known: {known}") from None
+            raise ValueError(f"unknown device {device!r}; known: {_some(self.device_ids)}") from None
 
     def predict(
         self,
         outputs: ArrayLike,
         *,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -179,8 +180,8 @@ class Calibration:
             its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
         """
         kind = self._score(score)
-        threshold = self._thresholds_for(device)
-        table = as_array(outputs, "outputs")
+        threshold = self.thresholds_for(device)
+        table = self.table_of(outputs)
         if kind.task == "regression":
             return kind.intervals(table, threshold)
         return kind.sets(table, threshold, **kind.draws(table, rng=rng, keys=keys))
@@ -190,24 +191,24 @@ class Calibration:
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         device: str | int | ArrayLike | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> Evaluation:
         """Measure coverage and size on labelled data, per class and per device, with Wilson intervals.
 
-        Labels are column numbers of the outputs, or names where the calibration knows its classes; the rest is as in
+        Labels are column numbers of the outputs, or classes where the calibration knows them; the rest is as in
         `predict`, whose sets are the ones measured.
         """
         kind = self._score(score)
-        threshold = self._thresholds_for(device)
+        threshold = self.thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
-        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        table, truth = self.table_of(outputs), as_array(labels, "labels")
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, threshold, rows)
         draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
+        return evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
@@ -324,23 +325,39 @@ class Calibration:
             f"devices, {self.certificate.kind}; {self.cost})"
         )
 
-    def _score(self, score: Score | str | None) -> Score:
+    def _score(self, score: Score | str | Function | None) -> Score:
         found = self.score if score is None else as_score(score)
         if found is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         return found
 
-    def columns_of(self, labels: NDArray[Any]) -> NDArray[Any]:
-        """Return labels as column numbers, where they are names of classes."""
+    def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
+        """Return labels as column numbers, where they are classes or names of the columns of outputs."""
+        if self.classes is not None and not isinstance(self.classes[0], str):
+            return columns_among(self.classes, labels)
+        columns = columns_of(outputs)
+        if columns is not None:
+            return places_of(labels, self.classes or columns, "labels")
         if self.classes is None or labels.dtype.kind not in "OUST":
             return labels
-        column = {name: i for i, name in enumerate(self.classes)}
-        names = [str(name) for name in labels.tolist()]
-        if strange := next((name for name in names if name not in column), None):
-            raise ValueError(f"labels: {unknown('class', strange, self.classes)}")
-        return np.array([column[name] for name in names], dtype=np.int64)
+        return places_of(labels, self.classes, "labels")
 
-    def _thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
+    def table_of(self, outputs: Any) -> NDArray[Any]:
+        """Return outputs as an array, the columns of a frame in the order of the classes where these are known."""
+        columns, classes = columns_of(outputs), [*map(str, self.classes or ())]
+        if columns is None or not classes or columns == classes:
+            return as_array(outputs, "outputs")
+        if sorted(columns) != sorted(classes):
+            wrong = natural_order({*columns} ^ {*classes})
+            odd = f"; {wrong[0]!r} is {'missing' if wrong[0] in classes else 'none of them'}" if wrong else ""
+            raise ValueError(
+                f"outputs must have a column for each class, {_some(classes)}, got {_some(columns)}{odd}; rename the "
+                "columns, or pass an array with the columns in this order"
+            )
+        return as_array(outputs, "outputs")[:, [columns.index(name) for name in classes]]
+
+    def thresholds_for(self, device: Any) -> float | NDArray[np.float64]:
+        """Return the threshold of a device, or of each row's device; by default the one valid on every device."""
         if device is None:
             return self.threshold
         if np.ndim(device) == 0:
@@ -350,6 +367,25 @@ class Calibration:
             return self.thresholds[[rows[str(name)] for name in np.asarray(device).tolist()]]
         except KeyError as missing:
             raise ValueError(f"unknown device {missing.args[0]!r} among the rows' devices") from None
+
+
+def columns_among(classes: Sequence[Any], labels: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the place of every label among the classes: by value, or else as written.
+
+    >>> columns_among((3, 5, 7), np.array([7, 3])), columns_among(("a", "b"), np.array(["b"]))
+    (array([2, 0]), array([1]))
+    """
+    column: dict[Any, int] = {str(name): i for i, name in enumerate(classes)}
+    column |= {name: i for i, name in enumerate(classes)}
+    values = labels.tolist()
+    found = [column.get(value, column.get(str(value), -1)) for value in values]
+    if -1 in found:
+        raise ValueError(f"labels: {unknown('class', values[found.index(-1)], map(str, classes))}")
+    return np.array(found, dtype=np.int64)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
 def _cost_of(fields: CostFields, devices: int) -> Cost:
@@ -371,7 +407,7 @@ def _score_of(raw: Mapping[str, Any], where: str) -> Score:
     options = {**raw}
     name = options.pop("name", None)
     try:
-        return get_score(name, **options)
+        return saved_score(str(name), options)
     except (TypeError, ValueError) as error:
         raise ValueError(f"{where}: score: {error}") from None
 

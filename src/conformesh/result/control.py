@@ -117,7 +117,7 @@ class Control(Calibration):
         device
             As in `Calibration.predict`; every device has the same lambda.
         """
-        return self._loss(loss).sets(as_array(outputs, "outputs"), self._thresholds_for(device))
+        return self._loss(loss).sets(as_array(outputs, "outputs"), self.thresholds_for(device))
 
     def evaluate(  # type: ignore[override]
         self,
@@ -128,7 +128,7 @@ class Control(Calibration):
         device: str | int | ArrayLike | None = None,
     ) -> RiskEvaluation:
         """Measure the mean loss and the size of sets on labelled data, overall and per device."""
-        kind, threshold = self._loss(loss), self._thresholds_for(device)
+        kind, threshold = self._loss(loss), self.thresholds_for(device)
         table = as_array(outputs, "outputs")
         losses = kind(table, labels).at(threshold)
         sizes = kind.sets(table, threshold).reshape(len(table), -1).sum(axis=1)

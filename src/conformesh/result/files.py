@@ -23,6 +23,7 @@ from conformesh.result.certificate import Kind
 
 FORMAT = "conformesh-calibration/1"
 SEVERAL = "conformesh-calibrations/1"
+SIDES = "conformesh-sides/1"
 
 Count = Annotated[int, Meta(ge=0)]
 Amount = Annotated[float, Meta(ge=0)]
@@ -86,7 +87,7 @@ class _CalibrationFields(Struct, forbid_unknown_fields=True):
     device_ids: Annotated[list[str], Meta(min_length=1)]
     notes: list[str]
     bracket: tuple[float, float] | None = None
-    classes: list[str] | None = None
+    classes: list[str | bool | int | float] | None = None
     group: str | None = None
     weight_bound: Annotated[float, Meta(gt=0)] | None = None
     test_weight: Amount | None = None
@@ -113,6 +114,14 @@ class _CalibrationsFields(Struct, forbid_unknown_fields=True):
     members: dict[str, list[str]] = {}
 
 
+class _SidesFields(Struct, forbid_unknown_fields=True):
+    """`Sides` as JSON."""
+
+    format: Literal["conformesh-sides/1"]
+    lower: dict[str, Any]
+    upper: dict[str, Any]
+
+
 def checked_calibration(raw: Any, where: str) -> _CalibrationFields:
     """Return the fields of a result file, each of its type and all of them consistent, or say what is wrong."""
     _require_format(raw, FORMAT, "a result of `conformesh calibrate`", where)
@@ -136,6 +145,19 @@ def checked_calibrations(raw: Any, where: str) -> _CalibrationsFields:
         )
     for problem in _mismatched_groups(fields):
         raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
+    return fields
+
+
+def checked_sides(raw: Any, where: str) -> _SidesFields:
+    """Return the two results of a file with one for each side, which are still to be checked, or say what is wrong."""
+    _require_format(raw, SIDES, "a result of `calibrate_sides`", where)
+    fields = checked(raw, _SidesFields, where)
+    for key in ("method", "devices", "device_ids", "scores", "score", "cost", "network"):
+        if (one := fields.lower.get(key)) != (other := fields.upper.get(key)):
+            raise ValueError(
+                f"{where}: both sides come from one run, so {key} must agree, got {one!r:.40} and {other!r:.40}; it "
+                "was changed or damaged since it was written: calibrate again"
+            )
     return fields
 
 

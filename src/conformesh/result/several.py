@@ -22,7 +22,7 @@ from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import SEVERAL, checked_calibrations
-from conformesh.scores import Score, as_score
+from conformesh.scores import Function, Score, as_score
 from conformesh.scores.draws import Rng
 
 MOST = 20  # groups that the printed table shows
@@ -133,7 +133,7 @@ class Calibrations:
         groups: Any = None,
         weight: ArrayLike | None = None,
         alpha: float | None = None,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         labels: Sequence[object] | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
@@ -146,7 +146,8 @@ class Calibrations:
         every row: the smallest computed one at or above it counts. `rng` and `keys` are for randomised scores, as in
         `Calibration.predict`.
         """
-        table = as_array(outputs, "outputs")
+        first = next(iter(self.items.values()))
+        table = first.table_of(outputs)
         if self._controlled:
             return self.get(alpha).predict(table)
         kind = self._score(score)
@@ -163,7 +164,8 @@ class Calibrations:
         if kind.task == "regression" or None in self.groups or self.rule:
             raise ValueError("predict needs groups=, one per row: thresholds differ by group")
         known = {group: self.items[group, level].threshold for group in self.groups}
-        columns = [str(label) for label in (range(table.shape[1]) if labels is None else labels)]
+        names = self.classes or range(table.shape[1])
+        columns = [str(label) for label in (names if labels is None else labels)]
         strange = [group for group in known if group not in columns]
         if strange:
             raise ValueError(
@@ -181,20 +183,21 @@ class Calibrations:
         *,
         groups: Any,
         alpha: float | None = None,
-        score: Score | str | None = None,
+        score: Score | str | Function | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> Evaluation:
         """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`."""
         kind, given = self._score(score), Memberships.of(groups, "groups")
-        table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
+        first = next(iter(self.items.values()))
+        table, truth = first.table_of(outputs), as_array(labels, "labels")
         thresholds = self.thresholds(given, alpha)
         names = [str(name) for name in self.groups if name != EVERYONE]
         within = {name: given.is_in(name) for name in names}
         if kind.task == "regression":
             return evaluate_intervals(kind, table, truth, thresholds, groups=within)
         draws = kind.draws(table, rng=rng, keys=keys)
-        columns = next(iter(self.items.values())).columns_of(truth)
+        columns = first.columns_of(truth, outputs)
         return evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
 
     def to_dict(self) -> dict[str, Any]:
@@ -245,7 +248,7 @@ class Calibrations:
         return next(iter(self.items.values())).score
 
     @property
-    def classes(self) -> tuple[str, ...] | None:
+    def classes(self) -> tuple[Any, ...] | None:
         """The names of the classes, where they are known."""
         return next(iter(self.items.values())).classes
 
@@ -283,7 +286,7 @@ class Calibrations:
         """Whether the results are of risk control."""
         return next(iter(self.items.values())).certificate.losses is not None
 
-    def _score(self, score: Score | str | None) -> Score:
+    def _score(self, score: Score | str | Function | None) -> Score:
         kind = self.score if score is None else as_score(score)
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")

@@ -11,7 +11,8 @@ from typing import Any
 
 from conformesh.names import unknown
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
-from conformesh.scores.classification import APS, LAC, RAPS, Logit, Margin
+from conformesh.scores.classification import APS, LAC, RAPS, SAPS, Logit, Margin, OrdinalAPS, Rank
+from conformesh.scores.functions import Function, of_function, of_saved_function
 from conformesh.scores.regression import CQR, AbsoluteResidual, NormalisedResidual
 
 __all__ = [
@@ -19,20 +20,26 @@ __all__ = [
     "CQR",
     "LAC",
     "RAPS",
+    "SAPS",
     "SCORES",
     "AbsoluteResidual",
     "ClassificationScore",
+    "Function",
     "Logit",
     "Margin",
     "NormalisedResidual",
+    "OrdinalAPS",
+    "Rank",
     "RegressionScore",
     "Score",
     "as_score",
     "get_score",
+    "of_function",
 ]
 
 SCORES: dict[str, type[Score]] = {
-    score.name: score for score in (LAC, Logit, Margin, APS, RAPS, AbsoluteResidual, NormalisedResidual, CQR)
+    score.name: score
+    for score in (LAC, Logit, Margin, APS, RAPS, SAPS, Rank, OrdinalAPS, AbsoluteResidual, NormalisedResidual, CQR)
 }
 
 
@@ -51,8 +58,14 @@ def get_score(name: str, **options: Any) -> Score:
     return SCORES[name](**options)
 
 
+def saved_score(name: str, options: dict[str, Any]) -> Score:
+    """Return the score that a file names; a function must be given again."""
+    found = of_saved_function(name, str(options.get("function"))) if [*options] == ["function"] else None
+    return get_score(name, **options) if found is None else found
+
+
 def as_score(score: Any) -> Score | None:
-    """Return the score that was meant: itself, one of its class, or the one of that name; None stays None.
+    """Return the score that was meant: itself, one of its class, of that name or by that function; None stays None.
 
     >>> as_score("lac"), as_score(LAC), as_score(None)
     (LAC(), LAC(), None)
@@ -64,11 +77,8 @@ def as_score(score: Any) -> Score | None:
     if isinstance(score, type) and issubclass(score, Score):
         return score()
     if callable(score):
-        raise TypeError(
-            f"score must be a Score or its name ({', '.join(SCORES)}), got the function "
-            f"{getattr(score, '__name__', repr(score))!r}, which cannot say what is in a set: give calibrate the "
-            "numbers it returns and leave score out, or derive a class from scores.ClassificationScore"
-        )
+        return of_function(score)
     raise TypeError(
-        f"score must be a Score or its name ({', '.join(SCORES)}), got {type(score).__name__} {score!r:.40}"
+        f"score must be a Score, its name ({', '.join(SCORES)}) or a function of outputs and labels, got "
+        f"{type(score).__name__} {score!r:.40}"
     )

@@ -7,14 +7,15 @@ of the calibration scores: an answer one rounding apart would lose exactly the l
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar, Literal, NoReturn, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, as_numbers, columns_of
+from conformesh.names import unknown
 from conformesh.scores.draws import PREDICTION, Rng
 
 Array = NDArray[Any]
@@ -121,11 +122,22 @@ class RegressionScore(Score):
         its upper end. The threshold is one number or one per row.
         """
 
+    def sides(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return how far each label lies below the prediction and how far above it, shape (n, 2).
+
+        The larger of both is the score. `calibrate_sides` finds a threshold for each.
+        """
+        raise TypeError(f"score '{self.name}' does not tell two sides apart; use one threshold, with calibrate")
+
+    def side_intervals(self, outputs: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:
+        """Return the intervals of a threshold for each side, rounded outwards as those of `intervals`."""
+        raise TypeError(f"score '{self.name}' does not tell two sides apart; use intervals(outputs, threshold)")
+
 
 def numeric(who: str, what: str, values: ArrayLike) -> Array:
     """Return `values` as an array of real numbers, in the dtype it came in."""
     try:
-        array = as_array(values, f"score '{who}', {what}")
+        array = as_numbers(as_array(values, f"score '{who}', {what}"))
     except ValueError as error:
         if "masked" in str(error):
             raise
@@ -171,9 +183,15 @@ def table_of(who: str, outputs: ArrayLike, *, contiguous: bool = False) -> Array
     return np.ascontiguousarray(table) if contiguous else table
 
 
-def labels_of(who: str, table: Array, labels: ArrayLike) -> NDArray[np.int64]:
-    """Return labels as int64 indices into the columns of the table, after checking that they are."""
-    array = as_array(labels, f"score '{who}', labels")
+def labels_of(who: str, table: Array, labels: ArrayLike, outputs: Any = None) -> NDArray[np.int64]:
+    """Return labels as int64 indices into the columns of the table, after checking that they are.
+
+    Where `outputs` were a frame, labels may be the names of its columns.
+    """
+    array = as_numbers(as_array(labels, f"score '{who}', labels"))
+    columns = columns_of(outputs)
+    if columns is not None:
+        array = places_of(array, columns, f"score '{who}', labels")
     if array.dtype.kind in "OUST" and array.size:
         raise TypeError(
             f"score '{who}' needs labels as column numbers from 0, got {str(array.flat[0])!r}; look names up in the "
@@ -196,6 +214,18 @@ def labels_of(who: str, table: Array, labels: ArrayLike) -> NDArray[np.int64]:
             f"got {low if low < 0 else high}"
         )
     return np.array(array, np.int64)
+
+
+def places_of(labels: Array, columns: Sequence[str], what: str) -> Array:
+    """Return the places of labels among named columns; whole numbers are places already, unless all names are such."""
+    by_name = labels.dtype.kind in "OUST" or (labels.dtype.kind in "iu" and all(name.isdecimal() for name in columns))
+    if not by_name:
+        return labels
+    place = {name: i for i, name in enumerate(columns)}
+    names = [str(name) for name in labels.tolist()]
+    if (strange := next((name for name in names if name not in place), None)) is not None:
+        raise ValueError(f"{what}: {unknown('class', strange, columns)}")
+    return np.array([place[name] for name in names], dtype=np.int64)
 
 
 def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floats:

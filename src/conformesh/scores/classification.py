@@ -7,12 +7,13 @@ whole rows; `sets` checks the whole table while it fills the sets. float32 entri
 from __future__ import annotations
 
 import operator
+from abc import abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from conformesh.scores.base import (
     LARGEST,
@@ -29,6 +30,8 @@ from conformesh.scores.base import (
 )
 from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_anew, drawn_by_key, drawn_by_row
 
+Ints = NDArray[np.int64]
+
 
 class _OneMinus(ClassificationScore):
     """What LAC and logit share: one minus the label's own entry, which must lie in [low, high]."""
@@ -41,7 +44,7 @@ class _OneMinus(ClassificationScore):
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs)
-        indices = labels_of(self.name, table, labels)
+        indices = labels_of(self.name, table, labels, outputs)
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
@@ -71,6 +74,8 @@ class LAC(_OneMinus):
 
     Reference: [Sadinle2019], least ambiguous set-valued classifier.
     Departures: none.
+
+    Same as: `lac` of MAPIE, `LAC` of TorchCP and `hinge` of crepes, bit for bit.
 
     Examples
     --------
@@ -118,6 +123,8 @@ class Margin(ClassificationScore):
     Reference: [Johansson2017], margin error function.
     Departures: without its map to [0, 1], which is 1/2 + s/2 and keeps the order.
 
+    Same as: `Margin` of TorchCP and `margin` of crepes, bit for bit.
+
     Examples
     --------
     >>> margin = Margin()
@@ -136,7 +143,7 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         scores = np.empty(len(table))
-        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels), scores)
+        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels, outputs), scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
@@ -167,15 +174,23 @@ class Margin(ClassificationScore):
         return table
 
 
-class _Adaptive(ClassificationScore):
-    """What APS and RAPS share: probabilities added up from the most probable label down to this one."""
+class _Drawn(ClassificationScore):
+    """What all scores share that go through labels in some order and may be randomised by a uniform for each row."""
 
     randomised: bool
     seed: int | None
 
-    def _penalty(self) -> tuple[float, int]:
-        """Return the penalty per rank and the first rank that is free of it."""
-        return 0.0, 0
+    @abstractmethod
+    def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:
+        """Fill the scores of labels, and return the first row that cannot be used, or -1."""
+
+    @abstractmethod
+    def _fill_sets(self, table: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
+        """Fill the sets, and return the first row that cannot be used, or -1."""
+
+    @abstractmethod
+    def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
+        """Return the order of every row's labels, and their scores in this order."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "randomised", bool(self.randomised))
@@ -200,33 +215,19 @@ class _Adaptive(ClassificationScore):
         return np.less_equal(scores, per_row(self.name, "threshold", threshold, len(scores)))
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Bools:
-        """Return the most probable labels up to the threshold; `u` as in the call, drawn independently of it."""
-        from conformesh.kernels import label_scores
-
+        """Return the first labels up to the threshold; `u` as in the call, drawn independently of it."""
         table = table_of(self.name, outputs, contiguous=True)
         sets = np.empty(table.shape, np.bool_)
         thresholds = per_row(self.name, "threshold", threshold, len(table))
-        uniforms = self._uniforms(table, u, draw)
-        bad = label_scores.adaptive_sets(table, thresholds, uniforms, self._penalty(), sets)
+        bad = self._fill_sets(table, thresholds, self._uniforms(table, u, draw), sets)
         return refuse_row(self.name, table, bad) if bad >= 0 else sets
 
     def of_all_labels(self, outputs: ArrayLike, u: ArrayLike | None = None, **draw: Any) -> Floats:
         """Return the score of every label, with uniforms as in `sets`."""
-        from conformesh.kernels.label_scores import ONE, SLACK, UNIT
-
         p = checked_table(self.name, outputs, 0.0, LARGEST)
-        units = np.rint(p * ONE).astype(np.int64)
-        unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
-        if unsummed.any():
-            refuse_row(self.name, p, int(unsummed.argmax()))
-        order = np.argsort(-p, axis=1, kind="stable")
-        own = np.take_along_axis(units, order, axis=1)
-        above = np.cumsum(own, axis=1) - own
-        penalty, k_reg = self._penalty()
-        excess = np.maximum(0, np.arange(1, p.shape[1] + 1) - k_reg)
-        uniforms = self._uniforms(p, u, draw)[:, None]
+        order, in_order = self._all(p, self._uniforms(p, u, draw)[:, None])
         scores = np.empty_like(p)
-        np.put_along_axis(scores, order, above * UNIT + uniforms * (own * UNIT) + penalty * excess, axis=1)
+        np.put_along_axis(scores, order, np.broadcast_to(in_order, p.shape), axis=1)
         return scores
 
     def draws(
@@ -252,13 +253,10 @@ class _Adaptive(ClassificationScore):
         return replace(self, seed=seed) if self.randomised and self.seed is None else self  # type: ignore[call-arg]
 
     def _scores(self, outputs: ArrayLike, labels: ArrayLike, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
-        from conformesh.kernels import label_scores
-
         table = table_of(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
         uniforms = self._uniforms(table, u, draw)
-        own = labels_of(self.name, table, labels)
-        bad = label_scores.adaptive_scores(table, own, uniforms, self._penalty(), scores)
+        bad = self._fill_scores(table, labels_of(self.name, table, labels, outputs), uniforms, scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
@@ -274,6 +272,44 @@ class _Adaptive(ClassificationScore):
             worst = uniforms[(uniforms < 0.0) | (uniforms > 1.0)][0]
             raise ValueError(f"score '{self.name}' needs uniforms u between 0 and 1, got {worst}")
         return uniforms
+
+    def _units(self, p: Floats) -> Ints:
+        """Return probabilities as whole numbers, refusing a row that does not sum to one."""
+        from conformesh.kernels.label_scores import ONE, SLACK
+
+        units = np.rint(p * ONE).astype(np.int64)
+        unsummed = np.abs(units.sum(axis=1) - ONE) > SLACK
+        if unsummed.any():
+            refuse_row(self.name, p, int(unsummed.argmax()))
+        return units
+
+
+class _Adaptive(_Drawn):
+    """What APS and RAPS share: probabilities added up from the most probable label down to this one."""
+
+    def _penalty(self) -> tuple[float, int]:
+        """Return the penalty per rank and the first rank that is free of it."""
+        return 0.0, 0
+
+    def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.adaptive_scores(table, labels, u, self._penalty(), scores)
+
+    def _fill_sets(self, table: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.adaptive_sets(table, thresholds, u, self._penalty(), sets)
+
+    def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
+        from conformesh.kernels.label_scores import UNIT
+
+        order = np.argsort(-p, axis=1, kind="stable")
+        own = np.take_along_axis(self._units(p), order, axis=1)
+        above = np.cumsum(own, axis=1) - own
+        penalty, k_reg = self._penalty()
+        excess = np.maximum(0, np.arange(1, p.shape[1] + 1) - k_reg)
+        return order, above * UNIT + u * (own * UNIT) + penalty * excess
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,6 +339,9 @@ class APS(_Adaptive):
 
     Reference: [Romano2020], Algorithm 1, whose uniform is 1 - u.
     Departures: the fixed-point sum above, within classes * 2**-51 of the real one.
+
+    Same as: `APS` of TorchCP and `aps` of MAPIE, which sum in floats, up to roundings; their uniform is 1 - u. MAPIE
+    always draws in calibration, and adds the label that crosses the threshold unless told ``include_last_label``.
 
     Examples
     --------
@@ -340,6 +379,8 @@ class RAPS(_Adaptive):
     Reference: [Angelopoulos2021], Algorithms 2 and 3.
     Departures: probabilities are added in fixed point, as for `APS` and for the same reason.
 
+    Same as: `RAPS` of TorchCP, and of MAPIE for the penalty and k_reg that it chose by itself, up to roundings.
+
     Examples
     --------
     >>> RAPS(penalty=0.5, k_reg=1)([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
@@ -357,17 +398,189 @@ class RAPS(_Adaptive):
     def __post_init__(self) -> None:
         super().__post_init__()
         try:
-            object.__setattr__(self, "penalty", float(self.penalty))
+            penalty = float(self.penalty)
             object.__setattr__(self, "k_reg", operator.index(self.k_reg))
         except (TypeError, ValueError):
             raise TypeError(
                 "score 'raps' needs a number for penalty and an integer for k_reg, "
                 f"got {self.penalty!r} and {self.k_reg!r}"
             ) from None
-        if not 0.0 <= self.penalty < np.inf:
-            raise ValueError(f"score 'raps' needs a finite penalty of 0 or more, got {self.penalty}")
+        object.__setattr__(self, "penalty", _finite_penalty(self.name, penalty))
         if self.k_reg < 0:
             raise ValueError(f"score 'raps' needs a k_reg of 0 or more, got {self.k_reg}")
 
     def _penalty(self) -> tuple[float, int]:
         return self.penalty, self.k_reg
+
+
+class _Ranked(_Drawn):
+    """What SAPS and rank share: only the place of the label counts, and the largest probability or one."""
+
+    by_rank: ClassVar[bool]
+
+    @abstractmethod
+    def _penalty(self) -> float:
+        """Return the price of each rank after the first."""
+
+    def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.ranked_scores(table, labels, u, self._penalty(), self.by_rank, scores)
+
+    def _fill_sets(self, table: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.ranked_sets(table, thresholds, u, self._penalty(), self.by_rank, sets)
+
+    def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
+        from conformesh.kernels.label_scores import ranked
+
+        top = np.ones((len(p), 1)) if self.by_rank else p.max(axis=1, keepdims=True, initial=0.0)
+        return np.argsort(-p, axis=1, kind="stable"), ranked(np.arange(p.shape[1]), top, u, self._penalty())
+
+
+@dataclass(frozen=True, kw_only=True)
+class SAPS(_Ranked):
+    r"""Sorted adaptive prediction sets: of all probabilities only the largest counts, then ranks.
+
+    .. math:: s(x, y) = \hat p_{\max}(x) + \lambda\, (\mathrm{rank}(y) - 2 + u), \quad
+              u = 1 \text{ or, randomised, } u \sim U(0, 1)
+
+    and :math:`u\, \hat p_{\max}(x)` for the most probable label.
+    Ranks start at 1, equal probabilities by smaller class index. The small probabilities of a long tail, which are
+    mostly noise, do not count: sets are smaller than those of `APS` and still differ in size from row to row.
+
+    Parameters
+    ----------
+    penalty
+        The price of each rank, lambda above, which the paper calls weight.
+    randomised, seed
+        As for `APS`.
+
+    Reference: [Huang2024], whose u is this one.
+    Departures: none; not randomised, u is 1.
+
+    Same as: `SAPS` of TorchCP, up to roundings, with weight for penalty; not randomised, TorchCP 1.2 calibrates the
+    most probable label with 0.
+
+    Examples
+    --------
+    >>> SAPS(penalty=0.25)([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([0.5 , 1.25])
+    """
+
+    penalty: float = 0.1
+    randomised: bool = False
+    seed: int | None = None
+
+    name: ClassVar[str] = "saps"
+    summary: ClassVar[str] = "sorted adaptive: the largest probability plus a price for each rank"
+    by_rank: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            penalty = float(self.penalty)
+        except (TypeError, ValueError):
+            raise TypeError(f"score 'saps' needs a number for penalty, got {self.penalty!r}") from None
+        object.__setattr__(self, "penalty", _finite_penalty(self.name, penalty))
+
+    def _penalty(self) -> float:
+        return self.penalty
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank(_Ranked):
+    r"""The place of the label in the model's list, from 1: sets of the k most probable labels, k being the threshold.
+
+    .. math:: s(x, y) = \mathrm{rank}(y) - 1 + u, \quad u = 1 \text{ or, randomised, } u \sim U(0, 1)
+
+    Equal probabilities are ranked by smaller class index. Without randomisation every set has the same size, and
+    coverage exceeds its target by as much as whole labels make it; randomised, sets have one of two sizes and meet it.
+
+    Parameters
+    ----------
+    randomised, seed
+        As for `APS`.
+
+    Reference: [Angelopoulos2021], sets of fixed size.
+    Departures: none.
+
+    Same as: `TOPK` of TorchCP, bit for bit, and `top_k` of MAPIE, which counts from 0.
+
+    Examples
+    --------
+    >>> rank = Rank()
+    >>> rank([[0.5, 0.25, 0.25], [0.125, 0.75, 0.125]], [0, 2])
+    array([1., 3.])
+    >>> rank.sets([[0.5, 0.25, 0.25]], threshold=2)
+    array([[ True,  True, False]])
+    """
+
+    randomised: bool = False
+    seed: int | None = None
+
+    name: ClassVar[str] = "rank"
+    summary: ClassVar[str] = "the label's place in the model's list: sets of the top k"
+    by_rank: ClassVar[bool] = True
+
+    def _penalty(self) -> float:
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class OrdinalAPS(_Drawn):
+    r"""Adaptive prediction sets of ordered classes, such as grades: every set is a run of neighbours.
+
+    .. math:: s(x, y) = \sum_{j \text{ before } y} \hat p_j(x) + u\, \hat p_y(x), \quad
+              u = 1 \text{ or, randomised, } u \sim U(0, 1)
+
+    Labels come in the order in which a run grows: it begins with the most probable class and takes the more probable of
+    its two neighbours, the left one of equals. Columns of outputs must be in the order of the classes.
+
+    Parameters
+    ----------
+    randomised, seed
+        As for `APS`.
+
+    Reference: [Lu2022], Ordinal APS.
+    Departures: probabilities are added in fixed point, as for `APS` and for the same reason; randomised on request.
+
+    Examples
+    --------
+    >>> ordinal = OrdinalAPS()
+    >>> ordinal.of_all_labels([[0.25, 0.125, 0.5, 0.125]])
+    array([[0.875, 0.625, 0.5  , 1.   ]])
+    >>> ordinal.sets([[0.25, 0.125, 0.5, 0.125]], threshold=0.875)
+    array([[ True,  True,  True, False]])
+    """
+
+    randomised: bool = False
+    seed: int | None = None
+
+    name: ClassVar[str] = "ordinal-aps"
+    summary: ClassVar[str] = "adaptive for ordered classes: sets are runs of neighbours"
+
+    def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.ordinal_scores(table, labels, u, scores)
+
+    def _fill_sets(self, table: Array, thresholds: Floats, u: Floats, sets: Bools) -> int:
+        from conformesh.kernels import label_scores
+
+        return label_scores.ordinal_sets(table, thresholds, u, sets)
+
+    def _all(self, p: Floats, u: Floats) -> tuple[Ints, Floats]:
+        from conformesh.kernels.label_scores import UNIT, grown
+
+        order = grown(p)
+        own = np.take_along_axis(self._units(p), order, axis=1)
+        above = np.cumsum(own, axis=1) - own
+        return order, np.asarray(above * UNIT + u * (own * UNIT), np.float64)
+
+
+def _finite_penalty(who: str, penalty: float) -> float:
+    if not 0.0 <= penalty < np.inf:
+        raise ValueError(f"score '{who}' needs a finite penalty of 0 or more, got {penalty}")
+    return penalty

@@ -26,9 +26,14 @@ CALIBRATION, PREDICTION = "calibration", "prediction"
 
 def drawn_anew(rows: int, rng: Rng | None = None) -> Floats:
     """Return one uniform per row: anew, from a generator, or from the seed of one."""
+    return generator_of(rng).random(rows)
+
+
+def generator_of(rng: Rng | None) -> np.random.Generator:
+    """Return the generator that was meant: itself, that of a seed, or a new one."""
     if rng is not None and (isinstance(rng, bool) or not isinstance(rng, np.random.Generator | int | np.integer)):
         raise TypeError(f"rng must be a numpy.random.Generator or a whole number, got {type(rng).__name__} {rng!r:.40}")
-    return np.random.default_rng(rng).random(rows)
+    return np.random.default_rng(rng)
 
 
 def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Floats:

@@ -4,10 +4,14 @@ Intervals are rounded outwards with one lemma. Write :math:`t^+` for the next fl
 difference of two floats a and y satisfies ``a - y <= t``, then the real difference is below :math:`t^+` (otherwise it
 would have been rounded to :math:`t^+` or more, rounding being monotone). So :math:`y > a - t^+` in real numbers, and
 since y is itself a float, rounding both sides gives ``y >= a - t+`` as computed. No label that was covered is lost.
+
+Every score here is the larger of two sides: how far the label lies below the band, and how far above. One threshold for
+both gives the same room on both sides; `conformesh.calibrate_sides` finds one for each.
 """
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,8 +21,33 @@ from numpy.typing import ArrayLike
 from conformesh.scores.base import Array, Floats, RegressionScore, numeric, per_row, same_length
 
 
+class _Band(RegressionScore):
+    """What all scores here share: a band around the prediction, and how far a label lies below and above it."""
+
+    @abstractmethod
+    def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, Floats | None]:
+        """Return the lower and the upper end of the band, and the unit of distances where it is not 1."""
+
+    def sides(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
+        """Return how far each label lies below the band and how far above it; the larger one is its score."""
+        lower, upper, unit = self._band(outputs)
+        y = _values_of(self.name, lower, labels)
+        with np.errstate(over="ignore"):  # a distance beyond the largest float is inf
+            below, above = lower - y, y - upper
+            return np.stack([below, above] if unit is None else [below / unit, above / unit], axis=1)
+
+    def side_intervals(self, outputs: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> Floats:
+        """Return the band, lower by one threshold and higher by the other."""
+        low, high, unit = self._band(outputs)
+        below, above = (per_row(self.name, "threshold", t, len(low)) for t in (lower, upper))
+        empty = np.isneginf(below) | np.isneginf(above)
+        if unit is not None:
+            below, above = _scaled(below, unit), _scaled(above, unit)
+        return around(low, high, below, above, empty)
+
+
 @dataclass(frozen=True)
-class AbsoluteResidual(RegressionScore):
+class AbsoluteResidual(_Band):
     r"""Distance of the label from the prediction: intervals of equal width everywhere.
 
     .. math:: s(x, y) = |y - \hat\mu(x)|
@@ -27,6 +56,9 @@ class AbsoluteResidual(RegressionScore):
 
     Reference: [Lei2018], split conformal prediction.
     Departures: intervals are rounded outwards.
+
+    Same as: `absolute` of MAPIE, `ABS` of TorchCP and `ConformalRegressor` of crepes: scores bit for bit, intervals up
+    to that rounding.
 
     Examples
     --------
@@ -51,12 +83,18 @@ class AbsoluteResidual(RegressionScore):
         """Return prediction -/+ threshold."""
         prediction = _predictions_of(self.name, outputs)
         t = per_row(self.name, "threshold", threshold, len(prediction))
-        return around(prediction, prediction, t, empty=t < 0.0)
+        return around(prediction, prediction, t, t, empty=t < 0.0)
+
+    def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
+        prediction = _predictions_of(self.name, outputs)
+        return prediction, prediction, None
 
 
 @dataclass(frozen=True)
-class NormalisedResidual(RegressionScore):
+class NormalisedResidual(_Band):
     r"""Distance of the label from the prediction in units of a predicted scale: wider where the model is less sure.
+
+    Also called the locally weighted or studentised residual.
 
     .. math:: s(x, y) = |y - \hat\mu(x)| / \hat\sigma(x)
 
@@ -65,6 +103,9 @@ class NormalisedResidual(RegressionScore):
 
     Reference: [Lei2018], Section 5.2, locally weighted conformal inference.
     Departures: intervals are rounded outwards.
+
+    Same as: `ConformalRegressor` of crepes with sigmas: scores bit for bit, intervals up to that rounding. MAPIE and
+    TorchCP fit or transform the scale themselves.
 
     Examples
     --------
@@ -77,7 +118,7 @@ class NormalisedResidual(RegressionScore):
     """
 
     name: ClassVar[str] = "normalised-residual"
-    summary: ClassVar[str] = "distance of the label from the prediction, in predicted scales"
+    summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
@@ -90,10 +131,12 @@ class NormalisedResidual(RegressionScore):
         """Return prediction -/+ threshold times scale."""
         prediction, scale = self._columns(outputs)
         t = per_row(self.name, "threshold", threshold, len(prediction))
-        with np.errstate(over="ignore"):
-            # the lemma for a quotient: computed d / scale <= t means d < t+ * scale, hence d <= t+ * scale as computed
-            distance = np.nextafter(t, np.inf) * scale
-        return around(prediction, prediction, distance, empty=t < 0.0)
+        distance = _scaled(t, scale)
+        return around(prediction, prediction, distance, distance, empty=t < 0.0)
+
+    def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, Floats]:
+        prediction, scale = self._columns(outputs)
+        return prediction, prediction, scale
 
     def _columns(self, outputs: ArrayLike) -> tuple[Floats, Floats]:
         prediction, scale = _pairs_of(self.name, outputs, "prediction and scale")
@@ -107,7 +150,7 @@ class NormalisedResidual(RegressionScore):
 
 
 @dataclass(frozen=True)
-class CQR(RegressionScore):
+class CQR(_Band):
     r"""Conformalised quantile regression: how far the label lies outside a predicted band, negative inside.
 
     .. math:: s(x, y) = \max(\hat q_{\mathrm{lo}}(x) - y,\; y - \hat q_{\mathrm{hi}}(x))
@@ -117,6 +160,9 @@ class CQR(RegressionScore):
 
     Reference: [Romano2019], Algorithm 1.
     Departures: intervals are rounded outwards.
+
+    Same as: `ConformalizedQuantileRegressor` of MAPIE, with ``symmetric_correction=True`` or, by `calibrate_sides`,
+    False, and `CQR` of TorchCP: scores bit for bit, intervals up to that rounding.
 
     Examples
     --------
@@ -141,21 +187,29 @@ class CQR(RegressionScore):
         """Return lower quantile - threshold, upper quantile + threshold."""
         lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
         t = per_row(self.name, "threshold", threshold, len(lower))
-        return around(lower, upper, t, empty=np.isneginf(t))
+        return around(lower, upper, t, t, empty=np.isneginf(t))
+
+    def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
+        return *_pairs_of(self.name, outputs, "lower and upper quantile"), None
 
 
-def around(lower: Floats, upper: Floats, distance: Floats, empty: Array) -> Floats:
-    """Return the interval of every float y with computed ``lower - y <= distance`` and ``y - upper <= distance``.
+def around(lower: Floats, upper: Floats, below: Floats, above: Floats, empty: Array) -> Floats:
+    """Return the interval of every float y with computed ``lower - y <= below`` and ``y - upper <= above``.
 
-    By the module's lemma the float after `distance` moves both ends outwards far enough.
+    By the module's lemma the float after a distance moves its end outwards far enough.
     """
     ends = np.empty((len(lower), 2))
     with np.errstate(over="ignore"):
-        beyond = np.nextafter(distance, np.inf)
-        ends[:, 0] = lower - beyond
-        ends[:, 1] = upper + beyond
+        ends[:, 0] = lower - np.nextafter(below, np.inf)
+        ends[:, 1] = upper + np.nextafter(above, np.inf)
     ends[empty] = np.inf, -np.inf
     return ends
+
+
+def _scaled(threshold: Floats, scale: Floats) -> Floats:
+    """Return the lemma for a quotient: computed d / scale <= t means d < t+ * scale, hence d <= t+ * scale computed."""
+    with np.errstate(over="ignore"):
+        return np.nextafter(threshold, np.inf) * scale
 
 
 def finite(who: str, what: str, array: Array) -> Floats:

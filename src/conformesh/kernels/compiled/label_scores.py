@@ -260,3 +260,125 @@ def _sort_descending(names: NDArray[np.int64], values: Floats, size: int) -> Non
             names[t], values[t] = names[t - 1], values[t - 1]
             t -= 1
         names[t], values[t] = name, value
+
+
+@loop
+def ordinal_scores(outputs: Array, labels: NDArray[np.int64], u: Floats, scores: Floats) -> int:
+    """Fill ``scores[i]`` with what a run of neighbouring labels weighs once it has grown to the label."""
+    for i in range(len(labels)):
+        first, total = _start(outputs[i])
+        if first < 0 or abs(total - ONE) > SLACK:
+            return i
+        above = 0
+        label, left, right = first, first - 1, first + 1
+        while label != labels[i]:
+            above += _units(np.float64(outputs[i, label]))
+            label, left, right = _grow(outputs[i], left, right)
+        own = _units(np.float64(outputs[i, label]))
+        scores[i] = _adaptive_score(above, own, 0, _Terms(u[i], 0.0, 0))
+    return -1
+
+
+@loop
+def ordinal_sets(outputs: Array, thresholds: Floats, u: Floats, sets: NDArray[np.bool_]) -> int:
+    """Fill ``sets`` with the labels whose ordinal score is at most their row's threshold: neighbours, if any."""
+    rows, classes = outputs.shape
+    for i in range(rows):
+        first, total = _start(outputs[i])
+        if first < 0 or abs(total - ONE) > SLACK:
+            return i
+        sets[i] = False
+        above = 0
+        label, left, right = first, first - 1, first + 1
+        for _ in range(classes):
+            own = _units(np.float64(outputs[i, label]))
+            if _adaptive_score(above, own, 0, _Terms(u[i], 0.0, 0)) > thresholds[i]:
+                break
+            sets[i, label] = True
+            above += own
+            if left >= 0 or right < classes:
+                label, left, right = _grow(outputs[i], left, right)
+    return -1
+
+
+@loop
+def _start(row: Array) -> tuple[int, int]:
+    """Return the most probable label, or -1 where an entry is no probability, and what the row weighs."""
+    inside = True
+    first = total = 0
+    for j in range(len(row)):
+        p = np.float64(row[j])
+        inside &= _within(p, 0.0, LARGEST)
+        total += _units(p) if inside else 0
+        if p > np.float64(row[first]):
+            first = j
+    return first if inside else -1, total
+
+
+@loop
+def _grow(row: Array, left: int, right: int) -> tuple[int, int, int]:
+    """Return the label that joins a run between two others, the more probable of both, and who is beside it now."""
+    if right >= len(row) or (left >= 0 and row[left] >= row[right]):
+        return left, left - 1, right
+    return right, left, right + 1
+
+
+@loop
+def _ranked_score(ahead: int, top: float, u: float, penalty: float) -> float:
+    return u * top if ahead == 0 else top + penalty * (ahead - 1 + u)
+
+
+@loop
+def ranked_scores(
+    outputs: Array, labels: NDArray[np.int64], u: Floats, penalty: float, by_rank: bool, scores: Floats
+) -> int:
+    """Fill ``scores[i]`` with what the label's rank costs, without sorting."""
+    rows, classes = outputs.shape
+    for i in range(rows):
+        inside = True
+        top = 0.0
+        ahead = 0
+        own = np.float64(outputs[i, labels[i]])
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            top = max(top, p)
+            ahead += (p > own) | ((p == own) & (j < labels[i]))
+        if not inside:
+            return i
+        scores[i] = _ranked_score(ahead, 1.0 if by_rank else top, u[i], penalty)
+    return -1
+
+
+@loop
+def ranked_sets(
+    outputs: Array, thresholds: Floats, u: Floats, penalty: float, by_rank: bool, sets: NDArray[np.bool_]
+) -> int:
+    """Fill ``sets`` with the labels whose ranked score is at most their row's threshold.
+
+    Scores never fall along the order of decreasing probability, so the number of labels is found first; then the row is
+    sorted, unless it is all of them or none.
+    """
+    rows, classes = outputs.shape
+    values = np.empty(classes, np.float64)
+    for i in range(rows):
+        inside = True
+        top = 0.0
+        for j in range(classes):
+            p = np.float64(outputs[i, j])
+            inside &= _within(p, 0.0, LARGEST)
+            top = max(top, p)
+            values[j] = -p
+        if not inside:
+            return i
+        if by_rank:
+            top = 1.0
+        many = 0
+        while many < classes and _ranked_score(many, top, u[i], penalty) <= thresholds[i]:
+            many += 1
+        sets[i] = many == classes
+        if 0 < many < classes:
+            order = np.argsort(values, kind="mergesort")  # stable: equal ones by smaller class
+            for s in range(many):
+                sets[i, order[s]] = True
+    return -1

@@ -1,0 +1,192 @@
+"""A threshold for each side: what one run finds is what two would, and each side keeps its promise."""
+
+from fractions import Fraction
+
+import numpy as np
+import polars as pl
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conformesh import Network, Samples, Sides, TooFewScores, calibrate, calibrate_sides, scores
+from conformesh.cli.predict import load_result
+from tests.statistics import assert_coverage
+
+RNG = np.random.default_rng(3)
+NETWORK = Network.cycle(4).relabelled(("a", "b", "d2", "d10"))
+BANDS = [np.sort(RNG.normal(size=(30 + 5 * k, 2)), axis=1) for k in range(4)]
+TRUTH = [band.mean(axis=1) + RNG.exponential(size=len(band)) - 0.5 for band in BANDS]
+CQR = scores.CQR()
+HELD = [CQR.sides(band, y) for band, y in zip(BANDS, TRUTH, strict=True)]
+EVERY = [scores.AbsoluteResidual(), scores.NormalisedResidual(), CQR]
+
+
+def outputs_for(score, band):
+    if score.name == "cqr":
+        return band
+    middle = band.mean(axis=1)
+    return middle if score.name == "absolute-residual" else np.column_stack([middle, 0.1 + np.ptp(band, axis=1)])
+
+
+@pytest.mark.parametrize("method", ["e-dcp", "local", "cp", "fcp"])
+@pytest.mark.parametrize("alpha", [0.2, (0.05, 0.15)])
+def test_one_run_finds_what_two_would(method, alpha):
+    result = calibrate_sides(HELD, NETWORK, alpha, method, score="cqr")
+    assert result.alphas == ((0.1, 0.1) if alpha == 0.2 else alpha)
+    assert result.alpha == 0.2
+    for side, own in enumerate((result.lower, result.upper)):
+        alone = calibrate([table[:, side] for table in HELD], NETWORK, own.alpha, method)
+        assert own.thresholds.tobytes() == alone.thresholds.tobytes()
+        assert own.certificate == alone.certificate
+    assert result.thresholds == (result.lower.threshold, result.upper.threshold)
+    assert "by the union bound" in str(result.certificate)
+    assert result.certificate.kind == "counted"
+
+
+def test_both_sides_cost_less_than_two_runs():
+    both = calibrate_sides(HELD, NETWORK).cost
+    alone = [calibrate([table[:, side] for table in HELD], NETWORK, 0.05).cost for side in (0, 1)]
+    assert both.rounds <= max(cost.rounds for cost in alone) + 2
+    assert both.rounds < sum(cost.rounds for cost in alone)
+
+
+@pytest.mark.parametrize("score", EVERY, ids=lambda score: score.name)
+def test_a_score_is_the_larger_of_its_sides(score):
+    table = outputs_for(score, BANDS[0])
+    sides = score.sides(table, TRUTH[0])
+    np.testing.assert_array_equal(sides.max(axis=1), score(table, TRUTH[0]))
+    equal = score.side_intervals(table, 0.7, 0.7)
+    np.testing.assert_array_equal(equal, score.intervals(table, 0.7))
+    np.testing.assert_array_equal(score.side_intervals(table, np.inf, np.inf), [[-np.inf, np.inf]] * len(table))
+    np.testing.assert_array_equal(score.side_intervals(table, -np.inf, 1.0), [[np.inf, -np.inf]] * len(table))
+
+
+finite = st.one_of(st.floats(-1e6, 1e6), st.floats(-1.0, 1.0, width=32), st.integers(-3, 3).map(float))
+
+
+@pytest.mark.parametrize("score", EVERY, ids=lambda score: score.name)
+@settings(max_examples=60, deadline=None)
+@given(a=finite, b=finite, y=finite, steps=st.tuples(st.integers(0, 2), st.integers(0, 2)))
+def test_no_label_within_both_thresholds_is_lost(score, a, b, y, steps):
+    """Thresholds are the label's own sides, or the next floats: the hardest case for the ends, also below zero."""
+    table = outputs_for(score, np.array([[a, b]]))
+    below, above = score.sides(table, [y])[0]
+    for _ in range(steps[0]):
+        below = np.nextafter(below, np.inf)
+    for _ in range(steps[1]):
+        above = np.nextafter(above, np.inf)
+    low, high = score.side_intervals(table, below, above)[0]
+    assert low <= y <= high
+
+
+def test_predict_and_evaluate_agree(tmp_path):
+    result = calibrate_sides(HELD, NETWORK, (0.05, 0.15), score=CQR)
+    band, y = np.concatenate(BANDS), np.concatenate(TRUTH)
+    owners = np.repeat(NETWORK.ids, [len(own) for own in TRUTH])
+    intervals = result.predict(band)
+    inside = (intervals[:, 0] <= y) & (y <= intervals[:, 1])
+    told = result.evaluate(band, y, device=owners)
+    assert told.coverage.covered == inside.sum()
+    assert told.coverage.rate >= 0.8
+    assert [*told.per_device] == [*NETWORK.ids]
+    assert told.mean_size == pytest.approx(np.maximum(np.diff(intervals), 0).mean())
+    assert (y < intervals[:, 0]).mean() <= 0.05
+    result.save(tmp_path / "sides.json")
+    for again in (Sides.load(tmp_path / "sides.json"), load_result(str(tmp_path / "sides.json"))):
+        np.testing.assert_array_equal(again.predict(band, device="d2"), result.predict(band, device="d2"))
+        assert again.certificate == result.certificate
+        assert repr(again) == repr(result)
+
+
+def test_a_changed_file_is_refused(tmp_path):
+    result = calibrate_sides(HELD, NETWORK, score=CQR)
+    raw = result.to_dict()
+    for key, other, words in (
+        ("lower", {**raw["lower"], "method": "cp"}, "both sides come from one run, so method must agree"),
+        ("lower", {**raw["lower"], "threshold": 0.0}, "sides, lower: threshold must be the largest"),
+        ("format", "conformesh-calibration/1", "needed a result of `calibrate_sides`"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Sides.from_dict({**raw, key: other})
+
+
+def test_sides_come_by_name_or_in_a_frame():
+    wanted = calibrate_sides(HELD, NETWORK).thresholds
+    by_name = dict(zip(NETWORK.ids, HELD, strict=True))
+    owners = np.repeat([*by_name], [len(own) for own in HELD])
+    below, above = np.concatenate(HELD).T
+    frame = pl.DataFrame({"device": owners, "lower": below, "upper": above}).sample(fraction=1.0, shuffle=True, seed=1)
+    for held in (by_name, frame, [own.tolist() for own in HELD]):
+        assert calibrate_sides(held, NETWORK).thresholds == wanted
+    assert calibrate_sides(by_name, "cycle").lower.device_ids == NETWORK.ids
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "words"),
+    [
+        ({"alpha": (0.1, 0.1, 0.1)}, ValueError, "a pair for the lower and the upper side, got 3"),
+        ({"alpha": (0.6, 0.5)}, ValueError, "add up to less than 1, got 0.6"),
+        ({"alpha": (0.1, 0)}, ValueError, "alpha of the upper side must lie strictly between 0 and 1, got 0"),
+        ({"score": "lac"}, TypeError, "two sides are for regression, got score 'lac'"),
+        ({"devices": [[1.0, 2.0]] * 4}, ValueError, r"device a: sides must have two columns.* got shape \(2,\)"),
+        ({"devices": pl.DataFrame({"device": ["a"], "lower": [0.0]})}, ValueError, "columns 'device' and 'upper'"),
+        ({"devices": Samples.of([[1.0]] * 4)}, TypeError, "got Samples"),
+    ],
+)
+def test_what_cannot_have_two_sides_is_refused(change, error, words):
+    with pytest.raises(error, match=words):
+        calibrate_sides(**{"devices": HELD, "network": NETWORK, **change})
+
+
+def test_a_confidence_holds_for_both_together():
+    """Each side may fail with half of what both may: the rank is that of the binomial at 1 - 0.05 / 2."""
+    held = [RNG.normal(size=(100, 2)) for _ in range(4)]
+    both = calibrate_sides(held, NETWORK, 0.2, confidence=0.95)
+    alone = calibrate([own[:, 0] for own in held], NETWORK, 0.1, confidence=Fraction(39, 40))
+    unequal = calibrate_sides(held, NETWORK, ("0.1", "0.100001"), confidence=0.95)
+    assert both.lower.threshold == alone.threshold == unequal.lower.threshold
+    assert both.lower.certificate.confidence == both.upper.certificate.confidence == 0.95
+
+
+def test_too_few_scores_are_said():
+    with pytest.warns(TooFewScores, match=r"group lower, alpha 0.005; group upper"):
+        result = calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, score=CQR)
+    np.testing.assert_array_equal(result.predict([[0.0, 1.0]]), [[-np.inf, np.inf]])
+    with pytest.raises(TooFewScores):
+        calibrate_sides([own[:5] for own in HELD], NETWORK, 0.01, strict=True)
+
+
+def test_a_score_without_sides_says_so():
+    class Plain(scores.RegressionScore):
+        name = "plain"
+
+        def __call__(self, outputs, labels):
+            return np.abs(outputs - labels)
+
+        def intervals(self, outputs, threshold):
+            return np.stack([outputs - threshold, outputs + threshold], axis=1)
+
+    with pytest.raises(TypeError, match="'plain' does not tell two sides apart; use one threshold"):
+        Plain().sides([0.0], [0.0])
+    result = calibrate_sides(HELD, NETWORK)
+    with pytest.raises(TypeError, match="'plain' does not tell two sides apart"):
+        result.predict([0.0], score=Plain())
+    with pytest.raises(ValueError, match="was not told its score"):
+        result.predict([0.0])
+
+
+@pytest.mark.slow
+def test_asymmetric_intervals_cover_on_each_side():
+    """[Romano2019], Theorem 2. False alarm < 3e-6. A side at 0.1 in place of 0.05 has power above 0.99."""
+    rng = np.random.default_rng(5)
+    trials, low, high, both = 2000, 0, 0, 0
+    for _ in range(trials):
+        y = rng.exponential(size=(5, 40))
+        held = [CQR.sides(np.tile([0.5, 1.5], (40, 1)), own) for own in y]
+        result = calibrate_sides(held, "star", 0.1, score=CQR)
+        ((a, b),) = result.predict([[0.5, 1.5]])
+        new = rng.exponential()
+        low, high, both = low + (new >= a), high + (new <= b), both + (a <= new <= b)
+    assert_coverage(low, trials, 0.95)
+    assert_coverage(high, trials, 0.95)
+    assert_coverage(both, trials, 0.9)
