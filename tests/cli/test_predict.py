@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Calibration
+from conformesh import Calibration, Network, calibrate_sides
 from conformesh import scores as kinds
 
 LABELS = ["cat", "dog", "owl", "fox"]
@@ -122,6 +122,24 @@ def test_intervals_for_regression(run, csv, scores):
     bands = csv("low,high\n0,1\n", "bands.csv")
     assert rows_of(run("predict", "inf.json", bands).stdout) == [{"row": "0", "lower": "-inf", "upper": "inf"}]
     assert json.loads(run("predict", "inf.json", bands, "--format", "jsonl").stdout)["upper"] == "inf"
+
+
+def test_intervals_of_two_sides(run, tmp_path):
+    cqr = kinds.CQR()
+    held = [cqr.sides(np.tile([0.0, 1.0], (40, 1)), np.arange(40) / 10 + k) for k in range(4)]
+    sides = calibrate_sides(held, Network.cycle(4), 0.1, score=cqr)
+    sides.save(tmp_path / "sides.json")
+    (tmp_path / "bands.csv").write_text("lower,upper\n0,1\n2,5\n")
+    done = run("predict", "sides.json", "bands.csv")
+    assert done.exit_code == 0, done.stderr
+    lines = done.stdout.splitlines()
+    assert lines[0] == "row,lower,upper"
+    ends = np.array([line.split(",")[1:] for line in lines[1:]], float)
+    np.testing.assert_array_equal(ends, sides.predict([[0.0, 1.0], [2.0, 5.0]]))
+    assert (
+        "calibrated with alpha 0.1, got --alpha 0.2"
+        in run("predict", "sides.json", "bands.csv", "--alpha", "0.2").stderr
+    )
 
 
 def test_logits_are_taken_for_the_logit_score(run, csv, scores, probabilities):

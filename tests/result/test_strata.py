@@ -48,11 +48,11 @@ def test_size_stratified_coverage_of_intervals():
     assert [part.rows for part in parts.values()] == [40] * 5
     assert sum(part.covered for part in parts.values()) == told.coverage.covered
     assert [part.rows for part in told.by_size(bins=2).values()] == [100, 100]
-    widths = told.sizes
+    widths = told.row_sizes
     ((name, first), *_) = told.by_size(bins=4).items()
     edge = np.sort(widths)[49]
     assert name == f"at most {edge:.6g}"
-    assert first.covered == told.hits[widths <= edge].sum()
+    assert first.covered == told.row_hits[widths <= edge].sum()
 
 
 @settings(max_examples=60, deadline=None)
@@ -72,7 +72,7 @@ def test_every_row_is_in_one_stratum(rows, bins):
 
 def test_feature_stratified_coverage():
     sites = np.array(["north", "south"])[RNG.integers(0, 2, 400)]
-    slow = {site: (int(TOLD.hits[sites == site].sum()), int((sites == site).sum())) for site in ("north", "south")}
+    slow = {site: (int(TOLD.row_hits[sites == site].sum()), int((sites == site).sum())) for site in ("north", "south")}
     assert rates(TOLD.by_feature(sites)) == rates(TOLD.by_feature(sites.tolist())) == slow
     age = RNG.random(400)
     assert [part.rows for part in TOLD.by_feature(age).values()] == [80] * 5

@@ -4,18 +4,58 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.result.coverage import Coverage, wilson
-from conformesh.result.strata import SIZES, STRATA, Slab, by_strata, worst_slab
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng
 
-__all__ = ["Coverage", "Evaluation", "Slab", "evaluate_intervals", "evaluate_sets", "of_intervals", "wilson"]
+if TYPE_CHECKING:
+    from conformesh.result.strata import Slab
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Covered rows out of all rows, with a Wilson interval."""
+
+    covered: int
+    rows: int
+    low: float
+    high: float
+
+    @property
+    def rate(self) -> float:
+        """The fraction covered; nan without rows."""
+        return self.covered / self.rows if self.rows else float("nan")
+
+    @classmethod
+    def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
+        """Count hits and enclose their rate."""
+        covered, rows = int(np.count_nonzero(hits)), len(hits)
+        return cls(covered, rows, *wilson(covered, rows, confidence))
+
+
+def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float]:
+    """Return the Wilson score interval of a proportion.
+
+    >>> low, high = wilson(90, 100)
+    >>> round(low, 4), round(high, 4)
+    (0.8256, 0.9448)
+    """
+    if rows == 0:
+        return 0.0, 1.0
+    from statistics import NormalDist  # a node never evaluates, and need not hold it in memory
+
+    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    p = hits / rows
+    centre = (p + z * z / (2 * rows)) / (1 + z * z / rows)
+    half = z / (1 + z * z / rows) * np.sqrt(p * (1 - p) / rows + z * z / (4 * rows * rows))
+    low = 0.0 if hits == 0 else float(centre - half)  # exact ends, where round-off would leave 1e-17
+    high = 1.0 if hits == rows else float(centre + half)
+    return low, high
 
 
 @dataclass(frozen=True)
@@ -32,7 +72,7 @@ class Evaluation:
         Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
     per_class, per_device, per_group
         Coverage by true label, by device and by group (where rows named their devices or groups).
-    hits, sizes
+    row_hits, row_sizes
         Of every row whether it is covered, and how many labels its set has or how wide its interval is. From these come
         `by_size`, `by_feature` and `worst_slab`.
     """
@@ -44,8 +84,8 @@ class Evaluation:
     per_class: dict[int, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
-    hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_), repr=False, compare=False)
-    sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+    row_hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_), repr=False, compare=False)
+    row_sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
 
     def by_size(self, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
         """Return size-stratified coverage: of the rows whose sets are about equally large.
@@ -54,14 +94,18 @@ class Evaluation:
         are; by default 1, 3, 10, 100 and 1000 labels, or five strata of intervals. The smallest rate is what is often
         reported ([Angelopoulos2021], size-stratified coverage).
         """
-        return by_strata(self.hits, self.sizes, "sizes", bins or (STRATA if self.singleton is None else SIZES))
+        from conformesh.result.strata import SIZES, STRATA, by_strata
+
+        return by_strata(self.row_hits, self.row_sizes, "sizes", bins or (STRATA if self.singleton is None else SIZES))
 
     def by_feature(self, values: ArrayLike, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
         """Return feature-stratified coverage: of the rows with each value of a feature, one value per row.
 
         Many numbers are put into five strata of about equally many rows, or into `bins` as in `by_size`.
         """
-        return by_strata(self.hits, values, "values", bins)
+        from conformesh.result.strata import by_strata
+
+        return by_strata(self.row_hits, values, "values", bins)
 
     def worst_slab(
         self,
@@ -76,7 +120,9 @@ class Evaluation:
 
         `mass` is the least fraction of rows in a slab; see `result.strata.worst_slab` for the rest.
         """
-        return worst_slab(self.hits, features, mass=mass, directions=directions, held_out=held_out, rng=rng)
+        from conformesh.result.strata import worst_slab
+
+        return worst_slab(self.row_hits, features, mass=mass, directions=directions, held_out=held_out, rng=rng)
 
     def __str__(self) -> str:
         c = self.coverage
@@ -97,7 +143,7 @@ def evaluate_sets(
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
-    same_length(outputs, labels, devices)
+    _same_length(outputs, labels, devices)
     sets = score.sets(outputs, threshold, **(draws or {}))
     labels = labels_of(score.name, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
@@ -110,8 +156,8 @@ def evaluate_sets(
         per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
         per_device=_per_device(hits, devices),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
-        hits=hits,
-        sizes=sizes,
+        row_hits=hits,
+        row_sizes=sizes,
     )
 
 
@@ -124,7 +170,7 @@ def evaluate_intervals(
     groups: Mapping[str, NDArray[np.bool_]] | None = None,
 ) -> Evaluation:
     """Evaluate intervals; coverage is by the score itself, width by the interval."""
-    same_length(outputs, labels, devices)
+    _same_length(outputs, labels, devices)
     return of_intervals(score.covers(outputs, labels, threshold), score.intervals(outputs, threshold), devices, groups)
 
 
@@ -142,8 +188,8 @@ def of_intervals(
         empty=_mean(widths < 0),
         per_device=_per_device(hits, devices),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
-        hits=hits,
-        sizes=np.maximum(widths, 0.0),
+        row_hits=hits,
+        row_sizes=np.maximum(widths, 0.0),
     )
 
 
@@ -154,8 +200,7 @@ def _per_device(hits: NDArray[np.bool_], devices: ArrayLike | None) -> dict[str,
     return {str(name): Coverage.of(hits[names == name]) for name in dict.fromkeys(names.tolist())}
 
 
-def same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
-    """Refuse labels, or devices, that are not one per row."""
+def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
     rows = {"outputs": len(outputs), "labels": len(labels)}
     if devices is not None:
         rows["devices"] = len(np.asarray(devices))

@@ -17,7 +17,7 @@ from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Certificate, Cost, Kind
-from conformesh.result.evaluation import Evaluation, of_intervals, same_length
+from conformesh.result.evaluation import Evaluation, of_intervals
 from conformesh.result.files import SIDES, checked_sides
 from conformesh.scores import RegressionScore, Score, as_score
 
@@ -117,7 +117,6 @@ class Sides:
         kind = self._score(score)
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
         rows = device if device is not None and np.ndim(device) == 1 else None
-        same_length(table, truth, rows)
         below, above = kind.sides(table, truth).T
         lower, upper = (side.thresholds_for(device) for side in (self.lower, self.upper))
         hits = np.less_equal(below, lower) & np.less_equal(above, upper)

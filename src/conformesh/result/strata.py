@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.io.arrays import as_array
-from conformesh.result.coverage import Coverage
+from conformesh.result.evaluation import Coverage
 from conformesh.scores.draws import Rng, generator_of
 
 Bools = NDArray[np.bool_]
