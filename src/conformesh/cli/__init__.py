@@ -17,6 +17,7 @@ from typer.core import TyperGroup
 
 from conformesh._version import __version__
 from conformesh.cli import console
+from conformesh.cli.panels import Panelled
 
 Table = dict[str, tuple[str, str]]  # name -> (module of the function of that name, one line of help)
 
@@ -96,7 +97,7 @@ def _load(table: Table, name: str) -> Any:
     if table is COMMANDS and name in GROUPS:
         return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))
     alone = typer.Typer(add_completion=False, **SETTINGS)
-    alone.command(name, short_help=line)(function)
+    alone.command(name, cls=Panelled, short_help=line)(function)
     return typer.main.get_command(alone)
 
 

@@ -14,6 +14,7 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.engines import ENGINES
@@ -44,20 +45,28 @@ def calibrate(
         str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
     ] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    weight: Weight = None,
-    weight_bound: WeightBound = None,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
+    score: Annotated[
+        str | None,
+        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
             help="Cover within each value of this column; several columns, or cells as a;b, make groups that overlap.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     group_rule: Annotated[
@@ -66,42 +75,50 @@ def calibrate(
             metavar="|".join((AUTO, *GROUP_RULES)),
             help="What holds for a row that is in several groups; by default auto, which is seq.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     group_order: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="The order of groups for seq; by default that of their names.", show_default=False
+            metavar="A,B,...",
+            help="The order of groups for seq; by default that of their names.",
+            show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
-    warm: Annotated[
-        Path | None,
-        typer.Option(metavar="RESULT", help=f"Start from an earlier result ({', '.join(WARM)}).", show_default=False),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
+    weight: Weight = None,
+    weight_bound: WeightBound = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.", rich_help_panel=PROMISE)
+    ] = False,
+    device_column: DeviceColumn = None,
+    score_column: ScoreColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
     seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the topology and, where it has one, of the method.")
+        str,
+        typer.Option(
+            metavar="<int>", help="Seed of the topology and, where it has one, of the method.", rich_help_panel=RUNNING
+        ),
     ] = "0",
     engine: Annotated[
         str,
         typer.Option(
             metavar="|".join(ENGINES),
             help=f"Who runs the devices: {'; '.join(f'{name}, {driver.summary}' for name, driver in ENGINES.items())}.",
+            rich_help_panel=RUNNING,
         ),
     ] = "simulator",
-    device_column: DeviceColumn = None,
-    score_column: ScoreColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    warm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULT",
+            help=f"Start from an earlier result ({', '.join(WARM)}).",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.

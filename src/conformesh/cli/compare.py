@@ -15,6 +15,7 @@ from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
+from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
 from conformesh.comparing import By, Comparison, Group, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
@@ -39,45 +40,18 @@ def compare(
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
     ],
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    topologies: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
-    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    topologies: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
     ] = None,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="EDGES", help="A network of one's own: a file with two device names a line."),
     ] = None,
-    outputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Model outputs to measure set sizes with, as for predict.", show_default=False
-        ),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(
-            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.", show_default=False
-        ),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
-    device_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.")] = "0",
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
     ] = PICTURE,
@@ -91,6 +65,45 @@ def compare(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Model outputs to measure set sizes with, as for predict.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.", rich_help_panel=FILES
+        ),
+    ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    seed: Annotated[
+        str,
+        typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.", rich_help_panel=RUNNING),
+    ] = "0",
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
 

@@ -14,6 +14,7 @@ from conformesh.cli.hosting import job
 from conformesh.cli.loss_files import read_losses
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Rank, Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, Separator
 from conformesh.controlling import control as agree
@@ -42,8 +43,6 @@ def control(
         str, typer.Option(metavar="<float>", help="The largest mean loss of new examples; several as 0.05,0.1.")
     ] = "0.1",
     bound: Annotated[str, typer.Option(metavar="<float>", help="The largest loss possible.")] = "1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
@@ -55,16 +54,22 @@ def control(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of the loss, as score=logit; may be repeated."),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology.")] = "0",
-    engine: Annotated[
-        str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices, as in calibrate.")
-    ] = "simulator",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Too few items for the risk is an error, not +inf.", rich_help_panel=PROMISE),
+    ] = False,
     device_column: DeviceColumn = None,
     separator: Separator = None,
     decimal: Decimal = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Too few items for the risk is an error, not +inf.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology.", rich_help_panel=RUNNING)] = "0",
+    engine: Annotated[
+        str,
+        typer.Option(metavar="|".join(ENGINES), help="Who runs the devices, as in calibrate.", rich_help_panel=RUNNING),
+    ] = "simulator",
     **options: Any,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.

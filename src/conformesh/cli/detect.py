@@ -12,6 +12,7 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import whole
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
 from conformesh.detecting import RULES, THINNED
@@ -44,11 +45,21 @@ def detect(
     fdr: Annotated[
         str, typer.Option(metavar="<float>", help="Tolerated part of wrong ones among the flagged, on average.")
     ] = "0.1",
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also save: .json, or a table of test points as .csv, .parquet or .npz."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rule: Annotated[
         str,
         typer.Option(
-            metavar="|".join(RULES), help="; ".join(f"{name}, {words}" for name, words in RULES.items()) + "."
+            metavar="|".join(RULES),
+            help="; ".join(f"{name}, {words}" for name, words in RULES.items()) + ".",
+            rich_help_panel=PROMISE,
         ),
     ] = THINNED,
     draws: Annotated[
@@ -57,6 +68,7 @@ def detect(
             metavar="<int>",
             help="How many scores the thinned rule uses; by default from their numbers.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     p_values: Annotated[
@@ -64,27 +76,27 @@ def detect(
         typer.Option(
             "--p-values/--no-p-values",
             help="Count p-values, which tells all devices the test scores.",
+            rich_help_panel=PROMISE,
         ),
     ] = True,
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the public draw, chosen beforehand, and of the topology.")
-    ] = "0",
-    aggregate: Annotated[
-        str, typer.Option(metavar="|".join(aggregate_choices()), help="How sums are formed.")
-    ] = "auto",
-    engine: Annotated[str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices.")] = "simulator",
     device_column: DeviceColumn = None,
     score_column: ScoreColumn = None,
     separator: Separator = None,
     decimal: Decimal = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also save: .json, or a table of test points as .csv, .parquet or .npz."),
-    ] = None,
+    seed: Annotated[
+        str,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of the public draw, chosen beforehand, and of the topology.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "0",
+    aggregate: Annotated[
+        str, typer.Option(metavar="|".join(aggregate_choices()), help="How sums are formed.", rich_help_panel=RUNNING)
+    ] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices.", rich_help_panel=RUNNING)
+    ] = "simulator",
 ) -> None:
     """Flag test points that score higher than ordinary ones, of which on average at most a part --fdr wrongly.
 

@@ -15,6 +15,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
+from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -44,8 +45,32 @@ def plan(
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    link: Annotated[
+        str,
+        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
+    ] = "100ms,1Mbit",
+    guarantee: Annotated[
+        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
+    ] = "none",
+    sort: Annotated[
+        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
+    ] = "time",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     scores_per_device: Annotated[
-        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
+        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.", rich_help_panel=FILES)
     ] = "50",
     scores: Annotated[
         str | None,
@@ -53,41 +78,28 @@ def plan(
             metavar="SCORES",
             help="Instead: the scores themselves, with which e-dcp's search is no estimate.",
             show_default=False,
+            rich_help_panel=FILES,
         ),
     ] = None,
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    link: Annotated[
-        str,
-        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
-    ] = "100ms,1Mbit",
-    method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
-    ] = None,
-    guarantee: Annotated[
-        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
-    ] = "none",
-    sort: Annotated[
-        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
-    ] = "time",
     shape: Annotated[
         str,
-        typer.Option(metavar="|".join((ANY, *SHAPES)), help="What scores look like, for the stages of e-dcp's search."),
+        typer.Option(
+            metavar="|".join((ANY, *SHAPES)),
+            help="What scores look like, for the stages of e-dcp's search.",
+            rich_help_panel=FILES,
+        ),
     ] = ANY,
     build: Annotated[
         bool,
-        typer.Option("--build/--sketch", help="Build the network, up to a million devices; or go by laws of growth."),
+        typer.Option(
+            "--build/--sketch",
+            help="Build the network, up to a million devices; or go by laws of growth.",
+            rich_help_panel=RUNNING,
+        ),
     ] = True,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of topologies that draw.")] = "0",
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of topologies that draw.", rich_help_panel=RUNNING)
+    ] = "0",
     **options: Any,
 ) -> None:
     """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.

@@ -17,6 +17,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import whole
+from conformesh.cli.panels import RUNNING
 from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json
@@ -90,9 +91,6 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of a randomised score (APS, RAPS) that has none of its own.")
-    ] = "0",
     form: Annotated[_Format, typer.Option("--format", help="What goes to standard output.")] = _Format.csv,
     out: Annotated[
         Path | None,
@@ -105,6 +103,14 @@ def predict(
     keep: Keep = None,
     separator: Separator = None,
     decimal: Decimal = None,
+    seed: Annotated[
+        str,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of a randomised score (APS, RAPS) that has none of its own.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "0",
 ) -> None:
     """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
 

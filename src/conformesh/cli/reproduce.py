@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.cli.panels import RUNNING
 from conformesh.experiments import EXPERIMENTS, get_experiment
 from conformesh.experiments.core.experiment import Experiment
 from conformesh.experiments.core.reproducing import Reproduction
@@ -59,8 +60,9 @@ def reproduce(
         ),
     ] = None,
     scores: Annotated[_WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = _WhichScores.both,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = SEED,
-    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.")] = os.cpu_count() or 1,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.", rich_help_panel=RUNNING)] = SEED,
+    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.", rich_help_panel=RUNNING)] = os.cpu_count()
+    or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say what there is, and stop.")] = False,
 ) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import as_type, whole
+from conformesh.cli.panels import RUNNING
 from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
 from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
@@ -64,12 +65,6 @@ def make(
             show_default=False,
         ),
     ] = None,
-    device_column: DeviceColumn = None,
-    label_column: LabelColumn = None,
-    id_column: IdColumn = None,
-    keep: Keep = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
     concentration: Annotated[
         str, typer.Option(metavar="<float>", help="Of --partition dirichlet; smaller is more uneven.")
     ] = "0.5",
@@ -80,8 +75,17 @@ def make(
         Path | None,
         typer.Option(metavar="FILE", help="Where the other rows go, for predict: .npz.", show_default=False),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the partition and of the choice of rows.")] = "0",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    device_column: DeviceColumn = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    keep: Keep = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    seed: Annotated[
+        str,
+        typer.Option(metavar="<int>", help="Seed of the partition and of the choice of rows.", rich_help_panel=RUNNING),
+    ] = "0",
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 

@@ -12,6 +12,7 @@ import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import as_type, whole
+from conformesh.cli.panels import RUNNING
 from conformesh.data.datasets import DATASETS, HELD, load_images
 from conformesh.data.downloads import CHUNK
 from conformesh.data.images import ImageData
@@ -53,18 +54,30 @@ def train(
     width: Annotated[str, typer.Option(metavar="<float>", help="Factor of the 16, 32 and 64 channels.")] = str(
         STANDARD.width
     ),
-    device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.")] = DEVICES[0],
+    device: Annotated[
+        str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.", rich_help_panel=RUNNING)
+    ] = DEVICES[0],
     threads: Annotated[
-        str | None, typer.Option(metavar="<int>", help="Processor cores to use; by default all.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="<int>", help="Processor cores to use; by default all.", show_default=False, rich_help_panel=RUNNING
+        ),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.")] = "0",
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.", rich_help_panel=RUNNING)
+    ] = "0",
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Saved after every epoch; by default beside --out, as .checkpoint.", show_default=False
+            metavar="FILE",
+            help="Saved after every epoch; by default beside --out, as .checkpoint.",
+            show_default=False,
+            rich_help_panel=RUNNING,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.", rich_help_panel=RUNNING)
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train a small ResNet-14 on images, and save its outputs for the images that were held out.
