@@ -8,6 +8,7 @@ few scores lie at or below the threshold.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,6 +127,12 @@ class Comparison:
     groups: tuple[Group, ...]
     skipped: dict[str, str] = field(default_factory=dict)
 
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds on every network, and slack; returns the figure."""
+        from conformesh.plots.pictures import draw_comparison
+
+        return draw_comparison(path, self)
+
     def runs_of(self, way: Way) -> list[Run]:
         """Return the runs of one way, over the networks on which it works."""
         return [run for group in self.groups for run in group.runs if run.way == way]
@@ -176,6 +183,12 @@ class Front:
     diameter: int
     floor: float
     points: tuple[Point, ...]
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds, with the front and both floors; returns the figure."""
+        from conformesh.plots.front import draw_front
+
+        return draw_front(path, [self])
 
     def best(self) -> list[Point]:
         """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""

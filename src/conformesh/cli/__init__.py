@@ -26,6 +26,7 @@ COMMANDS: Table = {
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "control": ("control", "Agree on a lambda from a file of losses: risk control."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
+    "evaluate": ("evaluate", "Coverage and size of a result's sets on labelled outputs."),
     "detect": ("detect", "Flag anomalies among test points, with few false alarms."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),

@@ -16,6 +16,7 @@ from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
+from conformesh.cli.predict import values_for
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
 from conformesh.comparing import By, Comparison, Group, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
@@ -26,12 +27,11 @@ from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.front import draw_front
-from conformesh.plots.pictures import PANELS, draw_comparison
+from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
 from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
-from conformesh.scores import LAC, SCORES
+from conformesh.scores import LAC, SCORES, RegressionScore
 
-PICTURES = (".png", ".pdf", ".svg")
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
@@ -113,8 +113,8 @@ def compare(
     exact_alpha(alpha)
     key = whole(seed, "seed", 0)
     ways = ways_of(None if methods is None else _names(methods, "methods"))
-    drawn = _picture(out, PICTURE) if picture else None
-    traded = None if front is None else _picture(front, FRONT)
+    drawn = picture_file(out, PICTURE.name) if picture else None
+    traded = None if front is None else picture_file(front, FRONT.name)
     sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
     networks, skipped = _networks(held, topologies, graph, key)
@@ -170,16 +170,6 @@ def _names(text: str, what: str) -> list[str]:
     return names
 
 
-def _picture(out: Path, usual: Path) -> Path:
-    """Return the file to draw to, whose folder is made now: a bad path is an error before the work, not after."""
-    if out.is_dir() or not out.suffix:
-        out = out / usual.name
-    if out.suffix.lower() not in PICTURES:
-        raise ValueError(f"{out}: the picture must end in {', '.join(PICTURES)}, got {out.suffix!r}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out
-
-
 def _sizing(
     outputs: str | None, name: str | None, pairs: list[str], device_column: str | None, scores: str
 ) -> dict[str, Any]:
@@ -195,9 +185,9 @@ def _sizing(
     if kind is None:
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
-    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits")
-    values = read.values[:, 0] if kind.task == "regression" and read.values.shape[1] == 1 else read.values
-    return {"score": kind, "outputs": values, "rows_at": read.devices}
+    columns = kind.columns if isinstance(kind, RegressionScore) else None
+    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits", columns=columns)
+    return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
 
 
 def _networks(

@@ -27,12 +27,10 @@ from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.plots.pictures import picture_file
 from conformesh.promises import AUTO
 from conformesh.quantities import in_bytes, in_time
 from conformesh.samples import Samples
-
-PICTURES = (".png", ".pdf", ".svg")
-
 
 MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
@@ -110,8 +108,7 @@ def plan(
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise ValueError(f"{plot}: the picture must end in {', '.join(PICTURES)}, got {plot.suffix!r}")
+    plot = None if plot is None else picture_file(plot)
     names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
     uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
     chosen = _options(names, options)
@@ -135,7 +132,6 @@ def plan(
         if plot is not None:
             from conformesh.plots.plan import draw_plan
 
-            plot.parent.mkdir(parents=True, exist_ok=True)
             draw_plan(plot, found, None if graph is not None else topology or "torus", chosen)
     if as_json:
         print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))

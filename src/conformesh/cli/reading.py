@@ -42,6 +42,16 @@ LabelColumn = Annotated[
         rich_help_panel=FILES,
     ),
 ]
+OutputColumns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Of regression, the columns that the score reads, in its order; by default prediction, or prediction and "
+        "scale, or lower and upper, or all that are left.",
+        show_default=False,
+        rich_help_panel=FILES,
+    ),
+]
 Keep = Annotated[
     str | None,
     typer.Option(

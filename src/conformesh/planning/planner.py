@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -155,6 +156,17 @@ class Plan:
     def recommended(self) -> Row | None:
         """The cheapest of those with the best guarantee."""
         return min(self.rows, key=lambda row: (row.tier, row.price(self.sort), row.price("bytes")), default=None)
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        topology: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Draw time against latency, and with a topology against the number of devices; returns the figure."""
+        from conformesh.plots.plan import draw_plan
+
+        return draw_plan(path, self, topology, options or {})
 
     def reason(self) -> str:
         """Say which to use and why, in a sentence or two."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -205,9 +205,26 @@ class Calibration:
         rows = device if device is not None and np.ndim(device) == 1 else None
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
         if kind.task == "regression":
-            return evaluate_intervals(kind, table, truth, threshold, rows)
-        draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
+            found = evaluate_intervals(kind, table, truth, threshold, rows)
+        else:
+            draws = kind.draws(table, rng=rng, keys=keys)
+            found = evaluate_sets(kind, table, self.columns_of(truth), threshold, rows, draws)
+        return replace(found, target=1 - self.alpha, classes=self.classes)
+
+    def plot(self, network: Network | None = None, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the threshold of every device and what each sent, under the certificate; returns the figure.
+
+        With `network` on its map; with `ax` one panel alone; `path` also writes .png, .pdf or .svg.
+        """
+        from conformesh.plots.results import draw_calibration
+
+        return draw_calibration(self, network, ax, path)
+
+    what = "threshold"
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        return f"{self.what} {self.threshold:.6g}, {self.method} at alpha {self.alpha:g}"
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""

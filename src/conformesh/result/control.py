@@ -89,6 +89,13 @@ class Control(Calibration):
     bound: float = 1.0
     loss: Loss | None = None
 
+    what = "lambda"
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        loss = "loss" if self.loss is None else self.loss.name
+        return f"lambda {self.threshold:.6g}, {loss} at most {self.risk:g}"
+
     @property
     def level(self) -> float:
         """The risk that was asked for."""

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.io.json_numbers import in_json
+from conformesh.names import natural_order
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 
@@ -26,6 +29,14 @@ class Coverage:
     def rate(self) -> float:
         """The fraction covered; nan without rows."""
         return self.covered / self.rows if self.rows else float("nan")
+
+    def misses(self, target: float | None) -> bool:
+        """Say whether even the upper end of the interval is below a target."""
+        return target is not None and self.rows > 0 and self.high < target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {"rate": self.rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
 
     @classmethod
     def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
@@ -68,6 +79,12 @@ class Evaluation:
         Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
     per_class, per_device, per_group
         Coverage by true label, by device and by group (where rows named their devices or groups).
+    sizes
+        How many sets have so many labels; empty for intervals.
+    target
+        What was asked for, 1 - alpha, where that is known.
+    classes
+        The names of the classes, where they are known.
     """
 
     coverage: Coverage
@@ -77,6 +94,47 @@ class Evaluation:
     per_class: dict[int, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    target: float | None = None
+    classes: tuple[str, ...] | None = None
+
+    @property
+    def parts(self) -> dict[str, dict[str, Coverage]]:
+        """Coverage by device, by group and by class, each where it is known, by name."""
+        names = self.classes or ()
+        classes = {names[c] if c < len(names) else str(c): part for c, part in self.per_class.items()}
+        devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
+        found = {"device": devices, "group": self.per_group, "class": classes}
+        return {what: parts for what, parts in found.items() if parts}
+
+    def named(self, classes: Sequence[str] | None) -> Evaluation:
+        """Return the same with names of classes."""
+        return replace(self, classes=None if classes is None else tuple(classes))
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None, by: str | None = None) -> Any:
+        """Draw coverage by device, group and class with the target, and how large sets are; returns the figure.
+
+        With `ax` or `by` (`device`, `group`, `class`, `size`) one panel alone; `path` also writes .png, .pdf or .svg.
+        """
+        from conformesh.plots.results import draw_evaluation
+
+        return draw_evaluation(self, ax, path, by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; classes go by their names."""
+        parts = {f"per_{what}": {n: c.to_dict() for n, c in parts.items()} for what, parts in self.parts.items()}
+        clean: dict[str, Any] = in_json(
+            {
+                "target": self.target,
+                "coverage": self.coverage.to_dict(),
+                "mean_size": self.mean_size,
+                "empty": self.empty,
+                "singleton": self.singleton,
+                "sizes": {str(size): count for size, count in self.sizes.items()},
+                **parts,
+            }
+        )
+        return clean
 
     def __str__(self) -> str:
         c = self.coverage
@@ -98,8 +156,18 @@ def evaluate_sets(
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
     _same_length(outputs, labels, devices)
-    sets = score.sets(outputs, threshold, **(draws or {}))
-    labels = labels_of(score.name, sets, labels)
+    return evaluation_of(score.sets(outputs, threshold, **(draws or {})), labels, score.name, devices, groups)
+
+
+def evaluation_of(
+    sets: NDArray[np.bool_],
+    labels: NDArray[Any],
+    who: str,
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate label sets that are there already, (rows, classes); `who` made them, for errors."""
+    labels = labels_of(who, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
     sizes = sets.sum(axis=1)
     return Evaluation(
@@ -110,6 +178,7 @@ def evaluate_sets(
         per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
         per_device=_per_device(hits, devices),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
+        sizes={int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)},
     )
 
 

@@ -20,7 +20,7 @@ from conformesh.promises import GROUP_RULES, exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import Certificate, Cost
-from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
+from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets, evaluation_of
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Score, as_score
 from conformesh.scores.draws import Rng
@@ -147,7 +147,7 @@ class Calibrations:
         `Calibration.predict`.
         """
         table = as_array(outputs, "outputs")
-        if self._controlled:
+        if self.controlled:
             return self.get(alpha).predict(table)
         kind = self._score(score)
         level = self._alpha(alpha)
@@ -179,23 +179,40 @@ class Calibrations:
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        groups: Any,
+        groups: Any = None,
         alpha: float | None = None,
         score: Score | str | None = None,
+        classes: Sequence[object] | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> Evaluation:
-        """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`."""
-        kind, given = self._score(score), Memberships.of(groups, "groups")
+        """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`.
+
+        Without `groups` these are the labels, as there, called 0, 1, ... or as `classes` says: class-conditional sets
+        are measured.
+        """
+        kind, level = self._score(score), self._alpha(alpha)
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
-        thresholds = self.thresholds(given, alpha)
-        names = [str(name) for name in self.groups if name != EVERYONE]
-        within = {name: given.is_in(name) for name in names}
-        if kind.task == "regression":
-            return evaluate_intervals(kind, table, truth, thresholds, groups=within)
-        draws = kind.draws(table, rng=rng, keys=keys)
-        columns = next(iter(self.items.values())).columns_of(truth)
-        return evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
+        columns = truth if kind.task == "regression" else next(iter(self.items.values())).columns_of(truth)
+        if groups is None:
+            sets = self.predict(table, alpha=level, score=kind, labels=classes or self.classes, rng=rng, keys=keys)
+            found = evaluation_of(sets, columns, kind.name)
+        else:
+            given = Memberships.of(groups, "groups")
+            thresholds = self.thresholds(given, alpha)
+            within = {str(name): given.is_in(str(name)) for name in self.groups if name != EVERYONE}
+            if kind.task == "regression":
+                found = evaluate_intervals(kind, table, truth, thresholds, groups=within)
+            else:
+                draws = kind.draws(table, rng=rng, keys=keys)
+                found = evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
+        return replace(found, target=1 - level, classes=self.classes)
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the threshold of every group at every level; returns the figure."""
+        from conformesh.plots.results import draw_calibrations
+
+        return draw_calibrations(self, ax, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: shared facts, and one calibration per group and level."""
@@ -252,7 +269,7 @@ class Calibrations:
     def __repr__(self) -> str:
         """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
         first = next(iter(self.items.values()))
-        word, what = "risk" if self._controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
+        word, what = "risk" if self.controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
         rows = [[what, *(f"{word} {alpha:g}" for alpha in self.alphas)]]
         for part in self.parts[:MOST]:
             rows.append([str(part or "all"), *(f"{self.items[part, a].threshold:.6g}" for a in self.alphas)])
@@ -279,7 +296,7 @@ class Calibrations:
         return [at_most(levels[place]) for place in np.searchsorted(levels, each)]
 
     @property
-    def _controlled(self) -> bool:
+    def controlled(self) -> bool:
         """Whether the results are of risk control."""
         return next(iter(self.items.values())).certificate.losses is not None
 

@@ -78,6 +78,7 @@ class NormalisedResidual(RegressionScore):
 
     name: ClassVar[str] = "normalised-residual"
     summary: ClassVar[str] = "distance of the label from the prediction, in predicted scales"
+    columns: ClassVar[tuple[str, ...]] = ("prediction", "scale")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
@@ -129,6 +130,7 @@ class CQR(RegressionScore):
 
     name: ClassVar[str] = "cqr"
     summary: ClassVar[str] = "how far the label lies outside the predicted quantiles"
+    columns: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies outside its band."""
