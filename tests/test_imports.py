@@ -14,7 +14,7 @@ from conformesh._moved import MOVED
 
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other
-    {"_version", "names", "quantities", "streams", "kernels"},
+    {"_version", "cards", "names", "quantities", "streams", "kernels"},
     {"io", "promises"},
     {"samples", "scores", "graph"},
     {"losses"},
@@ -27,7 +27,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"pvalues"},
     {"detecting"},
     {"comparing", "controlling", "localising", "mesh", "planning", "sweeping", "training"},
-    {"plots"},
+    {"compared", "plots"},
     {"experiments"},
     {"cli"},
     {"__main__"},
@@ -39,6 +39,7 @@ UPWARD = {  # what may look up, when first called, and why
     ("result/calibration.py", "plots"): "`Calibration.plot` draws",
     ("result/evaluation.py", "plots"): "`Evaluation.plot` draws",
     ("result/several.py", "plots"): "`Calibrations.plot` draws",
+    ("comparing.py", "compared"): "a `Comparison` in a notebook says which to use",
     ("comparing.py", "plots"): "`Comparison.plot` draws",
     ("planning/planner.py", "plots"): "`Plan.plot` draws",
     ("result/control.py", "controlling"): "`Control.update` controls again",

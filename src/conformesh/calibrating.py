@@ -24,6 +24,7 @@ from conformesh.names import natural_order
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
+from conformesh.quantities import several
 from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
@@ -504,6 +505,23 @@ class Batch:
     options: dict[str, Any]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
     items: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+
+    def __repr__(self) -> str:
+        devices, trials, levels = self.outcome.thresholds.shape
+        kinds = {certificate.kind for row in self.outcome.certificates for certificate in row}
+        return (
+            f"Batch({several(trials, 'trial')} at {several(levels, 'level')} on {several(devices, 'device')}, "
+            f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
+        )
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        largest = self.outcome.thresholds.max(axis=0)
+        levels = [f"level {a}" for a in range(largest.shape[1])]
+        rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
+        table = cards.table(["trial", *levels], rows, right=levels)
+        return cards.card(repr(self)[6:-1], parts=[table])
 
 
 @contextmanager

@@ -27,6 +27,7 @@ from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha,
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
+from conformesh.quantities import in_bits, several
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
@@ -127,6 +128,31 @@ class Comparison:
     groups: tuple[Group, ...]
     skipped: dict[str, str] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+        from conformesh.compared import NUMBERS, answer, cells_of, columns_of
+
+        columns, parts = columns_of(self), []
+        for group in self.groups:
+            floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
+            body = cards.table(columns, [cells_of(run, group) for run in group.runs], right=NUMBERS, most=None)
+            refused = [(str(way), reason) for way, reason in group.refused.items()]
+            body += cards.table(("not here", "because"), refused) if refused else ""
+            parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
+        facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
+        facts += [("left out", reason) for reason in self.skipped.values()]
+        title = (
+            f"{several(len(self.ways()), 'way')} on {several(len(self.groups), 'network')} of {self.devices:,} devices"
+        )
+        return cards.card(title, claim=answer(self), rows=facts, parts=parts)
+
+    def __repr__(self) -> str:
+        networks = ", ".join(group.network for group in self.groups)
+        return (
+            f"Comparison({several(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
+            f"{self.required_rank:,} of {self.scores:,} scores on {several(self.devices, 'device')})"
+        )
+
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw bits against rounds on every network, and slack; returns the figure."""
         from conformesh.plots.pictures import draw_comparison
@@ -183,6 +209,24 @@ class Front:
     diameter: int
     floor: float
     points: tuple[Point, ...]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        best = self.best()
+        rows = [
+            [point.name, point.guarantee, f"{point.rounds:,}", in_bits(point.bits), "yes" if point in best else ""]
+            for point in sorted(self.points, key=lambda point: (point.rounds, point.bits))
+        ]
+        columns = ("way", "guarantee", "rounds", "bits", "on the front")
+        floor = [("floor", f"{self.floor:.3g} bits by a device, for every exact method")] if self.floor else []
+        facts = [("diameter", f"{self.diameter:,} rounds at least"), *floor]
+        table = cards.table(columns, rows, right=columns[2:4], most=None)
+        return cards.card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
+        return f"Front({self.network}, diameter {self.diameter:,}; best: {best})"
 
     def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw bits against rounds, with the front and both floors; returns the figure."""

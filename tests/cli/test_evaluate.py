@@ -81,7 +81,7 @@ def test_the_table_for_people(run, result, probabilities, truth):
     answer = run("evaluate", result, "o.csv", "--plot", "pictures/o.svg")
     assert answer.exit_code == 0, answer.output
     facts, devices, classes = answer.stdout.split("\n\n")
-    assert facts.splitlines()[0].endswith("of 120 rows; asked for 0.8")
+    assert facts.splitlines()[0].endswith("on 120 rows; asked for 0.8")
     assert facts.splitlines()[-1] == "picture: pictures/o.svg"
     assert devices.splitlines()[0].split() == ["device", "rows", "coverage", "95", "%", "interval"]
     assert {line.split()[0] for line in classes.splitlines()[2:]} == {*LABELS}

@@ -21,10 +21,9 @@ from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
-from conformesh.promises import AUTO, GROUP_RULES, RULES, TARGETS, exact_alpha
+from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import KINDS
 from conformesh.result.several import Calibrations
 from conformesh.scores import SCORES, Score, get_score
 
@@ -202,7 +201,7 @@ def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_
     elif isinstance(result, Calibrations):
         _print_several(result)
     else:
-        console.print_facts(f"conformesh {method}", facts(result))
+        console.print_facts(f"conformesh {method}", result.facts())
 
 
 def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | None:
@@ -241,47 +240,3 @@ def named_score(name: str | None, pairs: list[str]) -> Score | None:
         return None
     hints = get_type_hints(SCORES[name]) if name in SCORES else {}
     return get_score(name, **key_values(pairs, "score option", hints))
-
-
-def facts(result: Calibration) -> list[tuple[str, str]]:
-    """Return what a person wants to know first."""
-    low, high = float(result.thresholds.min()), result.threshold
-    same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
-    certificate, cost = result.certificate, result.cost
-    lines = [
-        ("threshold", f"{high:.6g} ({same})"),
-        ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
-    ]
-    if isinstance(certificate.required_rank, int):
-        counted = "" if certificate.counted_rank is None else f", counted {certificate.counted_rank:,}"
-        of = f"{result.scores:,} scores" if certificate.weight is None else f"weight {certificate.weight:,}"
-        lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {of}"))
-        lines.append(("about", f"{TARGETS[certificate.target]}; by {RULES[certificate.rule]}"))
-    elif certificate.required_rank is not None:
-        lines.append(("rank", "required and counted by each device for itself, see --json"))
-    if result.weight_bound is not None:
-        lines.append(
-            ("weights", f"at most {result.weight_bound:g}: how much likelier a new example is, up to a factor")
-        )
-    if certificate.epsilon is not None:
-        lines.append(("epsilon", _epsilon(result)))
-    if certificate.assumption:
-        lines.append(("assuming", certificate.assumption))
-    if "sums_by" in result.options:
-        lines.append(("sums", f"by {result.options['sums_by']}, {result.options['sums_why']}"))
-    sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
-    return [
-        *lines,
-        ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
-        ("devices", f"{result.devices:,} with {result.scores:,} scores in all"),
-        ("network", result.network),
-        ("method", f"{result.method}, alpha {result.alpha:g}"),
-        ("seconds", f"{result.seconds:.3f}"),
-    ]
-
-
-def _epsilon(result: Calibration) -> str:
-    c = result.certificate
-    if c.epsilon_T is None or c.epsilon_bias is None:
-        return f"{c.epsilon:.3g} of the scores"
-    return f"{c.epsilon:.3g} added to the estimate (convergence {c.epsilon_T:.3g}, bias {c.epsilon_bias:.3g})"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,7 +17,8 @@ from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import values_for
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
-from conformesh.comparing import By, Comparison, Group, Run, fronts, networks_of, ways_of
+from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
+from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -29,7 +29,7 @@ from conformesh.methods import METHODS, Way
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
 from conformesh.promises import AUTO, exact_alpha
-from conformesh.quantities import in_bits, in_count, several
+from conformesh.quantities import several
 from conformesh.scores import LAC, SCORES, RegressionScore
 
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
@@ -202,102 +202,6 @@ def _networks(
     return own + built, skipped
 
 
-# --- the answer -------------------------------------------------------------------------------------------------------
-
-
-def answer(found: Comparison) -> str:
-    """Say which to use, in one sentence that follows from the table.
-
-    The winner sends the fewest bits on most networks, among what is sound: rank counted and reached, nothing assumed,
-    no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
-    """
-    cheapest, fastest = found.winner("bits"), found.winner("rounds")
-    if cheapest is None or fastest is None:
-        return _nothing(found)
-    clauses = [_praise(found, *cheapest)]
-    if fastest[0] != cheapest[0]:
-        runs = _sound(found, fastest[0])
-        where = _of_all(fastest[1], found)
-        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)}, {_bits(runs)})")
-    others = [
-        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)}, slack {_slack(runs)})"
-        for way in found.ways()
-        if way.needs == "neighbours" and way.method not in (cheapest[0].method, fastest[0].method)
-        if (runs := found.runs_of(way)) and {run.guarantee for run in runs} != {"none"}
-    ]
-    if others:
-        clauses.append(", ".join(others))
-    return "; ".join(clauses) + "."
-
-
-def _nothing(found: Comparison) -> str:
-    if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
-        return (
-            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
-            "is +inf and every set full; collect more scores or raise alpha."
-        )
-    return (
-        "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
-        "assumption; leave --methods out to compare all."
-    )
-
-
-def _praise(found: Comparison, way: Way, won: int) -> str:
-    runs = _sound(found, way)
-    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
-    why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
-    if len(sound) == 1:
-        why = "alone here it counts its rank and needs no server, on"
-    cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
-    return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
-
-
-def _sound(found: Comparison, way: Way) -> list[Run]:
-    return [run for run in found.runs_of(way) if run.is_sound]
-
-
-def _of_all(won: int, found: Comparison) -> str:
-    every = len(found.groups)
-    if won < every:
-        return f"{won} of {every} networks"
-    return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
-
-
-def _bits(runs: Sequence[Run]) -> str:
-    return _range((run.bits for run in runs), in_bits)
-
-
-def _rounds(runs: Sequence[Run]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
-
-
-def _slack(runs: Sequence[Run]) -> str:
-    return _range((run.slack for run in runs), in_ranks)
-
-
-def _kinds(runs: Sequence[Run]) -> str:
-    return " or ".join(dict.fromkeys(run.guarantee for run in runs))
-
-
-def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
-    """Return the smallest and the largest in words; a unit that they share is said once."""
-    held = sorted(values)
-    low, high = show(held[0]), show(held[-1])
-    if low == high:
-        return low
-    number, _, unit = low.partition(" ")
-    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
-
-
-def in_ranks(slack: float) -> str:
-    """Return a slack with its sign; infinity is "inf".
-
-    >>> in_ranks(4.0), in_ranks(0.0), in_ranks(-31.0), in_ranks(math.inf)
-    ('+4', '0', '-31', 'inf')
-    """
-    return "inf" if slack == math.inf else f"{int(slack):+,}" if slack else "0"
-
-
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -309,14 +213,8 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server.",
     )
-    rows = [[_cells(run, group) for run in group.runs] for group in found.groups]
-    sized = any(run.size is not None for group in found.groups for run in group.runs)
-    columns = [
-        *("method", "server", "guarantee", "slack", "threshold"),
-        *(["mean size"] if sized else []),
-        *("rounds", "numbers", "bits", "fewest"),
-    ]
-    right = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")
+    rows = [[cells_of(run, group) for run in group.runs] for group in found.groups]
+    columns, right = columns_of(found), NUMBERS
     widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for group, cells in zip(found.groups, rows, strict=True):
@@ -331,38 +229,16 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
-    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if _is_starred(run)}
+    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if is_starred(run)}
     for method, words in starred.items():
         print(f"* {method}: {words}.")
-    if not sized:
+    if SIZE not in columns:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
     if target is not None:
         print(f"picture: {target}")
     if traded is not None:
         print(f"rounds against bits: {traded}")
     print(f"\nWhich should I use? {answer(found)}")
-
-
-def _is_starred(run: Run) -> bool:
-    return run.guarantee == "counted" and bool(run.assumption)
-
-
-def _cells(run: Run, group: Group) -> list[str]:
-    low, high = run.thresholds
-    costs: tuple[By, ...] = ("bits", "rounds")
-    fewest = [by for by in costs if run.way in group.fewest(by)]
-    return [
-        str(run.way),
-        "yes" if run.way.needs == "server" else "no",
-        run.guarantee + "*" * _is_starred(run),
-        in_ranks(run.slack),
-        f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
-        *([] if run.size is None else [f"{run.size:.3f}"]),
-        f"{run.rounds:,}",
-        in_count(run.numbers),
-        in_bits(run.bits),
-        "both" if len(fewest) == 2 else "".join(fewest),
-    ]
 
 
 def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.calibrate import facts
 from conformesh.cli.hosting import job
 from conformesh.cli.loss_files import read_losses
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
@@ -127,36 +126,9 @@ def _show(result: Control | Calibrations, out: Path | None, as_json: bool) -> No
     if as_json:
         print(result.to_json())
     elif isinstance(result, Control):
-        console.print_facts("conformesh control", facts_of(result))
+        console.print_facts("conformesh control", result.facts())
     else:
         _print_several(result)
-
-
-def facts_of(result: Control) -> list[tuple[str, str]]:
-    """Return what a person wants to know first."""
-    lines = dict(facts(result))
-    words: dict[str, str] = {
-        "lambda": lines["threshold"],
-        "guarantee": lines["guarantee"],
-        "mean loss": _losses(result),
-        "about": lines["about"],
-        **{name: lines[name] for name in ("sums", "cost") if name in lines},
-        "devices": f"{result.devices:,} with {several(result.scores, 'item')} in all",
-        "network": result.network,
-        "method": f"{result.method}, risk {result.risk:g} of a loss up to {result.bound:g}",
-        "seconds": lines["seconds"],
-    }
-    return [*words.items()]
-
-
-def _losses(result: Control) -> str:
-    """Return the mean loss of the items at lambda, and the largest allowed."""
-    if not result.certificate.losses:
-        return "no device that is asked about has items"
-    left, allowed = result.mean_losses
-    if allowed < 0:
-        return f"the new example alone may lose more than the risk of {result.risk:g} allows"
-    return f"{left:.4g} of the items at lambda, allowed {allowed:.4g}"
 
 
 def _print_several(results: Calibrations) -> None:

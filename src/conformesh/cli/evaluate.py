@@ -145,20 +145,7 @@ def evaluate(
 
 
 def _report(found: Evaluation, picture: Path | None) -> None:
-    asked = "" if found.target is None else f"; asked for {found.target:g}"
-    lines = [("coverage", f"{_in_words(found.coverage)} of {found.coverage.rows:,} rows{asked}")]
-    if found.singleton is None:
-        lines.append(("mean width", f"{found.mean_size:.4g}; empty {found.empty:.1%}"))
-    else:
-        sizes = f"{found.mean_size:.4g} labels; empty {found.empty:.1%}, one label {found.singleton:.1%}"
-        lines.append(("mean size", sizes))
-    for what, parts in found.parts.items():
-        lowest = min(parts, key=lambda name: parts[name].rate)
-        below = sum(part.misses(found.target) for part in parts.values())
-        less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
-        lines.append((f"by {what}", f"least {parts[lowest].rate:.4f}, {lowest}{less}"))
-    if picture is not None:
-        lines.append(("picture", str(picture)))
+    lines = found.facts() + ([] if picture is None else [("picture", str(picture))])
     console.print_facts("conformesh evaluate", lines)
     for what, parts in found.parts.items():
         print()
@@ -168,10 +155,6 @@ def _report(found: Evaluation, picture: Path | None) -> None:
         console.print_table(columns, rows, right=columns[1:4])
         if len(parts) > SHOWN:
             print(f"and {len(parts) - SHOWN:,} more that are covered as much or more: --json has all")
-
-
-def _in_words(part: Coverage) -> str:
-    return f"{part.rate:.4f} [{part.low:.4f}, {part.high:.4f}]"
 
 
 def _cells(part: Coverage, target: float | None) -> tuple[str, str, str]:

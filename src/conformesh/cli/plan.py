@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +22,12 @@ from conformesh.io.score_files import read_scores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
-from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
+from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.plots.pictures import picture_file
 from conformesh.promises import AUTO
-from conformesh.quantities import in_bytes, in_time
 from conformesh.samples import Samples
 
 MOST = 10**12  # devices: beyond, the laws of growth were never looked at
@@ -203,12 +201,6 @@ def _count(text: str) -> int:
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
-COLUMNS = (
-    *("method", "guarantee", "server", "rounds", "bytes", "largest", "time"),
-    *("on the wire", "mesh time", "sim memory", "sim time", "is"),
-)
-NUMBERS = ("rounds", "bytes", "largest", "time", "on the wire", "mesh time", "sim memory", "sim time")
-
 
 def _report(found: Plan, picture: Path | None) -> None:
     where = found.terrain
@@ -221,7 +213,7 @@ def _report(found: Plan, picture: Path | None) -> None:
         "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
         "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
     )
-    console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
+    console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
         if row.likely is not None and row.way.variant != AUTO:
@@ -239,23 +231,6 @@ def _report(found: Plan, picture: Path | None) -> None:
     if picture is not None:
         print(f"picture: {picture}")
     print(f"\nWhich should I use? {found.reason()}")
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        str(row.way) + (f" ({row.facts['schedule']})" if row.way.variant == AUTO else ""),
-        row.guarantee + "*" * bool(row.assumption),
-        "yes" if row.needs == "server" else "no",
-        f"{row.rounds:,.0f}",
-        in_bytes(row.bits / 8),
-        in_bytes(row.most_bits / 8),
-        in_time(row.seconds),
-        "too large" if math.isinf(row.wire_bytes) else in_bytes(row.wire_bytes),
-        "" if math.isinf(row.mesh_seconds) else in_time(row.mesh_seconds),
-        in_bytes(row.memory),
-        in_time(row.simulation),
-        row.certainty,
-    ]
 
 
 def _print_csv(found: Plan) -> None:

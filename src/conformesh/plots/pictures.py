@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None
     """Draw the lines between devices, and give the axes their frame."""
     from matplotlib.collections import LineCollection
 
-    lines = [*map(np.array, _segments(network, where))]
+    lines = [*map(np.array, drawn_lines(network, where))]
     look: dict[str, Any] = {
         "colors": FAINT,
         "linewidths": max(0.4, 1.6 * _crowd(network)),
@@ -156,7 +157,7 @@ def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None
     axes.add_collection(LineCollection(lines, **look), autolim=False)
     axes.set_aspect("equal")
     low, high = where.min(axis=0) - 0.65, where.max(axis=0) + 0.65
-    if _is_lattice(where):
+    if is_lattice(where):
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     else:
         axes.margins(0.15)
@@ -168,7 +169,7 @@ def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None
 
 def draw_map(axes: Any, network: Network, values: NDArray[np.float64], what: str) -> None:
     """Draw a network, its devices coloured by a value, with a bar that says what the colours mean."""
-    where = _positions(network)
+    where = drawn_places(network)
     _draw_edges(axes, network, where)
     area = 260 * _crowd(network)
     look: dict[str, Any] = {"cmap": "cividis", "edgecolors": INK, "linewidths": 0.8 * _crowd(network), "zorder": 2}
@@ -186,7 +187,7 @@ def _crowd(network: Network) -> float:
 
 def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
     network, sizes = agreement.network, agreement.sizes
-    where = _positions(network)
+    where = drawn_places(network)
     _draw_edges(axes, network, where)
     area = _crowd(network) * (320 + 900 * sizes / sizes.max())
     axes.scatter(*where.T, s=area, c=colour.to_rgba(agreement.local), edgecolors=INK, linewidths=0.8, zorder=2)
@@ -217,35 +218,6 @@ def _draw_views(axes: Any, agreement: Agreement, colour: Any, longest: int) -> N
         axes.set_title(f"certain after {len(agreement.views):,} rounds: threshold {agreement.threshold:.4g}")
     else:
         axes.set_title("they hold too few scores for a finite threshold")
-
-
-def _positions(network: Network) -> NDArray[np.float64]:
-    """Return where to draw the devices: a line folded to and fro, and a grid lying rather than standing."""
-    where = np.array(network.positions())
-    if network.devices >= 6 and np.ptp(where[:, 1]) == 0:
-        short = next((c for c in range(int(network.devices**0.5), 1, -1) if network.devices % c == 0), 5)
-        row, column = np.divmod(np.arange(network.devices), short)
-        where = np.column_stack([np.where(row % 2, short - 1 - column, column), -row]).astype(np.float64)
-    standing = _is_lattice(where) and np.ptp(where[:, 1]) > np.ptp(where[:, 0])
-    return -where[:, ::-1] if standing else where
-
-
-def _is_lattice(where: NDArray[np.float64]) -> bool:
-    return bool((where == where.round()).all())
-
-
-def _segments(network: Network, where: NDArray[np.float64]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the lines to draw; an edge around a torus becomes two ends that leave the picture on opposite sides."""
-    pairs = np.column_stack([network.receivers, network.indices])
-    found = []
-    for a, b in pairs[pairs[:, 0] < pairs[:, 1]]:
-        step = where[b] - where[a]
-        if network.name.startswith("torus") and np.abs(step).max() > 1.5:
-            away = 0.6 * np.sign(step)
-            found += [(where[a], where[a] - away), (where[b], where[b] + away)]
-        else:
-            found.append((where[a], where[b]))
-    return found
 
 
 def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.io.json_numbers import in_json
 from conformesh.names import natural_order
+from conformesh.quantities import several
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 
@@ -29,6 +30,9 @@ class Coverage:
     def rate(self) -> float:
         """The fraction covered; nan without rows."""
         return self.covered / self.rows if self.rows else float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {several(self.rows, 'row')}"
 
     def misses(self, target: float | None) -> bool:
         """Say whether even the upper end of the interval is below a target."""
@@ -136,13 +140,44 @@ class Evaluation:
         )
         return clean
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first."""
+        asked = "" if self.target is None else f"; asked for {self.target:.6g}"
+        lines = [("coverage", f"{self.coverage}{asked}")]
+        if self.singleton is None:
+            lines.append(("mean width", f"{self.mean_size:.4g}; empty {self.empty:.1%}"))
+        else:
+            sizes = f"{self.mean_size:.4g} labels; empty {self.empty:.1%}, one label {self.singleton:.1%}"
+            lines.append(("mean size", sizes))
+        for what, parts in self.parts.items():
+            lowest = min(parts, key=lambda name: parts[name].rate)
+            below = sum(part.misses(self.target) for part in parts.values())
+            less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
+            lines.append((f"by {what}", f"least {parts[lowest].rate:.4f} ({lowest}){less}"))
+        return lines
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        charts = [
+            cards.marks(
+                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.target)) for name, c in parts.items()},
+                "coverage",
+                what,
+                self.target,
+                top=1.0,
+            )
+            for what, parts in self.parts.items()
+        ]
+        sizes = [cards.bars(self.sizes, "labels in a set")] if self.sizes else []
+        return cards.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self})"
+
     def __str__(self) -> str:
-        c = self.coverage
         one = "" if self.singleton is None else f", one label {self.singleton:.1%}"
-        return (
-            f"coverage {c.rate:.4f} [{c.low:.4f}, {c.high:.4f}] on {c.rows:,} rows, mean size {self.mean_size:.4g}, "
-            f"empty {self.empty:.1%}{one}"
-        )
+        return f"coverage {self.coverage}, mean size {self.mean_size:.4g}, empty {self.empty:.1%}{one}"
 
 
 def evaluate_sets(

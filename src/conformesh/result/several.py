@@ -19,7 +19,7 @@ from conformesh.names import natural_order
 from conformesh.promises import GROUP_RULES, exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import Certificate, Cost
+from conformesh.result.certificate import KINDS, Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets, evaluation_of
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Score, as_score
@@ -266,13 +266,36 @@ class Calibrations:
         """The names of the classes, where they are known."""
         return next(iter(self.items.values())).classes
 
-    def __repr__(self) -> str:
-        """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
-        first = next(iter(self.items.values()))
+    def _table(self) -> list[list[str]]:
+        """Return thresholds in words: a line for each group or atom, a column for each level."""
         word, what = "risk" if self.controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
         rows = [[what, *(f"{word} {alpha:g}" for alpha in self.alphas)]]
         for part in self.parts[:MOST]:
             rows.append([str(part or "all"), *(f"{self.items[part, a].threshold:.6g}" for a in self.alphas)])
+        return rows
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        first = next(iter(self.items.values()))
+        kinds = {*(item.certificate.kind for item in self.items.values())}
+        kind = first.certificate.kind if len(kinds) == 1 else ""
+        said = dict(first.certificate.facts())
+        head, *rows = self._table()
+        facts = [
+            *([("rule", f"{self.rule}: {GROUP_RULES[self.rule]}")] if self.rule else []),
+            *([("about", said["about"])] if "about" in said else []),
+            ("cost", f"{self.cost}, in one run"),
+            ("devices", f"{first.devices:,} with scores on {first.network}" if first.network else f"{first.devices:,}"),
+        ]
+        title = f"{several(len(self.items), first.what)}, {first.method}"
+        claim = KINDS[kind] if kind else f"certificates are {' or '.join(sorted(kinds))}, each says why"
+        table = cards.table(head, rows, right=head[1:], most=None, more=len(self.parts) - len(rows))
+        return cards.card(title, kind=kind, claim=claim, rows=facts, parts=[table])
+
+    def __repr__(self) -> str:
+        """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
+        first, rows = next(iter(self.items.values())), self._table()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
         more = [f"... and {len(self.parts) - MOST:,} more groups"] if len(self.parts) > MOST else []
