@@ -23,6 +23,7 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
+from conformesh.progress import Progress
 from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
@@ -253,7 +254,7 @@ def fronts(
     rank: str = AUTO,
     confidence: Alpha | None = None,
     seed: int = 0,
-    begin: Callable[[str, Network], None] = lambda name, network: None,
+    progress: bool = False,
 ) -> list[Front]:
     """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
 
@@ -265,19 +266,20 @@ def fronts(
     networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
-    found = []
-    for network in networks:
-        points = []
-        for name, method, options in _traded(seed):
-            begin(name, network)
-            try:
-                batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
-            except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
-                continue
-            certificate, cost = batch.outcome.certificates[0][0], batch.cost
-            kind, assumed = certificate.kind, certificate.assumption
-            points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
-        found.append(Front(network.name, network.diameter, floor, tuple(points)))
+    found, traded = [], _traded(seed)
+    with Progress("trading rounds for bits", len(networks) * len(traded), shown=progress) as bar:
+        for network in networks:
+            points = []
+            for name, method, options in traded:
+                bar.step(f"{name} on {network.name}")
+                try:
+                    batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
+                except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
+                    continue
+                certificate, cost = batch.outcome.certificates[0][0], batch.cost
+                kind, assumed = certificate.kind, certificate.assumption
+                points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+            found.append(Front(network.name, network.diameter, floor, tuple(points)))
     return found
 
 
@@ -329,6 +331,7 @@ def compare(
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
     begin: Callable[[Way, Network], None] = lambda way, network: None,
+    progress: bool = False,
 ) -> Comparison:
     """Run every way on every network and measure slack, set size and cost.
 
@@ -351,7 +354,9 @@ def compare(
     seed
         For methods that draw.
     begin
-        Called before every run: for progress bars.
+        Called before every run.
+    progress
+        Show a bar, in a terminal or a notebook.
 
     Examples
     --------
@@ -368,7 +373,13 @@ def compare(
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
-    groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, begin) for network in networks)
+    with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
+
+        def started(way: Way, network: Network) -> None:
+            bar.step(f"{way} on {network.name}")
+            begin(way, network)
+
+        groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, started) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 

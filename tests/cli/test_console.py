@@ -12,6 +12,7 @@ import time
 import pytest
 
 import conformesh
+import conformesh.progress as progress_bars
 from conformesh._version import __version__
 from conformesh.cli import COMMANDS, _load, console
 from conformesh.quantities import in_bits
@@ -43,8 +44,8 @@ def test_bits_for_people(bits, words):
 def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):
     def work(stream: io.StringIO, patience: float) -> str:
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(console, "PATIENCE", patience)
-        with console.Progress("thinking", unit="rounds") as progress:
+        monkeypatch.setattr(progress_bars, "PATIENCE", patience)
+        with progress_bars.Progress("thinking", unit="rounds") as progress:
             for _ in range(3):
                 time.sleep(0.1)
                 progress.step()

@@ -21,6 +21,7 @@ from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
@@ -154,7 +155,7 @@ def calibrate(
         )
         network = host.network
         mine = tuple(ids_here(host))
-        with console.rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
+        with rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
             if confidence is not None:

@@ -28,6 +28,7 @@ from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
+from conformesh.progress import Progress
 from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import several
 from conformesh.scores import LAC, SCORES, RegressionScore
@@ -118,45 +119,20 @@ def compare(
     sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
     networks, skipped = _networks(held, topologies, graph, key)
-    with console.Progress("comparing", len(networks) * len(ways) + picture) as progress:
-        found = measure(
-            held.for_devices(networks[0].ids),
-            networks,
-            alpha,
-            ways,
-            target=chosen_target(target, scores),
-            rank=rank,
-            confidence=confidence,
-            seed=key,
-            begin=lambda way, network: progress.step(f"{way} on {network.name}"),
-            **sizing,
-        )
-        found = replace(found, skipped=skipped)
-        if drawn is not None:
-            progress.step("drawing")
+    asked: dict[str, Any] = {
+        "target": chosen_target(target, scores),
+        "rank": rank,
+        "confidence": confidence,
+        "seed": key,
+        "progress": True,
+    }
+    own = held.for_devices(networks[0].ids)
+    found = replace(measure(own, networks, alpha, ways, **asked, **sizing), skipped=skipped)
+    if drawn is not None:
+        with Progress("drawing"):
             draw_comparison(drawn, found)
     if traded is not None:
-        with console.Progress("trading rounds for bits", len(networks)) as progress:
-            told: list[str] = []
-
-            def begin(name: str, network: Network) -> None:
-                if network.name not in told:
-                    told.append(network.name)
-                    progress.step(f"e-dcp on {network.name}")
-
-            draw_front(
-                traded,
-                fronts(
-                    held.for_devices(networks[0].ids),
-                    networks[:PANELS],
-                    alpha,
-                    target=chosen_target(target, scores),
-                    rank=rank,
-                    confidence=confidence,
-                    seed=key,
-                    begin=begin,
-                ),
-            )
+        draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
     if as_json:
         print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
     else:

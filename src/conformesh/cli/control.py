@@ -22,6 +22,7 @@ from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.losses import LOSSES, Loss, get_loss
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.control import Control
@@ -92,8 +93,8 @@ def control(
         )
         network, own = host.network, held.for_devices(tuple(ids_here(host)))
         common: dict[str, Any] = {"loss": kind, "bound": largest, "target": whom, "rank": rank, "strict": strict}
-        with console.Progress(f"{METHOD} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-            host.observer = lambda *_: progress.step()
+        with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer, console.warnings_in_one_line():
+            host.observer = observer
             result: Control | Calibrations
             if len(risks) > 1:
                 result = control_several(own, network, risks, METHOD, engine=host, **common, **chosen)

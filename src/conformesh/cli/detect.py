@@ -23,6 +23,7 @@ from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.names import natural_order
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import aggregate_choices
 from conformesh.quantities import in_bits, in_count, several
@@ -118,11 +119,8 @@ def detect(
             lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start),
         )
         mine = tuple(ids_here(host))
-        with (
-            console.Progress(f"detect on {host.network.name}", unit="rounds") as progress,
-            console.warnings_in_one_line(),
-        ):
-            host.observer = lambda *_: progress.step()
+        with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
+            host.observer = observer
             result = find(
                 held.for_devices(mine),
                 host.network,

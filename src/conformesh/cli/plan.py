@@ -27,6 +27,7 @@ from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.plots.pictures import picture_file
+from conformesh.progress import Progress
 from conformesh.promises import AUTO
 from conformesh.samples import Samples
 
@@ -110,7 +111,7 @@ def plan(
     names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
     uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
     chosen = _options(names, options)
-    with console.Progress("planning") as progress:
+    with Progress("planning") as progress:
         if scores is None:
             terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
         else:

@@ -18,6 +18,7 @@ from conformesh.experiments.core.reproducing import Reproduction
 from conformesh.experiments.core.reproducing import reproduce as run_all
 from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
 from conformesh.experiments.core.settings import sources_from
+from conformesh.progress import Progress
 
 ALL = "all"
 
@@ -83,21 +84,14 @@ def reproduce(
         console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
     which: Any = ("logits", "confidences") if scores is _WhichScores.both else (scores.value,)
     request = Request(quick, draws, seed, which)
-    with console.Progress("preparing", unit="points") as bar:
-
-        def on_point(done: int, total: int, name: str) -> None:
-            if name:
-                bar.step(name)
-            else:
-                bar.begin(total, done, "running")
-
+    with Progress("preparing", unit="points") as bar:
         found = run_all(
             experiments,
             sources,
             out,
             request,
             jobs=jobs,
-            on_point=on_point,
+            on_point=bar.on_point,
             on_drawing=lambda: bar.begin(None, 0, "drawing"),
         )
     _show(found, as_json)

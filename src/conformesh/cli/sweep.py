@@ -57,15 +57,7 @@ def sweep(
         checked_cells(asked)
         _show_grid(asked)
         return
-    with console.Progress("preparing", unit="cells") as bar:
-
-        def on_point(done: int, total: int, name: str) -> None:
-            if name:
-                bar.step(name)
-            else:
-                bar.begin(total, done, "running")
-
-        rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, on_point=on_point)
+    rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, progress=True)
     found = summary(rows)
     if as_json:
         print(found.write_json())

@@ -17,6 +17,7 @@ from conformesh.data.datasets import DATASETS, HELD, load_images
 from conformesh.data.downloads import CHUNK
 from conformesh.data.images import ImageData
 from conformesh.io.writing import check_ending, write_columns
+from conformesh.progress import Progress
 from conformesh.training.recipe import SCHEDULES, Recipe
 from conformesh.training.torch_extra import DEVICES, needs_torch, pick_device
 from conformesh.training.train import Epoch, Observer, Trained, train_model
@@ -131,7 +132,7 @@ def _load(dataset: str, data: Path | None, held: str, download: bool) -> ImageDa
             progress.begin(None if total is None else -(-total // CHUNK), what=f"downloading {dataset}")
         progress.steps = -(-done // CHUNK)
 
-    with console.Progress(f"reading {dataset}") as progress:
+    with Progress(f"reading {dataset}") as progress:
         return load_images(dataset, data, held=held, download=download, observer=arrived)
 
 
@@ -155,7 +156,7 @@ def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: 
             console.note(f"going on after epoch {done} of {recipe.epochs}, from {saved}; --no-resume starts anew")
 
     try:
-        with console.Progress("preparing", unit="steps") as progress:
+        with Progress("preparing", unit="steps") as progress:
             observer = Observer(begin, progress.step, tell)
             return train_model(images, recipe, device=device, checkpoint=saved, resume=resume, observer=observer)
     except KeyboardInterrupt:
