@@ -26,12 +26,12 @@ STYLE = (
     ".cfm p{margin:.15em 0 .35em}"
     ".cfm table{border-collapse:collapse;border:0;margin:.3em 0;color:inherit;font-size:1em;background:none}"
     ".cfm tr,.cfm tr:hover{background:none!important}"
-    ".cfm th,.cfm td{border:0;padding:.05em 1em .05em 0;text-align:left;vertical-align:top;background:none;"
+    ".cfm th,.cfm td{border:0;padding:.05em 1em .05em 0;text-align:left!important;vertical-align:top;background:none;"
     "max-width:none;white-space:normal;line-height:1.45}"
     ".cfm th{font-weight:400;opacity:.72;white-space:nowrap;overflow-wrap:normal}"
     ".cfm .t{overflow-x:auto}.cfm .t td{white-space:nowrap}"
     ".cfm .t thead th{border-bottom:1px solid rgba(128,128,128,.5)}"
-    ".cfm .r{text-align:right;font-variant-numeric:tabular-nums}"
+    ".cfm th.r,.cfm td.r{text-align:right!important;font-variant-numeric:tabular-nums}"
     ".cfm figure{display:inline-block;margin:.3em 1.4em .1em 0;max-width:100%;vertical-align:top}"
     ".cfm figcaption{font-size:.85em;opacity:.8}.cfm svg{display:block;max-width:100%;height:auto}"
     ".cfm summary{cursor:pointer;opacity:.8}"
@@ -105,7 +105,7 @@ def marks(parts: Mapping[str, Mark], value: str, what: str, line: float | None =
     low, high = min(reach), max(reach) if top is None else top
     high = high if high > low else low + 1e-9
     longest = max(map(len, names))
-    step = min(max(12.0, LETTER * longest + 6 if longest <= 8 else 12.0), 44.0)
+    step = min(max(12.0, LETTER * longest + 4 if longest <= 8 else 12.0), 44.0)
     if step * len(names) > WIDE:
         step = WIDE / len(names)
     wide, left = max(step * len(names), 90.0), 44
@@ -126,7 +126,7 @@ def marks(parts: Mapping[str, Mark], value: str, what: str, line: float | None =
         ]
     order = f", {len(names):,} in ascending order" if sorted_up else ""
     below = sum(mark.missed for mark in every)
-    missed = f"; {below:,} wholly below the line" if below else ""
+    missed = f"; {below:,} below the line" if below else ""
     return _figure(found, left + wide + 6, HIGH + 12, f"{value} by {what}{order}{missed}")
 
 
