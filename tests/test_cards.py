@@ -169,6 +169,14 @@ def test_every_edge_is_drawn_once():
         assert sorted(map(sorted, found)) == sorted(map(sorted, map(frozenset, lines)))
 
 
+def test_a_group_without_rows_is_left_out():
+    none, all_ = Coverage.of(np.zeros(0, dtype=bool)), Coverage.of(np.ones(9, dtype=bool))
+    found = Evaluation(all_, 1.0, 0.0, 1.0, per_group={"nobody": none, "all": all_}, target=0.9)
+    assert found.parts == {"group": {"all": all_}}
+    assert "nobody" not in found._repr_html_()
+    assert "nan" not in str(found.to_dict())
+
+
 def test_no_values_no_picture():
     assert cards.marks({"a": cards.Mark(np.inf, np.inf, np.inf)}, "threshold", "device") == ""
 

@@ -11,7 +11,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import whole
-from conformesh.cli.panels import RUNNING
+from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import (
     STDIN,
     check_fit,
@@ -75,7 +75,7 @@ def evaluate(
             metavar="COLUMN",
             help="The columns that name each row's groups, as in calibrate --group; without it groups are labels.",
             show_default=False,
-            rich_help_panel="Files and columns",
+            rich_help_panel=FILES,
         ),
     ] = None,
     label_column: LabelColumn = None,

@@ -30,6 +30,7 @@ from conformesh.scores import LAC, SCORES, ClassificationScore, RegressionScore,
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
 DEVICES = 20
+OF_LABELS = [name for name, kind in SCORES.items() if kind.task == "classification"]
 OF_NUMBERS = [name for name, kind in SCORES.items() if kind.task == "regression"]
 
 Ints = NDArray[np.int64]
@@ -50,7 +51,7 @@ def make(
         str | None, typer.Option(metavar="FILE", help="True labels in a file of their own.", show_default=False)
     ] = None,
     score: Annotated[
-        str, typer.Option(help=f"One of {', '.join(SCORES)}; the last {len(OF_NUMBERS)} are for regression.")
+        str, typer.Option(help=f"One of {', '.join(OF_LABELS)}; for regression {', '.join(OF_NUMBERS)}.")
     ] = "lac",
     score_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")

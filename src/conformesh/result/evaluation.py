@@ -104,12 +104,13 @@ class Evaluation:
 
     @property
     def parts(self) -> dict[str, dict[str, Coverage]]:
-        """Coverage by device, by group and by class, each where it is known, by name."""
+        """Coverage by device, by group and by class, each where it is known, by name; of what has rows."""
         names = self.classes or ()
         classes = {names[c] if c < len(names) else str(c): part for c, part in self.per_class.items()}
         devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
         found = {"device": devices, "group": self.per_group, "class": classes}
-        return {what: parts for what, parts in found.items() if parts}
+        some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}
+        return {what: parts for what, parts in some.items() if parts}
 
     def named(self, classes: Sequence[str] | None) -> Evaluation:
         """Return the same with names of classes."""
