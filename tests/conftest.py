@@ -15,14 +15,22 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 
 from conformesh import METHODS, TOPOLOGIES, Network
+from conformesh.kernels import compiling
+from tests.compiled import loaded
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
+settings.register_profile("quick", settings.get_profile("default"), max_examples=40)  # of 100 with the long tests
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.register_profile(  # that a test fails is enough: no time for the smallest example
     "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate], report_multiple_bugs=False
 )
 MUTANTS = "CONFORMESH_MUTANTS" in os.environ
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "mutants" if MUTANTS else "default"))
+
+
+def pytest_configure(config):
+    """Choose how many examples Hypothesis draws, before tests that ask for a multiple of them are read."""
+    usual = "mutants" if MUTANTS else "quick" if config.option.markexpr == "not slow" else "default"
+    settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 
 if MUTANTS:
@@ -35,6 +43,14 @@ if MUTANTS:
             return (yield)
         finally:
             signal.setitimer(signal.ITIMER_PROF, 0.0)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_worker_compiles():
+    """Let workers that need the same long loops wait for the one that compiles them."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compiling, "import_module", loaded)
+        yield
 
 
 @pytest.fixture(params=list(METHODS))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import conformesh
+from tests.compiled import compile_replies
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 300  # seconds; a job that hangs is a failure
@@ -37,7 +38,8 @@ def start(ranks, *words, **extra):
 
 @cache
 def job(ranks, *words):
-    """Run a job of `tests.engines.mpi_jobs` once, and return its JSON."""
+    """Run a job of `tests.engines.mpi_jobs` once, and return its JSON; its ranks find on disk what is compiled."""
+    compile_replies()
     done = start(ranks, "tests.engines.mpi_jobs", *words)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

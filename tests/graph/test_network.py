@@ -297,7 +297,7 @@ def test_the_centre_of_a_rectangle(size):
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_large_networks_have_a_root_near_the_centre(name, seed, monkeypatch):
     """A handful of walks: what is far from alike is met exactly, random graphs of many short ways to a hop."""
     network = Network.of(name, 500, seed=seed)

@@ -14,6 +14,7 @@ from conformesh.kernels.replies import (
     BEGIN,
     BOTH,
     COUNTED,
+    EACH,
     END,
     EVEN,
     HIGH,
@@ -28,6 +29,7 @@ from conformesh.kernels.replies import (
     SIDE,
     USUAL,
 )
+from tests.compiled import compile_replies
 
 floats = st.floats(allow_nan=False)
 some_floats = st.one_of(
@@ -50,9 +52,9 @@ def buffer(count=40):
 
 
 def ask(low=LOWEST, high=HIGHEST, side=BOTH, limit=0, counted=False, level=LEVELS // 2, points=7, even=False):
-    row = np.zeros(EVEN + 1, np.int64)
+    row = np.zeros(EACH + 1, np.int64)
     row[[BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL]] = low, high, side, limit, counted, level
-    row[POINTS], row[USUAL], row[EVEN] = points, 50, even
+    row[POINTS], row[USUAL], row[EACH], row[EVEN] = points, 50, 1, even
     return row
 
 
@@ -76,7 +78,7 @@ def replied(asks, devices, children=(), loops=replies, weights=None, count_bits=
         offsets,
         1,
         np.arange(len(devices)),
-        np.frombuffer(b"".join(strings), np.uint8),
+        np.frombuffer(bytearray().join(strings), np.uint8),  # to be written to, as in a protocol: compiled once
         cuts,
         child_cuts,
         count_bits,
@@ -89,7 +91,7 @@ def root_hears(one, own, strings, loops=replies, count_bits=0):
     """What a root knows of one question, and where each child's string was read up to."""
     bits, _ = samples([own])
     cuts = np.cumsum([0, *map(len, strings)])
-    data, places = np.frombuffer(b"".join(strings), np.uint8), 8 * cuts[:-1]
+    data, places = np.frombuffer(bytearray().join(strings), np.uint8), 8 * cuts[:-1]
     nothing = np.empty(0, np.int64)
     found = loops.heard(one, bits, nothing, 0, len(own), data, places, len(own) + 8 * len(data), count_bits)
     return found, places, cuts
@@ -248,7 +250,7 @@ def test_a_sketch_weighs_what_it_stands_for_and_its_points_are_quantiles(shape, 
         fine = replies.fineness(n, int(one[LEVEL]), even, 7)
         end = replies.get_points(np.frombuffer(string, np.uint8), at, 7, fine, points)
         assert (end + 7) >> 3 == len(string)
-        replies.fill_levels(float(n), one[LEVEL] / LEVELS, even, 7, levels)
+        replies.fill_levels(float(n), 1.0, one[LEVEL] / LEVELS, even, 7, levels)
         exact = np.sort(x)[np.clip(levels.astype(int), 0, n - 1)]
         finite = np.isfinite(exact)
         assert (points[~finite] == exact[~finite]).all()
@@ -356,13 +358,13 @@ def assert_same(one, other):
         assert np.asarray(a).tobytes() == np.asarray(b).tobytes()
 
 
-def test_written_and_compiled_say_the_same():
+@pytest.mark.parametrize(("trees", "broken_ones"), [(20, 300), pytest.param(60, 1500, marks=pytest.mark.slow)])
+def test_written_and_compiled_say_the_same(trees, broken_ones):
     """Byte for byte, over two levels of a tree; and the compiled loops read hostile bytes to an end.
 
-    The only test of the quick ones that compiles these loops.
+    Of the types that protocols use: nothing is compiled twice.
     """
-    from conformesh.kernels.compiled import replies as compiled
-
+    compiled = compile_replies()
     rng = np.random.default_rng(6)
     shapes = (
         lambda n: rng.normal(size=n),
@@ -371,7 +373,7 @@ def test_written_and_compiled_say_the_same():
         lambda n: (rng.random(n) * 2 - 1) * 1.7976931348623157e308,
         lambda n: rng.integers(-99, 99, n) * 5e-324,
     )
-    for case in range(60):
+    for case in range(trees):
         shape = shapes[case % len(shapes)]
         leaves = [shape(int(rng.integers(0, 90))) for _ in range(int(rng.integers(2, 80)))]
         inner = [shape(int(rng.integers(0, 30))) for _ in range(2)]
@@ -389,7 +391,7 @@ def test_written_and_compiled_say_the_same():
         assert_same([part[:count] for part in found[0][3:5]], [part[:count] for part in found[1][3:5]])
         if found[0][2] < 0:
             assert_same(replies.curve(*found[0][5:10]), compiled.curve(*found[1][5:10]))
-    for one, own, _, strings in hostile_strings(1, 1500):
+    for one, own, _, strings in hostile_strings(1, broken_ones):
         count_bits = int(one[COUNTED]) * 9
         broken = [
             replied([one, one], [own], [strings], loops, None, count_bits)[2] >= 0 for loops in (replies, compiled)

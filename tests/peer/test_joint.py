@@ -22,7 +22,15 @@ def ragged(network):
     return [rng.normal(k / 4, size=0 if k % 4 == 1 else rng.integers(3, 50)) for k in range(network.devices)]
 
 
-@pytest.mark.parametrize("network", [Network.torus(5, 4), Network.chain(7), Network.star(5)])
+@pytest.mark.parametrize(
+    "network",
+    [
+        Network.torus(3, 3),
+        pytest.param(Network.torus(5, 4), marks=pytest.mark.slow),
+        Network.chain(7),
+        Network.star(5),
+    ],
+)
 def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method, network):
     scores, options = ragged(network), SHORT.get(method, {})
     played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))

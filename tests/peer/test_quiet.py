@@ -78,7 +78,7 @@ def test_devices_hear_what_the_simulator_says(network, seed, faults):
     assert [device.result[0] for device in played.devices] == right(network, seed)
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
 def test_schedules_on_a_ring(seed):
     network = Network.cycle(6)
     played = schedule(network, maker(network, seed), seed, key=21)

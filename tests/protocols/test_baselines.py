@@ -19,7 +19,7 @@ def run(scores, network, alpha, method, **options):
         return calibrate(scores, network, alpha, method, **options)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(networks(), alphas, st.data())
 def test_cp_and_fcp_equal_a_plain_sort_bit_for_bit(network, alpha, data):
     scores = data.draw(device_scores(network.devices))

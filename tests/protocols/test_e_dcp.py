@@ -31,7 +31,7 @@ def assert_is_the_pooled_sort(scores, network, alpha, result):
     assert result.certificate.counted_rank == (counted if rank <= n else n)
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings.default.max_examples)
 @given(networks(most=14), alphas, st.sampled_from([None, 1, 2, 5, 40]), st.data())
 def test_theorem_the_search_ends_at_the_pooled_sort(network, alpha, width, data):
     """Bit for bit, with ties, infinities, heavy tails, unequal and empty devices, by any aggregator that can."""

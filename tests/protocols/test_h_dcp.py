@@ -68,7 +68,7 @@ def cases(draw):
     return scores, network, draw(alphas), options
 
 
-@settings(max_examples=400)
+@settings(max_examples=4 * settings.default.max_examples)
 @given(cases())
 def test_theorem_every_threshold_on_every_device_has_the_rank(case):
     """The certificate never lies: any graph, range, T, eta, W, bound and wire width, n_k unequal or zero."""

@@ -18,7 +18,7 @@ from . import reference
 
 pytestmark = pytest.mark.usefixtures("way")
 
-FAST = settings(max_examples=50, deadline=None)
+FAST = settings(max_examples=settings.default.max_examples // 2, deadline=None)
 HARSH = RAPS(penalty=0.1, k_reg=1)
 DRAWN = RAPS(penalty=0.03, k_reg=2, randomised=True, seed=5)
 EVERY = [LAC(), Logit(), Margin(), APS(), APS(randomised=True, seed=3), RAPS(), HARSH, DRAWN]

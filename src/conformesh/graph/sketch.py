@@ -41,6 +41,8 @@ class Tree:
         Shares of the devices that are on the last level, on the one before, and there have a child; none where unknown.
     doublings
         The mean binary logarithm of how many devices are below one, with itself; only of a tree that was not walked.
+    branches
+        Which part of all devices is below each child of the root, the same; none where these are alike.
     """
 
     depth: int
@@ -51,6 +53,7 @@ class Tree:
     down: float
     ends: tuple[float, float, float] = (0.0, 0.0, 0.0)
     doublings: float = field(default=0.0, compare=False)
+    branches: tuple[float, ...] = field(default=(), compare=False)
 
     @classmethod
     def of(cls, network: Network) -> Tree:
@@ -79,9 +82,11 @@ class Tree:
         degree: float,
         ends: tuple[float, float, float] = (0.0, 0.0, 0.0),
         doublings: float = 0.0,
+        branches: tuple[float, ...] = (),
     ) -> Tree:
         """Return a tree in which every round has a speaker of that degree."""
-        return cls(depth, mean_depth, parents, (depth + 1) * degree, depth * degree, depth * degree, ends, doublings)
+        spoken = (depth + 1) * degree, depth * degree, depth * degree
+        return cls(depth, mean_depth, parents, *spoken, ends, doublings, branches)
 
 
 def weights_below(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -105,9 +110,11 @@ def weights_below(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.
     return parent, below
 
 
-def doublings(network: Network) -> float:
-    """Return the mean binary logarithm of how many devices are below one, with itself."""
-    return float(np.log2(weights_below(network, np.ones(network.devices, dtype=np.int64))[1]).mean())
+def walked(network: Network) -> Tree:
+    """Return the tree with what else a larger one is drawn after: its `doublings` and `branches`."""
+    parent, below = weights_below(network, np.ones(network.devices, dtype=np.int64))
+    branches = below[parent == network.centre] / network.devices
+    return replace(Tree.of(network), doublings=float(np.log2(below).mean()), branches=tuple(branches.tolist()))
 
 
 @dataclass(frozen=True)
@@ -234,13 +241,14 @@ def outwards(smallest: float, largest: float) -> tuple[float, float]:
 def chain(K: int) -> Sketch:
     """Devices in a line."""
     hops = K // 2
-    tree = Tree(hops, _mean_hops(K), (K - 2) / K, 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops, _ends(K), _halves(K))
+    speaking = 2.0 * hops + 1, 2.0 * hops - 1, 2.0 * hops
+    tree = Tree(hops, _mean_hops(K), (K - 2) / K, *speaking, _ends(K), _halves(K), _parts(K, K // 2, (K - 1) // 2))
     return Sketch(f"chain {K}", K, K - 1, 2, K - 1, tree, outwards(*path_ends(K)))
 
 
 def cycle(K: int) -> Sketch:
     """Devices around a circle."""
-    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0, _ends(K), _halves(K))
+    tree = Tree.like(K // 2, _mean_hops(K), (K - 2) / K, 2.0, _ends(K), _halves(K), _parts(K, K // 2, (K - 1) // 2))
     return Sketch(f"cycle {K}", K, K, 2, K // 2, tree, outwards(*cycle_ends(K)))
 
 
@@ -261,8 +269,19 @@ def torus(K: int, rows: int | None = None, columns: int | None = None) -> Sketch
     r, c = sides("torus", (K,), rows, columns, shortest=2)
     hops = r // 2 + c // 2
     ends = product_ends(cycle_ends(r), cycle_ends(c))
-    # a row hangs on one column: all but the ends of rows have a child, and in each row one or two are ends
-    tree = Tree.like(hops, _mean_hops(r) + _mean_hops(c), 1 - 2 / c, 4.0, doublings=_halves(c))
+    # of two ways the one over the smaller row is taken: columns hang on the root's row, down to the farthest one, and
+    # so does the last row, next to it; of the rows between each hangs on the root's column, with two ends
+    between = max((r - 1) // 2 - 1, 0)
+    leaves = 2 * c - 1 + 2 * between
+    arms = ((c // 2) * (r // 2 + 2), ((c - 1) // 2) * (r // 2 + 2))
+    tree = Tree.like(
+        hops,
+        _mean_hops(r) + _mean_hops(c),
+        1 - leaves / K,
+        4.0,
+        doublings=(_halves(r) + _halves(c)) / 2,
+        branches=_parts(K, *arms, between * c + 1, r // 2),
+    )
     return Sketch(f"torus {r}x{c}", K, 2 * K, 4, hops, tree, ends, frozenset({"tree"}))
 
 
@@ -272,10 +291,21 @@ def grid(K: int, rows: int | None = None, columns: int | None = None) -> Sketch:
     ends = product_ends(path_ends(r), path_ends(c))
     # below the centre columns hang on its row, with one end each; above it rows hang on its column, with two ends each
     leaves = c + (r - 1) // 2 * min(c - 1, 2)
+    arms = ((c // 2) * (r // 2 + 1), ((c - 1) // 2) * (r // 2 + 1))
     tree = Tree.like(
-        r // 2 + c // 2, _mean_hops(r) + _mean_hops(c), 1 - leaves / K, 4.0, doublings=(_halves(r) + _halves(c)) / 2
+        r // 2 + c // 2,
+        _mean_hops(r) + _mean_hops(c),
+        1 - leaves / K,
+        4.0,
+        doublings=(_halves(r) + _halves(c)) / 2,
+        branches=_parts(K, *arms, (r - 1) // 2 * c, r // 2),
     )
     return Sketch(f"grid {r}x{c}", K, 2 * K - r - c, 4, r + c - 2, tree, ends, frozenset({"tree"}))
+
+
+def _parts(K: int, *below: int) -> tuple[float, ...]:
+    """Return which part of all devices is on each branch, of those that there are."""
+    return tuple(devices / K for devices in below if devices)
 
 
 def _halves(K: int) -> float:
@@ -347,6 +377,7 @@ class Growth:
                 proxy.tree.parents,
                 up,
                 doublings=proxy.tree.doublings,
+                branches=proxy.tree.branches,
             ),
             (proxy.eigenvalues[0] * grown(self.gap), proxy.eigenvalues[1] * degree),
             frozenset({"hops", "degree", "spectrum", "tree"}),
@@ -364,7 +395,7 @@ def _proxy(topology: str, draws: int, **options: Any) -> Sketch:
         network.edges,
         network.largest_degree,
         network.diameter,
-        replace(Tree.of(network), doublings=doublings(network)),
+        walked(network),
         (smallest, network.spectrum.largest),
     )
 

@@ -37,6 +37,7 @@ LEVELS = 65536  # a level is a whole number of parts of 1 / LEVELS
 BOTH, LOW, HIGH = 0, 1, 2  # what is asked for: everything, or one side of the bracket
 WIDEST = 0.8  # of the mass on either side of the level asked for: as far as the points of a sketch reach
 FINER = 3  # bits by which a sketch's unit is finer than the distance of its innermost points
+FINEST = 8  # bits by which it may be finer than for scores that are spread evenly
 STEP = -1.0  # in place of the slope at a knot where a distribution function jumps
 NOWHERE = 1 << 60  # a place beyond the end of every string of bits
 MANY = 64  # sources that are mixed at once: more are mixed in groups first
@@ -291,7 +292,11 @@ def key_of(value: float, both: Any) -> int:
 
 
 def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
-    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end."""
+    """Write so many ascending numbers, rounded to a common power of two: about 2**fine of them from end to end.
+
+    Or more, where the innermost numbers lie closer together than others: near the end of confidences all that matters
+    happens within a hundredth of their span. How many low bits differences have is chosen by what they are, and said.
+    """
     below, above = 0, 0
     for i in range(count):
         below += x[i] == -math.inf
@@ -302,18 +307,29 @@ def put_points(out: Any, at: int, x: Any, count: int, fine: int) -> int:
     if finite == 0:
         return at
     first, last = x[below], x[below + finite - 1]
-    unit, short = unit_of(first, last, fine), step_of(finite, fine)
+    unit = unit_of(first, last, fine)
+    if finite > 2:
+        middle = below + (finite - 1) // 2
+        inner, finest = x[middle + 1] / 2 - x[middle - 1] / 2, unit_of(first, last, fine + FINEST)
+        while unit > finest and 0 < math.ldexp(inner, -unit) < 1 << (FINER - 1):  # skewed for sure
+            unit -= 1
     at = put_gamma(out, at, 2 * unit if unit >= 0 else -2 * unit - 1)
     before = int(round_to(first, unit))
+    gaps, last_one = np.empty(finite, np.int64), before
+    for i in range(1, finite):
+        now = int(round_to(x[below + i], unit))
+        gaps[i] = now - last_one
+        last_one = now
+    short = best_step(gaps, finite)
+    change = short - step_of(finite, fine)
+    at = put_gamma(out, at, 2 * change if change >= 0 else -2 * change - 1)
     size = before if before >= 0 else -before
     bits = bits_in(size)
     at = put(out, at, bits, 6)
     at = put(out, at, size, bits)
     at = put(out, at, 1 if before < 0 else 0, 1)
-    for i in range(below + 1, below + finite):
-        now = int(round_to(x[i], unit))
-        at = put_rice(out, at, now - before, short)
-        before = now
+    for i in range(1, finite):
+        at = put_rice(out, at, int(gaps[i]), short)
     return at
 
 
@@ -330,13 +346,14 @@ def get_points(data: Any, at: int, count: int, fine: int, x: Any) -> int:
         x[i] = math.inf
     if finite == 0:
         return at
-    short = step_of(finite, fine)
     code, at = get_gamma(data, at)
     unit = code >> 1 if code & 1 == 0 else -((code + 1) >> 1)
+    code, at = get_gamma(data, at)
+    short = step_of(finite, fine) + (code >> 1 if code & 1 == 0 else -((code + 1) >> 1))
     bits, at = get(data, at, 6)
     size, at = get(data, at, min(bits, 54))
-    if unit < -1100 or unit > 1024 or bits > 54:
-        unit, at = 0, NOWHERE
+    if unit < -1100 or unit > 1024 or bits > 54 or short < 0 or short > 61:
+        unit, short, at = 0, 0, NOWHERE
     negative, at = get(data, at, 1)
     before = -size if negative else size
     x[below] = scaled(before, unit)
@@ -365,8 +382,21 @@ def unit_of(first: float, last: float, fine: int) -> int:
 
 
 def step_of(count: int, fine: int) -> int:
-    """Return how many low bits of a difference are written as they are."""
+    """Return how many low bits of a difference are usually written as they are."""
     return max(fine - 1 - bits_in(count), 0)
+
+
+def best_step(gaps: Any, count: int) -> int:
+    """Return with how many low bits these differences are shortest; the first is none."""
+    best, short = -1, 0
+    while True:
+        total = 0
+        for i in range(1, count):
+            total += (gaps[i] >> short) + short
+        if best >= 0 and total >= best:
+            return max(short - 1, 0)
+        best = total
+        short += 1
 
 
 def round_to(value: float, unit: int) -> float:
@@ -384,38 +414,41 @@ def points_of(mass: int, points: int, growth: int, usual: int) -> int:
 
 
 def fineness(mass: int, level: int, even: int, count: int) -> int:
-    """Return in how many steps, a power of two, a sketch is rounded from end to end; whole, as its reader asks too."""
+    """Return in how many steps, a power of two, a sketch of `mass` scores is rounded; whole, as its reader asks too."""
     if even:
         return bits_in(count) + FINER
     spread = level * (LEVELS - level)
     return min((bits_in(mass) + 32 - bits_in(spread)) // 2 + FINER, 30)
 
 
-def fill_levels(mass: float, level: float, even: int, count: int, levels: Any) -> None:
+def fill_levels(mass: float, each: float, level: float, even: int, count: int, levels: Any) -> None:
     """Say at which masses a sketch has its points: close around the level asked for, and out to `WIDEST` of both sides.
 
-    A part of all scores that is like all of them has its own quantile within about sqrt(level (1 - level) / mass) of
-    theirs: so near are the innermost points, and those after them go out geometrically. Or they are `even`. Each is
-    half a score beyond a whole number of them: there the score itself is the point, and nothing is interpolated.
+    m scores that are like all of them have their own quantile within about sqrt(level (1 - level) / m) of theirs: so
+    near are the innermost points, and those after them go out geometrically; m follows from what a score weighs. Or
+    they are `even`. Each is half a score beyond a whole number of them, if these weigh 1: there the score itself is the
+    point, and nothing is interpolated.
     """
     if even or count < 3:
         for i in range(count):
             levels[i] = math.floor(mass * (i + 0.5) / count) + 0.5
         return
     down = (count - 1) // 2
-    near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass, 1.0))
+    near = math.sqrt(max(level * (1 - level), 1e-9) / max(mass / each, 1.0))
     levels[down] = math.floor(mass * level) + 0.5
     for side in range(2):
         many = down if side == 0 else count - 1 - down
         reach = level if side == 0 else 1 - level
         outer = reach * WIDEST
         inner = max(min(near, outer / 2), 1e-12)
+        away = outer if many == 1 else inner
+        wider = (outer / inner) ** (1.0 / (many - 1)) if many > 1 else 1.0
         for i in range(many):
-            away = outer if many == 1 else inner * (outer / inner) ** (i / (many - 1))
             if side == 0:
                 levels[down - 1 - i] = math.floor(mass * (level - away)) + 0.5
             else:
                 levels[down + 1 + i] = math.floor(mass * (level + away)) + 0.5
+            away = min(away * wider, outer)
 
 
 def add_exact(
@@ -491,12 +524,17 @@ def mixed(x: Any, c: Any, slopes: Any, ends: Any, masses: Any, sources: int, kno
 
     Source s has its knots in ``x[ends[s]:ends[s + 1]]``, ascending, and goes from 0 to ``masses[s]``, its finite mass.
     """
-    start, total = ends[0], ends[sources] - ends[0]
-    knots[:total] = np.sort(x[start : start + total])
+    total = ends[sources] - ends[0]
+    ascending(x, ends, sources, knots)
     left[:total] = 0.0
     right[:total] = 0.0
     add_sources(x, c, slopes, ends, masses, sources, knots[:total], left, right)
     return int(total)
+
+
+def ascending(x: Any, ends: Any, sources: int, knots: Any) -> None:
+    """Put the knots of all sources in order; the compiled twin merges them."""
+    knots[: ends[sources] - ends[0]] = np.sort(x[ends[0] : ends[sources]])
 
 
 def add_sources(
@@ -564,7 +602,8 @@ def value_at(target: float, knots: Any, left: Any, right: Any, total: int) -> fl
 
 # --- replies ----------------------------------------------------------------------------------------------------------
 
-TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN = range(11)  # columns of a question
+# columns of a question; what a device usually weighs, and a score
+TRIAL, BEGIN, END, SIDE, LIMIT, COUNTED, LEVEL, POINTS, GROWTH, USUAL, EVEN, EACH = range(12)
 
 
 def place_of(bits: Any, first: int, last: int, key: int) -> int:
@@ -634,6 +673,11 @@ def one_side(keys: Any, times: Any, count: int, side: int, limit: int) -> tuple[
     return (0, kept) if side == 1 else (count - kept, count)
 
 
+def fine_of(ask: Any, mass: int, count: int) -> int:
+    """Return the `fineness` of a sketch of so much mass, in reply to this question."""
+    return fineness(mass // int(ask[EACH]), int(ask[LEVEL]), int(ask[EVEN]), count)
+
+
 def read_replies(
     ask: Any, data: Any, places: Any, keys: Any, times: Any, ends: Any, count_bits: int
 ) -> tuple[Any, ...]:
@@ -667,7 +711,7 @@ def read_replies(
                 longer = np.empty(2 * (used + count), np.float64)
                 longer[:used] = points[:used]
                 points = longer
-            at = get_points(data, at, count, fineness(mass, int(ask[LEVEL]), int(ask[EVEN]), count), points[used:])
+            at = get_points(data, at, count, fine_of(ask, mass, count), points[used:])
             sketched[j], masses[j] = count, mass
             used += count
         places[j] = at
@@ -710,7 +754,7 @@ def heard(
         at = knot_ends[s]
         if s > 0 and sketched[s - 1] > 0:
             many, mass = int(sketched[s - 1]), float(mass_of[s - 1])
-            fill_levels(mass, ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
+            fill_levels(mass, float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, levels)
             at, mass, lost = add_sketch(x, c, at, points[used:], levels, many, mass)
             fill_slopes(x, c, knot_ends[s], at, slopes)
             used += many
@@ -758,7 +802,7 @@ def sketch_of(ask: Any, found: Any, many: int) -> Any:
     """Return so many points of the distribution function of what a device has heard, see `heard`."""
     count, keys, times = found[2], found[3], found[4]
     points = np.empty(many, np.float64)
-    fill_levels(float(found[1]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
+    fill_levels(float(found[1]), float(ask[EACH]), ask[LEVEL] / LEVELS, int(ask[EVEN]), many, points)
     if count >= 0:  # more runs than may be listed: the points are some of them
         both_ints = np.empty(1, np.int64)
         both = (both_ints, both_ints.view(np.float64))
@@ -846,7 +890,7 @@ def replies(
                 at,
                 sketch_of(ask, found, many),
                 many,
-                fineness(inside, int(ask[LEVEL]), int(ask[EVEN]), many),
+                fine_of(ask, inside, many),
             )
             numbers[i] += 1 + many
         at = (at + 7) & -8

@@ -19,12 +19,13 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.topologies import TOPOLOGIES, sketch
-from conformesh.planning.search import ANY, stages_in, stages_of_any
-from conformesh.planning.trials import run_on, runs_on_draws
+from conformesh.planning.search import ANY, SHAPES, stages_in, stages_of_any
+from conformesh.planning.trials import LIKELY, MANY, run_on, runs_on_draws
 from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
 from conformesh.protocols.e_dcp import EDCP, chosen
-from conformesh.protocols.predicting import Run, Searches, Stretch
+from conformesh.protocols.predicting import Look, Run, Searches, Stretch
+from conformesh.protocols.schedule_prices import ENOUGH_EACH
 from conformesh.protocols.site import Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.top_k import wanted_lists
@@ -144,6 +145,12 @@ class Terrain:
         """Scores of every device, or of a sketch one entry for all."""
         return np.array([self.n // self.devices]) if self.sizes is None else self.sizes
 
+    @property
+    def looks(self) -> Sequence[tuple[Look, float]]:
+        """The quantile function of every shape that scores may have, and how likely it is."""
+        names = LIKELY if self.shape == ANY else [self.shape]
+        return [(SHAPES[name]()[1], names.count(name) / len(names)) for name in dict.fromkeys(names)]
+
     @cached_property
     def site(self) -> Site:
         """What prices and round numbers are computed from; a sketch has all that they read."""
@@ -183,6 +190,8 @@ class Terrain:
         limits = RUN_KNOWN if known else RUN_DRAWN
         if self.devices > limits[0] or self.n > limits[1] or self._heard(network, sizes, alpha, options) > limits[2]:
             return None
+        if not known and self.n > MANY and self.n >= ENOUGH_EACH * self.devices:
+            return None  # a law comes as close, and at once; a few runs may hold one with a window ten times as wide
         if self.pooled is not None:
             samples = Samples.from_flat(self.pooled, sizes)
             return [run_on(network, samples, self.promise, alpha, options)], True

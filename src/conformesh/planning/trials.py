@@ -29,7 +29,7 @@ T = TypeVar("T")
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 LIKELY = [*SHAPES, "uniform", "normal"]  # where nobody has said what scores look like: even ones twice as likely
-DRAWS, FEWER = 12, 4  # runs on drawn scores; of floods, which take longer and differ little, and of many scores
+DRAWS, FEWER = 12, 4  # runs on drawn scores, and of many, which take longer and differ little
 MANY = 20_000
 EXPLORE, REPLY, WORD, NEWS = "explore the tree", "replies", "the root's word", "pass on scores"
 REPLY_NS, NEWS_NS, SPOKEN_NS = 300.0, 6500.0, 3000.0  # of a simulation: a number in a reply, in news; and a string
@@ -131,7 +131,7 @@ def _drawn(network: Network, held: bytes, shape: str, promise: Promise, alpha: F
     for i in range(DRAWS if many <= MANY else FEWER):
         inverse = SHAPES[names[i % len(names)]]()[1]
         samples = Samples.from_flat(inverse(rng.random(many)), sizes, copy=False)
-        runs.append(run_on(network, samples, promise, alpha, options))
+        runs.append(replace(run_on(network, samples, promise, alpha, options), look=names[i % len(names)]))
     return runs
 
 

@@ -66,9 +66,10 @@ TYPICAL = math.log(1000)  # of the number of scores in the choice: it changes th
 SCHEDULES = (AUTO, "top-k", "window", "count")
 # By what is preferred: how many scores a device may list in a pass on average, and how wide windows are. Measured on
 # drawn scores and PathMNIST; no data decides on the result.
-PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.6), "bits": (12.0, 0.6), "balanced": (40.0, 0.8)}
+PACES = {"rounds": (math.inf, 1.2), "numbers": (12.0, 0.38), "bits": (12.0, 0.38), "balanced": (12.0, 0.42)}
 NARROW = 6.0  # scores that a device may list by the schedule `count`
 POINTS, GROWTH, FEW = 7, 1, 64  # of a sketch; and beyond so many devices more of them, the larger a subtree is
+DEEPER = 2.0  # more scores that a device may list when all is balanced, for each doubling beyond that
 PATIENCE = 16  # stages by value; then by key
 KEY_BITS = 64  # no bracket holds more floats than 2 to this
 
@@ -118,6 +119,8 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
     """Return the schedule that was asked for, or the best one for `prefer` on this network."""
     growth = GROWTH if site.devices > FEW else 0
     fetched, slack = PACES[options.prefer]
+    if options.prefer == "balanced":  # in a large tree a pass more is long, and a sketch as well
+        fetched += DEEPER * math.log2(max(site.devices / FEW, 1.0))
     schedule: str = options.schedule
     over = options.aggregate
     if schedule == AUTO and over == AUTO:

@@ -8,7 +8,7 @@ its protocol and calls the functions with which the protocol chooses its rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from conformesh.graph.spectrum import Spectrum
 
 Ints = NDArray[np.int64]
+Look = Callable[[NDArray[np.float64]], NDArray[np.float64]]  # what scores look like: their quantiles, by level
 EVERYTHING = frozenset({"hops", "tree", "degree", "spectrum"})
 AVERAGING = frozenset({"hops", "spectrum"})
 NOTHING = frozenset[str]()
@@ -186,10 +187,11 @@ class Searches:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """What one run of a schedule sent, and what it says it did."""
+    """What one run of a schedule sent, what it says it did, and what its scores looked like, if they were drawn."""
 
     stretches: tuple[Stretch, ...]
     facts: dict[str, str]
+    look: str = ""
 
 
 class Terrain(TypingProtocol):
@@ -234,6 +236,10 @@ class Terrain(TypingProtocol):
     @property
     def tree(self) -> Tree:
         """The spanning tree."""
+
+    @property
+    def looks(self) -> Sequence[tuple[Look, float]]:
+        """What scores may look like, and how likely each is."""
 
     def rank(self, alpha: Fraction) -> int:
         """The required rank, of the scores."""

@@ -21,8 +21,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -36,6 +35,7 @@ from conformesh.kernels.replies import (
     BEGIN,
     BOTH,
     COUNTED,
+    EACH,
     END,
     EVEN,
     GROWTH,
@@ -61,7 +61,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 NEW, LAST_LOW, LAST_HIGH, OPEN, RAW = range(5)  # how an end of a bracket is written
 ENDS_FINE = (24, 5)  # bits of a bracket's only finite end, and from one end to the other: they are guesses
-NOISE, PIECES, BIAS, BENT = 1.0, 0.25, 0.0003, 0.22  # of which a guess may be off, see `Root.half_width`
+PIECES, BIAS, BENT, MOST_BENT, TRUSTED = 0.25, 1e-4, 0.22, 0.1, 0.5  # by which a guess may be off, see `half_width`
 ALIKE = 2.0**-40  # relative distance below which the ends of a guess are taken for ties
 NEXT = 1.3  # times the ranks by which a window missed: how many the next one should hold
 PATIENCE = 12  # passes; then one side is listed, which always ends
@@ -98,6 +98,7 @@ class Problem:
     rank: int
     below: int
     upto: int
+    each: float = 1.0  # what a score weighs on average
     low: int = LOWEST
     high: int = HIGHEST
     guess: Any = (
@@ -132,6 +133,10 @@ class Asked:
     found: list[Found]
     passes: int = 0
     sketches: int = 0  # questions that were replied to by sketches, after the first
+
+    def copy(self) -> Asked:
+        """Return the same once more, to see what a word would say."""
+        return replace(self, asks=self.asks.copy(), which=[*self.which], found=[*self.found])
 
     def keep(self, marked: NDArray[np.bool_]) -> None:
         """Ask on about these problems only, of all there are."""
@@ -353,9 +358,10 @@ class Root:
         """
         held = problem.upto - problem.below
         near = min(problem.rank - problem.below, problem.upto - problem.rank + 1)
-        few = self.listed if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
+        most = self.listed * problem.each  # what a bracket may weigh for all its scores to be listed
+        few = most if self.pace.fetched < math.inf else 0.0  # without a limit a window is listed, never all
         low, high, side, listed, level = problem.low, problem.high, BOTH, held <= few, 0
-        if not listed and near <= min(self.pace.fetched, 2 * self.listed):
+        if not listed and near <= min(self.pace.fetched * problem.each, 2 * most):
             side = LOW if problem.rank - problem.below == near else HIGH
         if listed:
             pass
@@ -366,8 +372,8 @@ class Root:
                 side = LOW if problem.rank - problem.below == near else HIGH
             elif side == BOTH or 2 * half * self.share < near:
                 low, high = self._window(problem, half)
-                side, listed = BOTH, 2 * half <= self.listed
-        elif problem.missed == 1 and NEXT * near <= self.listed and problem.guess is not None and len(problem.guess[0]):
+                side, listed = BOTH, 2 * half <= most
+        elif problem.missed == 1 and NEXT * near <= most and problem.guess is not None and len(problem.guess[0]):
             low, high = self._beside(problem, near)
             side, listed = BOTH, True
         elif side == BOTH:
@@ -404,16 +410,11 @@ class Root:
         return max(self.pace.fetched / self.share, FEWEST)
 
     def half_width(self, problem: Problem, reply: Any) -> float:
-        """Return by how many ranks a guess may be off.
-
-        Noise, as of independent errors on the way to the root; the pieces between two points in which the guess falls;
-        and a little of everything, since straight and cubic pieces have the same bias everywhere.
-        The factors were measured on drawn scores of several shapes; a guess that is farther off costs a pass.
-        """
+        """Return by how many ranks a guess may be off, see the function of this name."""
         held = problem.upto - problem.below
         knots, left, right, bottom = problem.guess
         level = (problem.rank - problem.below) / max(held, 1)
-        noise = noise_of(level, held, self.depth)
+        noise = noise_of(level, held / problem.each, self.depth)
         x, c, ends, masses = reply[5], reply[6], reply[8], reply[9]
         at = written.value_at(problem.rank - problem.below - 0.5 - bottom, knots, left, right, len(knots))
         pieces = 0.0
@@ -421,18 +422,13 @@ class Root:
             own, upto = x[ends[s] : ends[s + 1]], c[ends[s] : ends[s + 1]]
             place = int(np.searchsorted(own, at))
             pieces += float((upto[place] if place < len(own) else masses[s]) - (upto[place - 1] if place else 0.0))
-        return half_width(self.pace.slack, noise, pieces, held, self._bent(problem))
+        each = problem.each
+        return each * half_width(self.pace.slack, noise, pieces / each, held / each, self._bent(problem) / each)
 
     def _bent(self, problem: Problem) -> float:
-        """Return by how many ranks a guess from everybody's sketches is too high.
-
-        Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
-        given threshold lies nearer to the lower one of them, by a part of their distance that grows with f' / f^2:
-        a few hundredths of a score for each device, but the same for all. With the quantile function Q,
-        f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias.
-        """
+        """Return by how many ranks, or how much weight, a guess from everybody's sketches is too high: `bent_by`."""
         knots, left, right, bottom = problem.guess
-        held, site = problem.upto - problem.below, self.waves.site
+        held, each = problem.upto - problem.below, problem.each
         if problem.low != LOWEST or problem.high != HIGHEST or not len(knots):
             return 0.0
         aim = problem.rank - problem.below - 0.5 - bottom
@@ -440,8 +436,7 @@ class Root:
         three = [written.value_at(aim + i * step, knots, left, right, len(knots)) for i in (-1, 0, 1)]
         if step <= 0 or not (np.isfinite(three).all() and three[0] < three[2]):
             return 0.0
-        slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
-        return float(BENT * site.devices * (site.devices / held) * (bend / slope) * (held / step))
+        return each * bent_by(three, step / each, held / each, self.waves.site.devices)
 
     @staticmethod
     def _flat(problem: Problem, half: float) -> bool:
@@ -470,7 +465,8 @@ class Root:
         upward = problem.rank - problem.below == near
         edge = from_keys(problem.low if upward else problem.high)
         there = float(np.interp(edge, knots, right))
-        aim = there + NEXT * near + 4 if upward else there - NEXT * near - 4
+        far = NEXT * near + 4 * problem.each
+        aim = there + far if upward else there - far
         key = int(to_keys([written.value_at(aim, knots, left, right, len(knots))])[0]) if aim > 0 else LOWEST
         if upward:
             return problem.low, key if problem.low < key < problem.high else problem.high
@@ -478,8 +474,28 @@ class Root:
 
 
 def half_width(slack: float, noise: float, pieces: float, held: float, bent: float) -> float:
-    """Return by how many ranks a guess may be off, see `Root.half_width`; `bent` is by how many it was corrected."""
-    return float(max(3.0, slack * (NOISE * noise + PIECES * pieces + BIAS * held + abs(bent) / 4)))
+    """Return by how many ranks a guess may be off, that was corrected by `bent`.
+
+    Noise, as of independent errors on the way to the root, and the pieces between two points in which the guess falls,
+    both times `slack`. And what does not average out: a part of the correction, and a little of everything, since
+    straight and cubic pieces have the same bias everywhere. The factors were measured on drawn scores of several
+    shapes, in trees of 20 to 100,000 devices; a guess that is farther off costs a pass.
+    """
+    return float(max(3.0, slack * (noise + PIECES * pieces) + BIAS * held + TRUSTED * abs(bent)))
+
+
+def bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices: int) -> float:
+    """Return by how many ranks a guess from everybody's sketches is too high, by quantiles a step of ranks apart.
+
+    Between two of its scores a device's distribution function is taken for straight. Where scores get rarer, a
+    given threshold lies nearer to the lower one of them, by a part of their distance that grows with f' / f^2:
+    a few hundredths of a score for each device, but the same for all. With the quantile function Q,
+    f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias. Of very
+    few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
+    """
+    slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
+    each = BENT * (devices / scores) * (bend / slope) * (scores / step)
+    return float(devices * each / (1 + abs(each) / MOST_BENT))
 
 
 def noise_of(level: float, held: float, depth: float) -> float:
@@ -497,8 +513,11 @@ def _kept_inside(ends: tuple[int, int], ask: Ints, problem: Problem) -> tuple[in
         out = np.zeros(64, np.uint8)
         _put_ends(out, 0, (low, high), ask, (problem.low, problem.high))
         (begin, end), _, at = _get_ends(out, 0, ask)
+        before = low, high
         low = low if problem.low < begin < problem.high else problem.low
         high = high if problem.low < end < problem.high else problem.high
+        if (low, high) == before:
+            break
     return (low, high) if at != written.NOWHERE else (problem.low, problem.high)
 
 
@@ -683,10 +702,10 @@ def by_waves(
             if root is None:
                 held = np.array(said, dtype=np.int64) if n is None else n
                 known = site.ranks(held) if ranks is None else ranks
-                root = Root(waves, pace, _problems(known, held), depth)
+                root = Root(waves, pace, _problems(known, held, site.totals), depth)
             word, _ = root.word(asked, heard, said)
-        before = deepcopy(asked), n, ranks
-        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *deepcopy(before))[-1])  # noqa: B023
+        before = asked.copy(), n, ranks
+        word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *before)[-1])  # noqa: B023
         n, ranks, _ = _taken(word, site, limit, asked, n, ranks)
         waves.count_bits = int(n.max()).bit_length()
     assert n is not None
@@ -709,6 +728,7 @@ def _taken(
         n = np.array(totals, dtype=np.int64)
         ranks, numbers = site.ranks(n), len(totals)
         asked.keep(searched(ranks, n))
+        asked.asks[:, USUAL], asked.asks[:, EACH] = _usual(site, n, asked.asks[:, TRIAL])  # now it is known
     at, more = hear_word(data, at, asked, limit)
     if (at + 7) >> 3 != len(word):
         raise ValueError(
@@ -732,20 +752,21 @@ def _first(
     trials, levels = site.trials, len(site.alphas)
     if n is None or (warm is not None and not np.isfinite(warm).all()):
         warm = None  # as good as nothing, or without n, which only replies about all scores can tell
-    asks = np.zeros((trials * levels, USUAL + 2), dtype=np.int64)
+    asks = np.zeros((trials * levels, EACH + 1), dtype=np.int64)
     asks[:, TRIAL] = np.repeat(np.arange(trials), levels)
     asks[:, BEGIN], asks[:, END], asks[:, SIDE] = LOWEST, HIGHEST, BOTH
     asks[:, POINTS], asks[:, GROWTH] = pace.points, pace.growth
     if n is None or ranks is None:
         parts = [int((1 - alpha) * LEVELS) for alpha in site.alphas] * trials
-        asks[:, USUAL] = max(site.most // site.devices, 1)
+        weigh = np.full(trials, site.most)
     else:
+        weigh = n
         parts = [int(r) * LEVELS // max(int(total), 1) for row, total in zip(ranks, n, strict=True) for r in row]
-        asks[:, USUAL] = np.repeat(np.maximum(n // site.devices, 1), levels)
         if one_side and warm is None:
             few = np.repeat(n, levels) - ranks.ravel() + 1
             asks[:, SIDE] = np.where(ranks.ravel() <= few, LOW, HIGH)
             asks[:, LIMIT] = np.minimum(ranks.ravel(), few)
+    asks[:, USUAL], asks[:, EACH] = _usual(site, weigh, asks[:, TRIAL])
     asks[:, LEVEL] = np.clip(parts, 1, LEVELS - 1)
     if warm is not None:
         low, high = (int(key) for key in to_keys(_around(*warm)))
@@ -755,6 +776,11 @@ def _first(
     if n is not None and ranks is not None:
         asked.keep(searched(ranks, n))
     return asked
+
+
+def _usual(site: Site, n: Ints, trials: Ints) -> tuple[Ints, Ints]:
+    """Return what a device, and a score, of these trials usually weighs; `n` what all of each trial do."""
+    return np.maximum(n // site.devices, 1)[trials], np.maximum(n // np.maximum(site.totals, 1), 1)[trials]
 
 
 def _around(low: float, high: float) -> tuple[float, float]:
@@ -768,9 +794,10 @@ def searched(ranks: Ints, n: Ints) -> NDArray[np.bool_]:
     return np.asarray((ranks > 0) & (ranks <= n[:, None])).ravel()
 
 
-def _problems(ranks: Ints, n: Ints) -> list[Problem]:
+def _problems(ranks: Ints, n: Ints, scores: Ints) -> list[Problem]:
     levels = ranks.shape[1]
-    return [Problem(int(r), 0, int(n[i // levels])) for i, r in enumerate(ranks.ravel())]
+    each = np.maximum(n / np.maximum(scores, 1), 1.0)
+    return [Problem(int(r), 0, int(n[i // levels]), float(each[i // levels])) for i, r in enumerate(ranks.ravel())]
 
 
 def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from types import FunctionType
 from typing import Any
 
+import numpy as np
+
 from conformesh.kernels import replies as written
 from conformesh.kernels.compiled import loop
 from conformesh.kernels.replies import between  # compiled below, under the same name
 
-SEARCHED = ("add_sources", "between_all")  # in NumPy there, walks here
+SEARCHED = ("add_sources", "between_all", "ascending")  # in NumPy there, walks here
+FEW_SOURCES = 6  # more are sorted sooner than merged
 
 globals().update({name: value for name, value in vars(written).items() if not name.startswith("__")})
 for _name, _value in vars(written).items():
@@ -36,8 +39,29 @@ def add_sources(
             if upto == b:
                 right[i] += masses[s]
             elif upto > a:
-                right[i] += between(x, c, slopes, upto, v)
+                at = between(x, c, slopes, upto, v)
+                right[i] += at
+                if below == upto:  # no knot of its own here: the same on both sides
+                    left[i] += at
+                    continue
             if below == b:
                 left[i] += masses[s]
             elif below > a:
                 left[i] += between(x, c, slopes, below, v)
+
+
+@loop
+def ascending(x: Any, ends: Any, sources: int, knots: Any) -> None:
+    """Merge the knots of all sources, each of which ascend already: of few, by looking at the next one of each."""
+    total = ends[sources] - ends[0]
+    if sources > FEW_SOURCES:
+        knots[:total] = np.sort(x[ends[0] : ends[sources]])
+        return
+    at = ends[:sources].copy()
+    for i in range(total):
+        best = -1
+        for s in range(sources):
+            if at[s] < ends[s + 1] and (best < 0 or x[at[s]] < x[at[best]]):
+                best = s
+        knots[i] = x[at[best]]
+        at[best] += 1
