@@ -179,7 +179,7 @@ BAD = {
     "npz without outputs": (["r.json", "x.npz"], "needs an array 'probabilities', 'logits' or 'outputs'"),
     "npz lengths": (["r.json", "y.npz"], "one entry per row"),
     "npz shape": (["r.json", "z.npy"], "(rows, classes)"),
-    "columns": (["r.json", "p.csv", "--score", "cqr"], "shape (rows, 2)"),
+    "columns": (["r.json", "p.csv", "--score", "cqr"], "this score reads 2 columns, lower and upper; found 'cat'"),
 }
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +80,11 @@ class Sides:
         return _sum(self.alphas)
 
     @property
+    def level(self) -> float:
+        """What was asked for: alpha."""
+        return self.alpha
+
+    @property
     def certificate(self) -> SidesCertificate:
         """Why intervals may be trusted."""
         return SidesCertificate(self.lower.certificate, self.upper.certificate, self.alphas)
@@ -120,7 +125,8 @@ class Sides:
         below, above = kind.sides(table, truth).T
         lower, upper = (side.thresholds_for(device) for side in (self.lower, self.upper))
         hits = np.less_equal(below, lower) & np.less_equal(above, upper)
-        return of_intervals(hits, kind.side_intervals(table, lower, upper), rows)
+        found = of_intervals(hits, kind.side_intervals(table, lower, upper), rows)
+        return replace(found, target=1 - self.alpha)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: a calibration for each side."""

@@ -119,6 +119,7 @@ class NormalisedResidual(_Band):
 
     name: ClassVar[str] = "normalised-residual"
     summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
+    columns: ClassVar[tuple[str, ...]] = ("prediction", "scale")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
@@ -175,6 +176,7 @@ class CQR(_Band):
 
     name: ClassVar[str] = "cqr"
     summary: ClassVar[str] = "how far the label lies outside the predicted quantiles"
+    columns: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies outside its band."""
