@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 
 import conformesh
-from conformesh import Network, Samples, calibrate_batch, calibrate_several, cards, control, detect, p_values, scores
+from conformesh import (
+    Network,
+    Samples,
+    calibrate_batch,
+    calibrate_several,
+    calibrate_sides,
+    cards,
+    control,
+    detect,
+    p_values,
+    scores,
+)
 from conformesh import calibrate as agree
 from conformesh.comparing import compare, fronts, ways_of
 from conformesh.localising import Centres, calibrate_local
@@ -83,6 +94,11 @@ def results():
     items = [loss(table[k * 20 : (k + 1) * 20], truth[k * 20 : (k + 1) * 20]) for k in range(6)]
     found["Control"] = control(items, network, 0.2, loss=loss)
     found["RiskEvaluation"] = found["Control"].evaluate(table, truth, device=rows * 2)
+    cqr, band = scores.CQR(), np.tile([-1.0, 1.0], (40, 1))
+    sides = [cqr.sides(band, rng.exponential(size=40) * 2 - 1) for _ in held]
+    found["Sides"] = calibrate_sides(sides, network, (0.1, 0.15), score=cqr)
+    found["SidesCertificate"] = found["Sides"].certificate
+    found["Slab"] = found["Evaluation"].worst_slab(probabilities, directions=5, rng=0)
     found["Batch"] = calibrate_batch(Samples.of(held), network, (0.1, 0.2), "e-dcp")
     return found
 
@@ -90,7 +106,7 @@ def results():
 NAMES = [
     *("Calibration", "local", "average", "Certificate", "Cost", "Evaluation", "Calibrations", "PValues", "Detection"),
     *("LocalCalibration", "LocalEvaluation", "Comparison", "Front", "Plan", "Network", "Control", "RiskEvaluation"),
-    "Batch",
+    *("Batch", "Sides", "SidesCertificate", "Slab"),
 ]
 
 
@@ -102,6 +118,16 @@ def test_every_result_has_a_form_that_is_safe(results, name):
     assert len(html) < 30_000
     assert not repr(results[name]).startswith(f"{name}(kind=")
     assert "array(" not in repr(results[name])
+
+
+def test_two_sides_say_what_each_promises(results):
+    found = results["Sides"]
+    rows = {row.find("th").text: row.find("td").text for row in checked(found._repr_html_()).findall("table/tr")}
+    assert [*rows][:4] == ["lower side", "upper side", "both", "about"]
+    assert rows["lower side"] == "missed at most 0.1; rank required 217, counted 217 of 240 scores"
+    assert rows["both"] == "missed at most 0.25, by the union bound"
+    assert repr(found.certificate).startswith("SidesCertificate(counted: ")
+    assert repr(results["Slab"]).startswith("Slab(worst slab: coverage ")
 
 
 def test_public_results_are_all_here():

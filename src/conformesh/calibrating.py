@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_groups, as_held, as_network, as_target, class_names, in_rows_of
+from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised
@@ -96,8 +96,8 @@ def calibrate(
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
         (`scores.of_function`), so that the result can build prediction sets by itself.
     classes
-        The names of the classes in the order of the columns of outputs, or a frame of outputs whose columns they are.
-        The result then takes labels by name, and puts the columns of other frames into this order.
+        The classes, names or numbers, in the order of the columns of outputs, or a frame of outputs whose columns they
+        are. The result then takes labels as classes, and puts the columns of other frames into this order.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
@@ -173,7 +173,7 @@ def calibrate(
         network=network.name,
         options=batch.options,
         score=score,
-        classes=class_names(classes),
+        classes=as_classes(classes),
         weight_bound=None if shift is None else shift.bound,
         seconds=time.perf_counter() - started,
     )
@@ -282,7 +282,7 @@ def calibrate_several(
         for level, alpha in enumerate(alphas)
     ]
     several = collected(batch, places, network, method, score, strict, started)
-    named = class_names(classes)
+    named = as_classes(classes)
     items = {key: replace(item, classes=named) for key, item in several.items.items()}
     return replace(several, items=items, rule=rule, members=members)
 

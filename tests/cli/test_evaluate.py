@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Calibration, Calibrations
+from conformesh import Calibration, Calibrations, calibrate_sides
 from conformesh.io.score_files import read_scores
 from conformesh.scores import CQR, AbsoluteResidual, NormalisedResidual
 
@@ -74,6 +75,31 @@ def test_formats_and_orders_agree(run, result, probabilities, truth):
     answers = [run("evaluate", result, *more, "--json") for more in words]
     assert {answer.exit_code for answer in answers} == {0}, [answer.output for answer in answers]
     assert len({answer.stdout for answer in answers}) == 1
+
+
+def test_classes_that_are_numbers_are_labels(run, result, probabilities, truth):
+    """Columns and labels of the file are these numbers, in whatever order; they are no places."""
+    numbers, order = (2, 0, 11, 7), [2, 0, 3, 1]
+    calibration = replace(Calibration.load(result), classes=numbers)
+    calibration.save("n.json")
+    names = [str(numbers[c]) for c in order]
+    frame(probabilities[:, order], names, label=[numbers[c] for c in truth]).write_csv("o.csv")
+    found = json.loads(run("evaluate", "n.json", "o.csv", "--json").stdout)
+    expected = calibration.evaluate(probabilities, np.array(numbers)[truth])
+    assert found == {**expected.to_dict(), "picture": None}
+    assert [*found["per_class"]] == ["2", "0", "11", "7"]
+    assert found["coverage"] == Calibration.load(result).evaluate(probabilities, truth).coverage.to_dict()
+
+
+def test_two_sides(run):
+    cqr, rng = CQR(), np.random.default_rng(0)
+    band, y = np.tile([0.0, 1.0], (80, 1)), rng.normal(size=80)
+    sides = calibrate_sides(np.split(cqr.sides(band[:40], y[:40]), 4), "cycle", 0.4, score=cqr)
+    sides.save("sides.json")
+    pl.DataFrame({"lower": band[40:, 0], "upper": band[40:, 1], "label": y[40:]}).write_csv("o.csv")
+    found = json.loads(run("evaluate", "sides.json", "o.csv", "--json").stdout)
+    assert found == {**sides.evaluate(band[40:], y[40:]).to_dict(), "picture": None}
+    assert found["target"] == 0.6
 
 
 def test_the_table_for_people(run, result, probabilities, truth):

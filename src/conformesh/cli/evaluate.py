@@ -91,7 +91,7 @@ def evaluate(
         str,
         typer.Option(
             metavar="<int>",
-            help="Seed of a randomised score (APS, RAPS) that has none of its own.",
+            help="Seed of a randomised score, such as APS, that has none of its own.",
             rich_help_panel=RUNNING,
         ),
     ] = "0",

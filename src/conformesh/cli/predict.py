@@ -33,6 +33,7 @@ from conformesh.result.files import SEVERAL, SIDES
 from conformesh.result.several import Calibrations
 from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import LAC, SCORES, RegressionScore, Score
+from conformesh.scores.functions import FunctionScore, IntervalFunctionScore
 
 STDIN = "-"
 Result = Calibration | Calibrations | Sides
@@ -111,7 +112,7 @@ def predict(
         str,
         typer.Option(
             metavar="<int>",
-            help="Seed of a randomised score (APS, RAPS) that has none of its own.",
+            help="Seed of a randomised score, such as APS, that has none of its own.",
             rich_help_panel=RUNNING,
         ),
     ] = "0",
@@ -228,6 +229,11 @@ def score_of(calibration: Result, named: Score | None, seed: int) -> Score:
         if named is None:
             console.note("the result does not name its score, taking 'lac'; name it with --score")
         return (named or LAC()).seeded(seed)
+    if isinstance(calibration.score, FunctionScore | IntervalFunctionScore):
+        raise ValueError(
+            f"the result was calibrated with the function {calibration.score.called!r}, which no file holds; load it "
+            "in Python and give it the function: result.predict(outputs, score=function)"
+        )
     if named is not None and named != calibration.score:
         raise ValueError(f"the result was calibrated with {calibration.score!r}, got {named!r}; leave --score out")
     return calibration.score.seeded(seed)

@@ -213,7 +213,8 @@ class Calibration:
         else:
             draws = kind.draws(table, rng=rng, keys=keys)
             found = evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
-        return replace(found, target=1 - self.alpha, classes=self.classes)
+            found = found.named(self.classes or columns_of(outputs))
+        return replace(found, target=1 - self.alpha)
 
     def plot(self, network: Network | None = None, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the threshold of every device and what each sent, under the certificate; returns the figure.

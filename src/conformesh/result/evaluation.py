@@ -86,13 +86,14 @@ class Evaluation:
     empty, singleton
         Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
     per_class, per_device, per_group
-        Coverage by true label, by device and by group (where rows named their devices or groups).
+        Coverage by true label, by device and by group (where rows named their devices or groups). Labels are columns
+        of the outputs; in an evaluation of a `MeshClassifier` they are its classes.
     sizes
         How many sets have so many labels; empty for intervals.
     target
         What was asked for, 1 - alpha, where that is known.
     classes
-        The classes, where they are known.
+        The classes of the columns, where they are known.
     row_hits, row_sizes
         Of every row whether it is covered, and how many labels its set has or how wide its interval is. From these come
         `by_size`, `by_feature` and `worst_slab`.
@@ -102,7 +103,7 @@ class Evaluation:
     mean_size: float
     empty: float
     singleton: float | None = None
-    per_class: dict[int, Coverage] = field(default_factory=dict)
+    per_class: dict[Any, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
@@ -151,8 +152,8 @@ class Evaluation:
     @property
     def parts(self) -> dict[str, dict[str, Coverage]]:
         """Coverage by device, by group and by class, each where it is known, by name; of what has rows."""
-        names = [*map(str, self.classes or ())]
-        classes = {names[c] if c < len(names) else str(c): part for c, part in self.per_class.items()}
+        names = dict(enumerate(self.classes or ()))
+        classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
         devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
         found = {"device": devices, "group": self.per_group, "class": classes}
         some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.memberships import EVERYONE, Atom, Memberships
@@ -207,7 +207,8 @@ class Calibrations:
             else:
                 draws = kind.draws(table, rng=rng, keys=keys)
                 found = evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
-        return replace(found, target=1 - level, classes=self.classes)
+        names = None if kind.task == "regression" else self.classes or columns_of(outputs)
+        return replace(found.named(names), target=1 - level)
 
     def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the threshold of every group at every level; returns the figure."""

@@ -104,8 +104,8 @@ class NormalisedResidual(_Band):
     Reference: [Lei2018], Section 5.2, locally weighted conformal inference.
     Departures: intervals are rounded outwards.
 
-    Same as: `ConformalRegressor` of crepes with sigmas: scores bit for bit, intervals up to that rounding. MAPIE and
-    TorchCP fit or transform the scale themselves.
+    Same as: `ConformalRegressor` of crepes with sigmas, and `ResidualNormalisedScore` of MAPIE with a fitted model of
+    scales: scores bit for bit, intervals up to that rounding. TorchCP transforms the scale.
 
     Examples
     --------
