@@ -155,7 +155,9 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
 # --- with chance ------------------------------------------------------------------------------------------------------
 
 
-def erdos_renyi(devices: int, p: float | None = None, *, seed: int = 0, rng: Rng | None = None) -> Network:
+def erdos_renyi(
+    devices: int, p: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Every pair joined with probability `p`; by default 0.5 up to 100 devices and ``2 ln(K) / K`` beyond."""
     K = at_least_one(devices)
     if p is None:
@@ -172,7 +174,9 @@ def erdos_renyi(devices: int, p: float | None = None, *, seed: int = 0, rng: Rng
     return _first_connected(K, draws(), f"erdos-renyi {K} p={p:.3g}", "raise p")
 
 
-def random_regular(devices: int, degree: int | None = None, *, seed: int = 0, rng: Rng | None = None) -> Network:
+def random_regular(
+    devices: int, degree: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """A random graph in which every device has `degree` neighbours, by default 4 (fewer below 5 devices).
 
     Half-edges are paired at random and loops and repeated pairs exchanged with random others until none is left
@@ -196,7 +200,9 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0, rn
     return _first_connected(K, draws(), f"random-regular {K} degree={d}", "choose degree 3 or more")
 
 
-def geometric(devices: int, radius: float | None = None, *, seed: int = 0, rng: Rng | None = None) -> Network:
+def geometric(
+    devices: int, radius: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Points drawn in the unit square, joined when closer than `radius`, by default ``1.5 sqrt(ln(K) / (pi K))``."""
     K = at_least_one(devices)
     r = 1.5 * math.sqrt(math.log(K) / (math.pi * K)) if radius is None else radius
@@ -229,7 +235,12 @@ def _near_pairs(points: NDArray[np.float64], r: float) -> Pairs:
 
 
 def small_world(
-    devices: int, neighbours: int | None = None, rewire: float = 0.1, *, seed: int = 0, rng: Rng | None = None
+    devices: int,
+    neighbours: int | None = None,
+    rewire: float = 0.1,
+    *,
+    seed: int = 0,
+    rng: np.random.Generator | int | None = None,
 ) -> Network:
     """A ring in which each device knows its `neighbours` nearest, every edge re-aimed with probability `rewire`.
 
@@ -252,7 +263,9 @@ def small_world(
     return _first_connected(K, draws(), name, "raise neighbours", coordinates=lambda: _circle(K))
 
 
-def tree(devices: int, branching: int | None = None, *, seed: int = 0, rng: Rng | None = None) -> Network:
+def tree(
+    devices: int, branching: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """A tree: random recursive, each device joining an earlier one; or balanced, each with `branching` children."""
     K = at_least_one(devices)
     child = np.arange(1, K)
@@ -265,7 +278,9 @@ def tree(devices: int, branching: int | None = None, *, seed: int = 0, rng: Rng 
     return Network.from_pairs(K, np.column_stack([parent, child]), name)
 
 
-def scale_free(devices: int, links: int | None = None, *, seed: int = 0, rng: Rng | None = None) -> Network:
+def scale_free(
+    devices: int, links: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Devices come one by one, each joined to `links` earlier ones, by default 2, with chances as their degrees.
 
     [BarabasiAlbert1999]: few devices end with very many neighbours. The first to come joins the `links` that are there;
