@@ -1,13 +1,16 @@
 # Every developer command, each one line long. `make demo` and `make test` need only Python 3.11, pip and make.
 PYTHON ?= python3
 VENV   ?= .venv
+FLOWER ?= .flower
 BIN     = $(VENV)/bin
+VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/_version.py)
+CODE    = src tests benchmarks docs examples tools
 JOBS   ?= 2
 WORKERS ?= 3  # of the tests, many of which wait for something
 SAMPLE ?= 300
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many commands, each of which would compile the package again
 
-.PHONY: help demo test test-all mutants lint types bench results docs fix smoke clean
+.PHONY: help demo test test-all examples mutants lint types bench results docs fix smoke oldest release lock locked clean
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -22,6 +25,12 @@ $(VENV)/.test: $(VENV)/.runtime
 
 $(VENV)/.torch: $(VENV)/.test
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[test,torch]'
+	@touch $@
+
+# Flower asks for older versions of what the command line is made of, so that it has a place of its own
+$(FLOWER)/.ready: pyproject.toml
+	$(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[flower,mesh]' 'pytest>=8.3,<9.2' hypothesis
 	@touch $@
 
 # TorchCP and puncc come without their dependencies: torchsort needs a compiler, and puncc asks for NumPy below 2
@@ -42,10 +51,15 @@ test: lint types  ## tests, lint and types: what CI runs
 
 test-all: lint types $(VENV)/.torch  ## adds the long statistical runs, the whole reproduction in brief, and training
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(MAKE) examples
+
+examples: $(FLOWER)/.ready $(VENV)/.torch  ## the examples with Flower and PyTorch, each where its library is
+	$(FLOWER)/bin/python -m pytest -p no:cacheprovider tests/examples/test_flower.py
+	$(BIN)/python -m pytest tests/examples/test_pytorch.py
 
 lint: $(VENV)/.test  ## ruff: rules and formatting
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/ruff format --check $(CODE)
 
 types: $(VENV)/.test  ## mypy, strict
 	$(BIN)/mypy
@@ -63,18 +77,42 @@ bench: $(VENV)/.bench  ## ratios in one run beside other libraries; rewrites tab
 results: $(VENV)/.runtime  ## the published figures again: make results DATA=folder-with-model-outputs; rewrites results/
 	$(BIN)/conformesh reproduce all --data $(DATA) --out results --jobs $(JOBS)
 
-docs: $(VENV)/.docs  ## the documentation site, strict, in site/
-	$(BIN)/mkdocs build --strict
+docs: $(VENV)/.docs  ## the documentation site, strict, in site/VERSION/, beside those of other releases
+	$(BIN)/python docs/versions.py
 
 fix: $(VENV)/.test  ## format, sort imports, regenerate the generated docs pages
-	$(BIN)/ruff check --fix src tests benchmarks docs
-	$(BIN)/ruff format src tests benchmarks docs
+	$(BIN)/ruff check --fix $(CODE)
+	$(BIN)/ruff format $(CODE)
 	$(BIN)/python docs/generate.py
 
-smoke: $(VENV)/.test  ## the built wheel with runtime dependencies only
-	$(BIN)/python -m pip install --quiet build && $(BIN)/python -m build --wheel --outdir dist .
-	rm -rf .smoke && $(PYTHON) -m venv .smoke && .smoke/bin/pip install --quiet dist/*.whl
-	.smoke/bin/conformesh --help && .smoke/bin/python -c "import conformesh; print(conformesh.__version__)"
+$(VENV)/.release: $(VENV)/.runtime
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
+	@touch $@
+
+smoke: $(VENV)/.release  ## the built wheel with runtime dependencies only: make smoke PYTHON=python3.13
+	rm -rf dist .smoke && $(BIN)/python -m build --wheel --outdir dist .
+	$(PYTHON) -m venv .smoke && .smoke/bin/python -m pip install --quiet --disable-pip-version-check dist/*.whl
+	.smoke/bin/python tools/smoke.py
+
+oldest: $(VENV)/.release  ## the same with the oldest dependencies that pyproject.toml allows
+	rm -rf .smoke && $(BIN)/uv venv --quiet --python $(PYTHON) .smoke
+	$(BIN)/uv pip install --quiet --python .smoke --resolution lowest-direct .
+	.smoke/bin/python tools/smoke.py
+
+release: smoke  ## wheel and sdist, checked, and what the wheel brings along as CycloneDX: all in dist/
+	$(BIN)/python -m build --sdist --outdir dist .
+	$(BIN)/twine check --strict dist/*
+	$(BIN)/python tools/bill.py .smoke dist/conformesh-$(VERSION).cdx.json
+
+lock: $(VENV)/.release  ## pins what developers install, with hashes: rewrites requirements/dev.lock
+	$(BIN)/uv pip compile pyproject.toml --extra test --extra docs --extra release --universal --python-version 3.11 \
+		--generate-hashes --no-emit-index-url --no-header --quiet --upgrade --output-file requirements/dev.lock
+
+locked:  ## a developers' environment of exactly these versions, in $(VENV)
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.lock
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $(VENV)/.runtime $(VENV)/.test $(VENV)/.docs $(VENV)/.release
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

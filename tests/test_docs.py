@@ -5,6 +5,7 @@ import importlib
 import importlib.util
 import io
 import itertools
+import json
 import os
 import re
 import shlex
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from conformesh import METHODS, TOPOLOGIES
+from conformesh import METHODS, TOPOLOGIES, __version__
 from conformesh.data.partition import PARTITIONS
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
@@ -26,7 +27,8 @@ from conformesh.scores import SCORES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+BESIDE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "examples/flower/README.md", "examples/pytorch/README.md")
+PAGES = [*map(ROOT.joinpath, BESIDE), *sorted(DOCS.rglob("*.md"))]
 MODULES = sorted(
     ".".join(path.relative_to(ROOT / "src").with_suffix("").parts).removesuffix(".__init__")
     for path in (ROOT / "src").rglob("*.py")
@@ -371,11 +373,14 @@ def test_docstrings_become_markdown(tool):
 def test_the_site_builds(tmp_path):
     """Strict: a dead link, an unknown reference or an equation that cannot be drawn fails the build."""
     pytest.importorskip("mkdocs", reason="the site needs the docs extra: pip install 'conformesh[docs]'")
-    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    command = [sys.executable, str(DOCS / "versions.py"), "--site", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
+    site = tmp_path / "site" / __version__
+    assert [each["version"] for each in json.loads((site.parent / "versions.json").read_text())] == [__version__]
+    home = (site / "index.html").read_text(encoding="utf-8")
+    assert '"version": {"provider": "mike"}' in home, "the theme does not show the switch between versions"
     assert not re.findall(r'<(?:link|script)[^>]+"https?://[^"]+"', home), "the site fetches something"
-    bounds = (tmp_path / "site" / "reference" / "bounds.html").read_text(encoding="utf-8")
+    bounds = (site / "reference" / "protocols.html").read_text(encoding="utf-8")
     assert '<math display="block">' in bounds
     assert "arithmatex" not in bounds

@@ -32,6 +32,7 @@ from conformesh.quantities import in_bits, several
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
+from conformesh.streams import Rng, seed_of
 
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]
@@ -254,6 +255,7 @@ def fronts(
     rank: str = AUTO,
     confidence: Alpha | None = None,
     seed: int = 0,
+    rng: Rng | None = None,
     progress: bool = False,
 ) -> list[Front]:
     """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
@@ -263,6 +265,7 @@ def fronts(
     >>> found.best()[0].rounds == found.diameter
     True
     """
+    seed = seed_of(rng, seed)
     networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
@@ -330,6 +333,7 @@ def compare(
     outputs: ArrayLike | None = None,
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
+    rng: Rng | None = None,
     begin: Callable[[Way, Network], None] = lambda way, network: None,
     progress: bool = False,
 ) -> Comparison:
@@ -351,8 +355,8 @@ def compare(
         A score and model outputs to form prediction sets from, so that their mean size is measured.
     rows_at
         The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
-    seed
-        For methods that draw.
+    seed, rng
+        For methods that draw: a seed, or a generator to draw it from.
     begin
         Called before every run.
     progress
@@ -365,7 +369,7 @@ def compare(
     >>> [(str(run.way), run.slack) for run in found.groups[0].runs][-2:]
     [('e-dcp count', 0.0), ('fcp', 3.0)]
     """
-    score = as_score(score)
+    score, seed = as_score(score), seed_of(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
     networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
@@ -417,14 +421,14 @@ def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
 
 
 def networks_of(
-    topologies: Iterable[str], ids: Sequence[str], *, seed: int = 0
+    topologies: Iterable[str], ids: Sequence[str], *, seed: int = 0, rng: Rng | None = None
 ) -> tuple[list[Network], dict[str, str]]:
     """Build each topology over these devices; those that cannot be built are returned with the reason.
 
     >>> networks_of(["torus", "cycle"], [*"abcde"])[1].keys()
     dict_keys(['torus'])
     """
-    built, skipped = [], {}
+    built, skipped, seed = [], {}, seed_of(rng, seed)
     for name in dict.fromkeys(topologies):
         try:
             built.append(Network.of(name, len(ids), seed=seed).relabelled(ids))

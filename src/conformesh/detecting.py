@@ -37,7 +37,7 @@ from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, t
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
 from conformesh.samples import Samples
-from conformesh.streams import stream
+from conformesh.streams import Rng, seed_of, stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -61,6 +61,7 @@ def detect(
     rule: str = THINNED,
     draws: int | None = None,
     seed: int = 0,
+    rng: Rng | None = None,
     p_values: bool = True,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -86,9 +87,9 @@ def detect(
         `thinned`, which is proven, or `plain`, which uses all scores and is only *assumed* to keep the rate.
     draws
         How many scores the thinned rule uses; by default what `default_draws` says, from the numbers of scores alone.
-    seed
-        Of the public draw. It must be chosen before the scores are seen: who tries several seeds and keeps the one that
-        flags most has no guarantee.
+    seed, rng
+        Of the public draw: a seed, or a generator to draw it from, which the result names. It must be chosen before
+        the scores are seen: who tries several seeds and keeps the one that flags most has no guarantee.
     p_values
         Whether to count every test score's p-value as well, which tells all devices the test scores. False: no test
         score leaves its device.
@@ -108,7 +109,7 @@ def detect(
     >>> found.flagged["0"].nonzero()[0].tolist()
     [20, 21]
     """
-    started = time.perf_counter()
+    started, seed = time.perf_counter(), seed_of(rng, seed)
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")

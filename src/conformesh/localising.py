@@ -44,6 +44,7 @@ from conformesh.scores import Function, Score, as_score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng, drawn_anew, drawn_by_key
 from conformesh.shifting import as_rows, inputs_of
+from conformesh.streams import seed_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -161,7 +162,14 @@ class Centres:
         return weights
 
 
-def choose_centres(inputs: ArrayLike, number: int = 10, *, bandwidth: float | None = None, seed: int = 0) -> Centres:
+def choose_centres(
+    inputs: ArrayLike,
+    number: int = 10,
+    *,
+    bandwidth: float | None = None,
+    seed: int = 0,
+    rng: Rng | None = None,
+) -> Centres:
     """Choose centres and a bandwidth from public or training inputs, never from those of the calibration scores.
 
     Parameters
@@ -172,8 +180,8 @@ def choose_centres(inputs: ArrayLike, number: int = 10, *, bandwidth: float | No
         How many centres: about as many as there are calibration scores divided by fifty, since each needs some around.
     bandwidth
         In standard deviations; by default half the median distance from a centre to the nearest other one.
-    seed
-        Of k-means, whose means the centres are.
+    seed, rng
+        Of k-means, whose means the centres are: a seed, or a generator to draw it from.
 
     Examples
     --------
@@ -194,7 +202,7 @@ def choose_centres(inputs: ArrayLike, number: int = 10, *, bandwidth: float | No
         raise ValueError(f"number of centres must be from 1 to {many}, the number of different inputs, got {number}")
     spread = rows.std(axis=0)
     scales = np.where(spread > 0, spread, 1.0)
-    points = KMeans(number, n_init=4, random_state=seed).fit(rows / scales).cluster_centers_ * scales
+    points = KMeans(number, n_init=4, random_state=seed_of(rng, seed)).fit(rows / scales).cluster_centers_ * scales
     points = points[np.lexsort(points.T[::-1])]
     if bandwidth is None:
         apart = np.sqrt((((points[:, None] - points[None]) / scales) ** 2).sum(axis=2)) + np.diag(

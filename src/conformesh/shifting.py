@@ -34,6 +34,7 @@ from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise
 from conformesh.result.several import at_most
 from conformesh.samples import Samples
+from conformesh.streams import Rng, seed_of
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -327,7 +328,13 @@ class Ratios:
 
 
 def estimate_ratios(
-    source: Any, target: Any, *, bound: float | None = None, classifier: Any = None, seed: int = 0
+    source: Any,
+    target: Any,
+    *,
+    bound: float | None = None,
+    classifier: Any = None,
+    seed: int = 0,
+    rng: Rng | None = None,
 ) -> Ratios:
     """Estimate how much likelier inputs are among new examples than among calibration examples.
 
@@ -346,8 +353,8 @@ def estimate_ratios(
         The largest weight; by default the 0.99 quantile of those of the source. Larger ones are clipped.
     classifier
         Anything with `fit` and `predict_proba`; by default a logistic regression on standardised inputs.
-    seed
-        Of the default classifier.
+    seed, rng
+        Of the default classifier: a seed, or a generator to draw it from.
 
     Examples
     --------
@@ -366,7 +373,7 @@ def estimate_ratios(
             f"source and target inputs must be rows with equally many numbers, got shapes {before.shape} and "
             f"{after.shape}"
         )
-    model = _default_classifier(seed) if classifier is None else classifier
+    model = _default_classifier(seed_of(rng, seed)) if classifier is None else classifier
     model.fit(np.concatenate([before, after]), np.repeat([0, 1], [len(before), len(after)]))
     share = len(before) / len(after)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.streams import stream
+from conformesh.streams import Rng, seed_of, stream
 
 TRAINING = 80  # images for the classifier, equally many of each digit
 LEAST = 3  # images that every device has: one to calibrate with, two to test on
@@ -57,11 +57,12 @@ class Split:
     device: Ints
 
 
-def load_digits_at(devices: int, seed: int = 0) -> Digits:
+def load_digits_at(devices: int, seed: int = 0, *, rng: Rng | None = None) -> Digits:
     """Train the classifier, and spread the other images over the devices."""
     from sklearn.datasets import load_digits
     from sklearn.linear_model import LogisticRegression
 
+    seed = seed_of(rng, seed)
     images, labels = load_digits(return_X_y=True)
     most = (len(images) - TRAINING) // LEAST
     if not 1 <= devices <= most:
@@ -101,13 +102,13 @@ def _spread(labels: Ints, devices: int, seed: int) -> tuple[Ints, ...]:
     return tuple(np.flatnonzero(home == device) for device in range(devices))
 
 
-def split(digits: Digits, seed: int, number: int) -> Split:
+def split(digits: Digits, seed: int = 0, number: int = 0, *, rng: Rng | None = None) -> Split:
     """Draw the split of that number: of 2 m or 2 m - 1 images a device calibrates with m - 1 and is tested on m."""
-    rng = stream(seed, "split", number)
+    drawing = stream(seed_of(rng, seed), "split", number)
     calibration, test = [], []
     for rows in digits.rows:
         half = (len(rows) + 1) // 2
-        drawn = rng.permutation(rows)
+        drawn = drawing.permutation(rows)
         calibration.append(drawn[: half - 1])
         test.append(drawn[half - 1 : 2 * half - 1])
     device = np.repeat(np.arange(len(test)), [len(rows) for rows in test])

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.names import unknown
-from conformesh.streams import stream
+from conformesh.streams import Rng, seed_of, stream
 
 Ints = NDArray[np.int64]
 
@@ -41,6 +41,7 @@ def partition(
     kind: str = "class",
     *,
     seed: int = 0,
+    rng: Rng | None = None,
     concentration: float = 0.5,
     classes: int | None = None,
 ) -> Ints:
@@ -54,8 +55,8 @@ def partition(
         How many devices share the rows.
     kind
         A key of `PARTITIONS`.
-    seed
-        Seed of what is drawn; "class" draws nothing.
+    seed, rng
+        Of what is drawn: a seed, or a generator to draw it from; "class" draws nothing.
     concentration
         Of the Dirichlet draws; smaller is more uneven.
     classes
@@ -76,10 +77,11 @@ def partition(
         raise ValueError(f"partition needs labels between 0 and {known - 1} for {known} classes, got {found - 1}")
     if not 0.0 < concentration < np.inf:
         raise ValueError(f"concentration must be a positive finite number, got {concentration}")
-    return PARTITIONS[kind].spread(Spread(own, number, known, concentration, stream(seed, f"partition {kind}")))
+    drawing = stream(seed_of(rng, seed), f"partition {kind}")
+    return PARTITIONS[kind].spread(Spread(own, number, known, concentration, drawing))
 
 
-def split_rows(home: Ints, rows: int, *, seed: int = 0) -> tuple[Ints, Ints]:
+def split_rows(home: Ints, rows: int, *, seed: int = 0, rng: Rng | None = None) -> tuple[Ints, Ints]:
     """Draw so many rows to calibrate with, and return them and the others, both in ascending order.
 
     Every device gives in proportion to what it holds, to within a row, and which of its rows is drawn at random: the
@@ -93,7 +95,7 @@ def split_rows(home: Ints, rows: int, *, seed: int = 0) -> tuple[Ints, Ints]:
     """
     if not 1 <= rows <= len(home):
         raise ValueError(f"calibration needs 1 to {len(home)} rows, got {rows}")
-    drawn = stream(seed, "calibration rows").permutation(len(home))
+    drawn = stream(seed_of(rng, seed), "calibration rows").permutation(len(home))
     drawn = drawn[np.argsort(home[drawn], kind="stable")]  # device by device, each in random order
     sizes = np.bincount(home)
     place = np.arange(len(home)) - np.repeat(np.cumsum(sizes) - sizes, sizes)

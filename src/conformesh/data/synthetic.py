@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.model_outputs import ModelOutputs
-from conformesh.streams import stream
+from conformesh.streams import Rng, seed_of, stream
 
 Floats = NDArray[np.float64]
 
@@ -49,10 +49,10 @@ DIFFICULTIES = {  # by number of classes; in between, interpolated in its logari
 }
 
 
-def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0) -> ModelOutputs:
+def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0, *, rng: Rng | None = None) -> ModelOutputs:
     """Return logits and labels of a synthetic model, every class as often as any other.
 
-    The seed draws the examples; the model depends on the number of classes alone.
+    The seed, or one drawn from `rng`, draws the examples; the model depends on the number of classes alone.
 
     >>> outputs = synthetic_outputs(rows=2000, classes=9)
     >>> outputs.values.shape, outputs.name, 0.75 < outputs.accuracy < 0.88
@@ -61,7 +61,7 @@ def synthetic_outputs(rows: int = 10_000, classes: int = 100, seed: int = 0) -> 
     for what, number, least in (("rows", rows, 1), ("classes", classes, 2)):
         if operator.index(number) < least:
             raise ValueError(f"synthetic outputs need at least {least} {what}, got {number}")
-    return _drawn(rows, classes, seed, difficulty_of(classes))
+    return _drawn(rows, classes, seed_of(rng, seed), difficulty_of(classes))
 
 
 def difficulty_of(classes: int) -> _Difficulty:

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.graph.edge_files import read_edges
 from conformesh.io.files import write_file
 from conformesh.names import device_name, device_names, listed, natural_order
+from conformesh.streams import Rng, seed_of
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -263,13 +264,14 @@ class Network(metaclass=_ByTopology):
         off = csr_array((ones, self.indices, self.indptr), shape=(self.devices, self.devices))
         return csr_array(diags_array(self.strength(edge)) - off)
 
-    def positions(self, seed: int = 0, springs: int = 1000) -> NDArray[np.float64]:
+    def positions(self, seed: int = 0, springs: int = 1000, *, rng: Rng | None = None) -> NDArray[np.float64]:
         """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.
 
         Beyond so many devices springs are slow, and two slowly mixing directions of the random walk take their place.
         """
         if self.coordinates is not None:
             return self.coordinates
+        seed = seed_of(rng, seed)
         if self.devices > springs:
             return _smooth_layout(self, seed)
         import networkx as nx
@@ -309,11 +311,11 @@ class Network(metaclass=_ByTopology):
         return pairs[pairs[:, 0] < pairs[:, 1]]
 
     @classmethod
-    def of(cls, topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
-        """Build a topology by name: ``Network.of("torus", 20, rows=10)``; one without chance ignores `seed`."""
+    def of(cls, topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None, **options: Any) -> Network:
+        """Build a topology by name: ``Network.of("torus", 20, rows=10)``; `seed` or `rng` draw what is random."""
         from conformesh.graph.topologies import build
 
-        return build(topology, devices, seed=seed, **options)
+        return build(topology, devices, seed=seed, rng=rng, **options)
 
     @classmethod
     def from_pairs(

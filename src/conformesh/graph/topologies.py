@@ -2,7 +2,7 @@
 
 A topology is a function ``name(devices, ...) -> Network`` and one line in the table at the end of this file; it is then
 a constructor (``Network.torus(5, 4)``), a choice of the command line and a case of every test over networks. Whatever
-is random takes `seed` and is redrawn from the same stream until it is connected.
+is random takes `seed` or `rng` and is redrawn from the same stream until it is connected.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from conformesh.graph.network import DisconnectedError, Known, Network
 from conformesh.graph.sketch import Growth, Sketch, at_least_one, cycle_ends, outwards, path_ends, product_ends, sides
 from conformesh.kernels.graph import attach
 from conformesh.names import unknown
+from conformesh.streams import Rng, seed_of
 
 Pairs = NDArray[np.int64]  # shape (edges, 2); repeated edges count once
 
@@ -57,10 +58,10 @@ class Topology:
         return "seed" in inspect.signature(self.build).parameters
 
 
-def build(topology: str, devices: int, *, seed: int = 0, **options: Any) -> Network:
+def build(topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None, **options: Any) -> Network:
     """Build the topology of that name; unknown names and options are errors that list the known ones."""
     chosen = _known(topology, options)
-    return chosen.build(devices, **options, **({"seed": seed} if chosen.random else {}))
+    return chosen.build(devices, **options, **({"seed": seed_of(rng, seed)} if chosen.random else {}))
 
 
 def sketch(topology: str, devices: int, **options: Any) -> Sketch:
@@ -154,7 +155,9 @@ def grid(*size: int, rows: int | None = None, columns: int | None = None) -> Net
 # --- with chance ------------------------------------------------------------------------------------------------------
 
 
-def erdos_renyi(devices: int, p: float | None = None, *, seed: int = 0) -> Network:
+def erdos_renyi(
+    devices: int, p: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Every pair joined with probability `p`; by default 0.5 up to 100 devices and ``2 ln(K) / K`` beyond."""
     K = at_least_one(devices)
     if p is None:
@@ -162,16 +165,18 @@ def erdos_renyi(devices: int, p: float | None = None, *, seed: int = 0) -> Netwo
     if not 0 < p <= 1:
         raise ValueError(f"erdos-renyi needs a probability p above 0 and at most 1, got {p}")
     _require_room("erdos-renyi", K, p * K * (K - 1) / 2)
-    rng = np.random.default_rng(seed)
+    drawing = np.random.default_rng(seed_of(rng, seed))
 
     def draws() -> Iterator[Pairs]:
         while True:
-            yield _pair_of(_chosen(rng, K * (K - 1) // 2, p))
+            yield _pair_of(_chosen(drawing, K * (K - 1) // 2, p))
 
     return _first_connected(K, draws(), f"erdos-renyi {K} p={p:.3g}", "raise p")
 
 
-def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) -> Network:
+def random_regular(
+    devices: int, degree: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """A random graph in which every device has `degree` neighbours, by default 4 (fewer below 5 devices).
 
     Half-edges are paired at random and loops and repeated pairs exchanged with random others until none is left
@@ -184,31 +189,33 @@ def random_regular(devices: int, degree: int | None = None, *, seed: int = 0) ->
             f"random-regular needs 1 <= degree < devices with an even product, got degree={d}, devices={K}"
         )
     _require_room("random-regular", K, K * d / 2)
-    rng = np.random.default_rng(seed)
+    drawing = np.random.default_rng(seed_of(rng, seed))
     sparse = d <= (K - 1) / 2  # beyond half, draw the edges that are missing
 
     def draws() -> Iterator[Pairs]:
         while True:
-            drawn = _regular_pairs(rng, K, d if sparse else K - 1 - d)
+            drawn = _regular_pairs(drawing, K, d if sparse else K - 1 - d)
             yield drawn if sparse else _complement(K, drawn)
 
     return _first_connected(K, draws(), f"random-regular {K} degree={d}", "choose degree 3 or more")
 
 
-def geometric(devices: int, radius: float | None = None, *, seed: int = 0) -> Network:
+def geometric(
+    devices: int, radius: float | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Points drawn in the unit square, joined when closer than `radius`, by default ``1.5 sqrt(ln(K) / (pi K))``."""
     K = at_least_one(devices)
     r = 1.5 * math.sqrt(math.log(K) / (math.pi * K)) if radius is None else radius
     if not r >= 0:
         raise ValueError(f"geometric needs a radius of at least 0, got {radius}")
     _require_room("geometric", K, min(math.pi * r * r, 1) * K * K / 2)
-    rng = np.random.default_rng(seed)
+    drawing = np.random.default_rng(seed_of(rng, seed))
     points = np.empty((0, 2))
 
     def draws() -> Iterator[Pairs]:
         nonlocal points
         while True:
-            points = rng.random((K, 2))
+            points = drawing.random((K, 2))
             strip = np.floor(points[:, 1] / r) if r > 0 else np.zeros(K)
             points = points[np.lexsort((points[:, 0], strip))]  # neighbours get near rows: memory is walked in order
             yield _near_pairs(points, r)
@@ -227,7 +234,14 @@ def _near_pairs(points: NDArray[np.float64], r: float) -> Pairs:
     return np.asarray(KDTree(points).query_pairs(r, output_type="ndarray"), dtype=np.int64)
 
 
-def small_world(devices: int, neighbours: int | None = None, rewire: float = 0.1, *, seed: int = 0) -> Network:
+def small_world(
+    devices: int,
+    neighbours: int | None = None,
+    rewire: float = 0.1,
+    *,
+    seed: int = 0,
+    rng: np.random.Generator | int | None = None,
+) -> Network:
     """A ring in which each device knows its `neighbours` nearest, every edge re-aimed with probability `rewire`.
 
     [WattsStrogatz1998]; by default 4 neighbours (2 on rings below 5 devices). A re-aimed edge keeps one end and takes a
@@ -239,22 +253,24 @@ def small_world(devices: int, neighbours: int | None = None, rewire: float = 0.1
         raise ValueError(f"small-world needs an even number of neighbours from 2 to devices - 1, got {near} of {K}")
     if not 0 <= rewire <= 1:
         raise ValueError(f"small-world needs a probability rewire from 0 to 1, got {rewire}")
-    rng = np.random.default_rng(seed)
+    drawing = np.random.default_rng(seed_of(rng, seed))
 
     def draws() -> Iterator[Pairs]:
         while True:
-            yield _rewired(rng, K, _ring(K, near // 2), rewire)
+            yield _rewired(drawing, K, _ring(K, near // 2), rewire)
 
     name = f"small-world {K} neighbours={near} rewire={rewire:g}"
     return _first_connected(K, draws(), name, "raise neighbours", coordinates=lambda: _circle(K))
 
 
-def tree(devices: int, branching: int | None = None, *, seed: int = 0) -> Network:
+def tree(
+    devices: int, branching: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """A tree: random recursive, each device joining an earlier one; or balanced, each with `branching` children."""
     K = at_least_one(devices)
     child = np.arange(1, K)
     if branching is None:
-        parent, name = np.random.default_rng(seed).integers(0, child), f"tree {K}"
+        parent, name = np.random.default_rng(seed_of(rng, seed)).integers(0, child), f"tree {K}"
     elif branching < 1:
         raise ValueError(f"tree needs a branching of at least 1, got {branching}")
     else:
@@ -262,7 +278,9 @@ def tree(devices: int, branching: int | None = None, *, seed: int = 0) -> Networ
     return Network.from_pairs(K, np.column_stack([parent, child]), name)
 
 
-def scale_free(devices: int, links: int | None = None, *, seed: int = 0) -> Network:
+def scale_free(
+    devices: int, links: int | None = None, *, seed: int = 0, rng: np.random.Generator | int | None = None
+) -> Network:
     """Devices come one by one, each joined to `links` earlier ones, by default 2, with chances as their degrees.
 
     [BarabasiAlbert1999]: few devices end with very many neighbours. The first to come joins the `links` that are there;
@@ -273,7 +291,7 @@ def scale_free(devices: int, links: int | None = None, *, seed: int = 0) -> Netw
     if not min(1, K - 1) <= each < K:
         raise ValueError(f"scale-free needs 1 <= links < devices, got links={each}, devices={K}")
     _require_room("scale-free", K, each * (K - each))
-    ends = _by_degree(np.random.default_rng(seed), K, each)
+    ends = _by_degree(np.random.default_rng(seed_of(rng, seed)), K, each)
     return Network.from_pairs(K, ends.T, f"scale-free {K} links={each}")
 
 

@@ -31,6 +31,7 @@ from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.top_k import wanted_lists
 from conformesh.result.certificate import Cost
 from conformesh.samples import Samples
+from conformesh.streams import Rng
 
 BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
 BUILD_EDGES = 30_000_000
@@ -244,13 +245,20 @@ class Terrain:
 
 
 def terrain_of(
-    topology: str, devices: int, scores: int, *, seed: int = 0, build: bool = True, **options: Any
+    topology: str,
+    devices: int,
+    scores: int,
+    *,
+    seed: int = 0,
+    rng: Rng | None = None,
+    build: bool = True,
+    **options: Any,
 ) -> Terrain:
     """Build the topology, or sketch it where it is too large (or `build` is False)."""
     if _is_sketched(topology, devices, build, options):
         return Terrain.of(sketch(topology, devices, **options), scores)
     began = time.perf_counter()
-    network = Network.of(topology, devices, seed=seed, **options)
+    network = Network.of(topology, devices, seed=seed, rng=rng, **options)
     took = time.perf_counter() - began
     return replace(Terrain.of(network, scores, lambda: sketch(topology, devices, **options)), seconds=took)
 

@@ -41,7 +41,7 @@ def as_option(value: Any, hint: Any, what: str) -> Any:
     ValueError: rounds must be a whole number, got '10'
     """
     kinds = get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
-    objects = tuple(get_origin(kind) or kind for kind in kinds if not _is_plain(kind))
+    objects = tuple(_class_of(kind) for kind in kinds if not _is_plain(kind))
     if objects and isinstance(value, objects):
         return value
     plain = [kind for kind in kinds if _is_plain(kind)]
@@ -65,4 +65,12 @@ def _needed(kind: Any) -> str:
     if get_origin(kind) is tuple:
         each = dict.fromkeys(_WORDS[one] for one in get_args(kind))
         return f"{len(get_args(kind))} values, {' and '.join(each)} each"
-    return _WORDS[kind] if kind in _WORDS else str((get_origin(kind) or kind).__name__)
+    return _WORDS[kind] if kind in _WORDS else _class_of(kind).__name__
+
+
+def _class_of(kind: Any) -> type:
+    """Return the class behind a type: of ``NDArray[...]``, which from NumPy 2.5 on is an alias with a name, ndarray."""
+    found = get_origin(kind) or kind
+    while hasattr(found, "__value__"):
+        found = get_origin(found.__value__) or found.__value__
+    return found  # type: ignore[no-any-return]

@@ -12,15 +12,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.names import device_name
+from conformesh.streams import Rng as Rng  # noqa: PLC0414 - as scores take it, and found here
 
 Floats = NDArray[np.float64]
-Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
 CALIBRATION, PREDICTION = "calibration", "prediction"
 
 
