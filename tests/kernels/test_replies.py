@@ -461,6 +461,25 @@ def test_where_a_distribution_function_reaches_a_mass(target, value):
     assert replies.value_at(target, knots, left, right, 3) == value
 
 
+def test_sketches_of_several_children_stay_apart():
+    """Each has its own knots and its own mass; together they are a guess of all scores."""
+    rng = np.random.default_rng(13)
+    own, children = rng.random(5) - 10, [rng.random(30 + 10 * j) + 10 * j for j in range(4)]
+    one = ask()
+    found, _, _ = root_hears(one, own, replied([one], children)[0])
+    below, inside, count, x, ends, masses = *found[:3], found[5], found[8], found[9]
+    assert (below, inside, count, found[10], found[11]) == (0, 185, -1, 0, 0)
+    assert masses.tolist() == [5.0, 30.0, 40.0, 50.0, 60.0]
+    for s, scores in enumerate([own, *children]):
+        knots = x[ends[s] : ends[s + 1]]
+        assert len(knots) >= 5
+        assert (np.abs(knots - scores.mean()) < 1.5).all()
+    knots, left, right = replies.curve(*found[5:10])
+    for part in (0.01, 0.1, 0.3, 0.6, 0.9):
+        right_one = np.quantile(np.concatenate([own, *children]), part)
+        assert abs(replies.value_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6
+
+
 @pytest.mark.parametrize(
     ("points", "levels", "knots", "masses", "ends"),
     [

@@ -112,6 +112,7 @@ def test_the_next_start_looks_half_as_far_around_the_answer(low, high):
         ((key(2.0), HIGHEST), (key(2.0), HIGHEST), 0),
         ((key(0.3), key(1.0)), (key(0.3), key(1.0)), 1),
         ((key(1.25), key(1.25) + 1), (LOWEST, HIGHEST), 2),
+        ((key(1.0), key(1.0) + 1), (LOWEST, HIGHEST), 1),
         ((LOWEST, HIGHEST), (LOWEST, HIGHEST), 0),
     ],
 )
