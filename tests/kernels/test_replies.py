@@ -449,6 +449,10 @@ def test_slopes_are_those_of_a_monotone_cubic():
     flat = np.full(4, 7.0)
     replies.fill_slopes(np.array([0.0, 1.0, 2.0, 2.0]), np.array([0.0, 1.0, 1.0, 2.0]), 0, 4, flat)
     assert flat.tolist() == [2.0, 0.0, 0.0, 0.0]  # level on one side, and no distance at the end
+    steep = np.full(3, 7.0)
+    for x in ([0.0, 1e-323, 1.0], [-1.0, -1e-323, 0.0]):
+        replies.fill_slopes(np.array(x), np.array([0.0, 1.0, 2.0]), 0, 3, steep)
+        assert steep[1] == 0.0  # steeper than any float
 
 
 @pytest.mark.parametrize(
@@ -461,15 +465,23 @@ def test_where_a_distribution_function_reaches_a_mass(target, value):
     assert replies.value_at(target, knots, left, right, 3) == value
 
 
+def test_how_often_is_a_number_where_it_is_said():
+    """A score is one number, and its multiplicity another, of all in a list where one is there more than once."""
+    for own, numbers in (([1.0, 2.0, 3.0], 3), ([1.0, 2.0, 2.0], 4), ([2.0, 2.0], 2), ([], 0)):
+        assert replied([ask(limit=9)], [own])[1] == [numbers]
+    assert replied([ask(limit=9, low=key(1.0), counted=BELOW)], [[1.0, 2.0]])[1] == [2]
+    assert replied([ask(limit=9, low=key(1.0), counted=OUTSIDE)], [[1.0, 2.0]])[1] == [3]
+
+
 def test_sketches_of_several_children_stay_apart():
-    """Each has its own knots and its own mass; together they are a guess of all scores."""
+    """Each has its own knots and its own mass, also one that lists; together they are a guess of all scores."""
     rng = np.random.default_rng(13)
-    own, children = rng.random(5) - 10, [rng.random(30 + 10 * j) + 10 * j for j in range(4)]
-    one = ask()
+    own, children = rng.random(5) - 10, [rng.random([6, 54, 50, 70][j]) + 10 * j for j in range(4)]
+    one = ask(limit=6)
     found, _, _ = root_hears(one, own, replied([one], children)[0])
     below, inside, count, x, ends, masses = *found[:3], found[5], found[8], found[9]
     assert (below, inside, count, found[10], found[11]) == (0, 185, -1, 0, 0)
-    assert masses.tolist() == [5.0, 30.0, 40.0, 50.0, 60.0]
+    assert masses.tolist() == [5.0, 6.0, 54.0, 50.0, 70.0]
     for s, scores in enumerate([own, *children]):
         knots = x[ends[s] : ends[s + 1]]
         assert len(knots) >= 5
@@ -478,6 +490,34 @@ def test_sketches_of_several_children_stay_apart():
     for part in (0.01, 0.1, 0.3, 0.6, 0.9):
         right_one = np.quantile(np.concatenate([own, *children]), part)
         assert abs(replies.value_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6
+
+
+@pytest.mark.parametrize("sources", [1, replies.MANY, replies.MANY + 1, 3 * replies.MANY])
+def test_many_sources_are_put_together_in_groups(sources):
+    """The guess is as good: within a few scores of the pooled sort."""
+    rng = np.random.default_rng(14)
+    children = [np.sort(rng.normal(size=9)) for _ in range(sources)]
+    x, ends = np.concatenate(children), 9 * np.arange(sources + 1)
+    c, slopes = np.tile(np.arange(1.0, 10.0), sources), np.full(9 * sources, replies.STEP)
+    knots, left, right = replies.curve(x, c, slopes, ends, np.full(sources, 9.0))
+    ranks = np.arange(1, 9 * sources, max(sources // 2, 1))
+    found = [replies.value_at(rank - 0.5, knots, left, right, len(knots)) for rank in ranks.tolist()]
+    off = np.searchsorted(np.sort(x), found, side="right") - ranks
+    assert np.abs(off).max() <= (0 if sources <= replies.MANY else 0.01 * 9 * sources + 2)
+
+
+@pytest.mark.parametrize(
+    ("last", "fine"),
+    [(key(1.75), True), (key(2.0), True), (key(2.0) + 1, False), (key(1.5) - 1, False), (key(1.5), False)],
+)
+def test_a_list_that_leaves_its_bracket_or_falls_is_none(last, fine):
+    out, low, high = buffer(), key(1.0), key(2.0)
+    at = replies.put_gamma(out, 0, 2)
+    at = replies.put(out, at, 0, 6)
+    at = replies.put(out, at, key(1.5) - low, replies.bits_in(high - low))
+    at = replies.put(out, at, 63, 6)  # each key by itself
+    end = replies.put_raw(out, at, last)
+    assert replies.get_keys(out, 0, low, high, np.zeros(4, np.int64), 1) == ((2, end) if fine else (0, NOWHERE))
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,13 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformesh import Network
+from conformesh import Network, Samples, control
 from conformesh.kernels import replies
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
-from conformesh.protocols import top_k, waves
+from conformesh.protocols import e_dcp, top_k, waves
 from conformesh.protocols.site import Site
+from tests import test_controlling
 
 
 def site_of(network=None, n=50):
@@ -156,6 +157,21 @@ def test_a_first_question_from_an_old_bracket(known):
     assert (cold[BEGIN], cold[END], cold[COUNTED], cold[replies.LIMIT]) == (LOWEST, HIGHEST, 0, 0)
 
 
+def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
+    """Where devices lie in another order in memory, children of two parents may come the last one's first."""
+    site, samples = site_of(n=2), Samples.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    tree = waves.Waves(site, samples, 0)
+    asks = np.array([ask()])
+    asks[0, replies.LIMIT] = 9
+    nobody = np.empty(0, np.int64)
+    said, _ = tree._replies(asks, np.array([2, 3]), waves.NOTHING, nobody, nobody)
+    parents, senders = np.array([0, 1]), np.array([2, 3])
+    right, numbers = tree._replies(asks, parents, said, parents, senders)
+    assert numbers.tolist() == [4, 4]
+    found, _ = tree._replies(asks, parents, said.taken(np.array([1, 0])), parents[::-1], senders[::-1])
+    assert [found[0], found[1]] == [right[0], right[1]]
+
+
 # --- the flood --------------------------------------------------------------------------------------------------------
 
 
@@ -173,6 +189,14 @@ def test_who_has_only_heard_of_something_held_back_passes_that_on():
     assert numbers == 1
     (((keys, owners, times), held_back),) = top_k._read(replies, said, 1, 1, site_of())
     assert ([*keys], [*owners], [*times], held_back) == ([], [], [], 9)
+
+
+def test_what_is_known_is_no_news():
+    one = known([1, 2, 3], likely=9)
+    again = one.news
+    one.hear([again, (np.array([2]), np.array([5]), np.array([1]))], LOWEST)
+    assert [part.tolist() for part in one.news] == [[2], [5], [1]]
+    assert one.keys.tolist() == [2, 2, 3]
 
 
 def test_nothing_is_held_back_that_does_not_count():
@@ -204,3 +228,51 @@ def test_a_flood_is_as_large_as_there_are_scores():
     assert top_k._at_most(site, heavy) == 200
     assert top_k.can_flood(site, ranks * 10**9, n * 10**9)
     assert not top_k.can_flood(site_of(Network.chain(4), 2**28), ranks * 10**9, n * 10**9)
+
+
+def test_scores_with_weights_are_two_numbers_each():
+    one = known([1, 2], likely=9)
+    assert top_k._packet(replies, [one], 2)[1] == 2
+    heavy = top_k.Known(top_k.Wanted(0, False, 9), 0, np.array([1, 2]), np.array([1, 3]), 99)
+    assert top_k._packet(replies, [heavy, one], 2)[1] == 4 + 2
+
+
+# --- what is chosen ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "flood", "plan"),
+    [
+        ({}, True, ("auto", "tree")),
+        ({"prefer": "bits"}, True, ("auto", "tree")),
+        ({"prefer": "rounds"}, True, ("top-k", "flood")),
+        ({"prefer": "rounds"}, False, ("window", "tree")),
+        ({"schedule": "top-k"}, True, ("top-k", "flood")),
+        ({"schedule": "top-k"}, False, ("top-k", "tree")),
+        ({"schedule": "window"}, True, ("window", "tree")),
+        ({"schedule": "count"}, True, ("count", "tree")),
+        ({"aggregate": "finite-time"}, True, ("count", "finite-time")),
+        ({"schedule": "top-k", "aggregate": "flood"}, False, ("top-k", "flood")),
+    ],
+    ids=str,
+)
+def test_the_schedule_follows_from_what_is_asked_and_from_how_much_a_flood_would_be(options, flood, plan):
+    site = site_of(n=50 if flood else 2**27)
+    n = site.totals
+    found = e_dcp.chosen(site, e_dcp.EDCP(**options), n[:, None] // 2, n)
+    assert (found.schedule, found.over) == plan
+    listed = {"window": math.inf, "count": e_dcp.NARROW}.get(plan[0], e_dcp.PACES[options.get("prefer", "balanced")][0])
+    assert found.pace.fetched == listed
+
+
+def test_a_guess_may_be_off_by_what_its_parts_are():
+    right = 2 * (waves.NOISE * 10 + waves.PIECES * 20 + waves.BIAS * 1e6 + 8 / 4)
+    assert waves.half_width(2.0, 10.0, 20.0, 1e6, -8.0) == pytest.approx(max(right, 3.0))
+    assert waves.half_width(1.0, 0.0, 0.0, 0.0, 0.0) == 3.0
+
+
+def test_what_all_losses_weigh_is_asked_for_in_the_first_pass_and_not_before():
+    network, steps = Network.chain(9), test_controlling.some_steps(40, 9)
+    found = control(steps, network, 0.3, schedule="window")
+    assert found.cost.rounds % network.centre_depth == 0  # a wave down, and then some up and down: no sum before
+    assert found.cost.rounds <= 5 * network.centre_depth
