@@ -1,5 +1,6 @@
 """Fixtures that iterate over the tables, and the real data where it is there."""
 
+import math
 import os
 import signal
 import sys
@@ -34,6 +35,7 @@ def pytest_configure(config):
 
 
 if MUTANTS:
+    compiling.LOADING = math.inf  # what is changed are the loops as they are written, which nobody can compile then
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call():

@@ -418,3 +418,192 @@ def test_written_and_compiled_say_the_same(trees, broken_ones):
             replied([one, one], [own], [strings], loops, None, count_bits)[2] >= 0 for loops in (replies, compiled)
         ]
         assert broken[0] == broken[1]
+
+
+# --- what sketches say ------------------------------------------------------------------------------------------------
+
+
+def curves(rng):
+    """Knots, masses and slopes of a sketch, some of them equal, flat, steep or steps."""
+    n = int(rng.integers(2, 9))
+    x = np.sort(rng.choice([rng.normal(size=n), rng.integers(0, 3, n) * 1.0, rng.uniform(-1, 1, n) * 1.7e308]))
+    c = np.cumsum(rng.integers(0, 3, n) * 0.5)
+    slopes = np.full(n, replies.STEP) if rng.random() < 0.2 else rng.choice([0.0, 0.3, 1.0, 50.0], n)
+    if rng.random() < 0.5:
+        replies.fill_slopes(x, c, 0, n, slopes)
+    return x, c, slopes
+
+
+def test_theorem_one_value_and_many_have_the_same_bits_and_never_fall():
+    """Between its knots a distribution function stays between their masses, however steep its ends."""
+    rng = np.random.default_rng(11)
+    for _ in range(300):
+        x, c, slopes = curves(rng)
+        after = int(rng.integers(1, len(x)))
+        v = np.sort(x[after - 1] * (1 - (t := rng.random(6))) + x[after] * t)
+        many = replies.between_all(x, c, slopes, np.full(6, after), v)
+        with np.errstate(over="ignore"):  # which numbers do when they are compiled
+            assert many.tolist() == [replies.between(x, c, slopes, after, one) for one in v.tolist()]
+        assert (many >= c[after - 1] - 1e-12).all()
+        assert (many <= c[after] + 1e-12).all()
+        assert (np.diff(many) >= -1e-12).all()
+
+
+def test_slopes_are_those_of_a_monotone_cubic():
+    """As SciPy has them inside; at the ends those of the pieces there. Distances are halves, so that none overflows."""
+    from scipy.interpolate import PchipInterpolator
+
+    rng = np.random.default_rng(12)
+    for n in (2, 3, 4, 9):
+        x, c = np.cumsum(rng.random(n + 4) + 0.01), np.cumsum(rng.random(n + 4) + 0.01)
+        slopes = np.full(n + 4, 7.0)
+        replies.fill_slopes(x, c, 2, n + 2, slopes)
+        assert slopes[[0, 1, -2, -1]].tolist() == [7.0] * 4
+        own, upto = x[2 : n + 2], c[2 : n + 2]
+        right = 2 * PchipInterpolator(own, upto).derivative()(own) if n > 2 else np.zeros(2)
+        if n > 2:
+            right[[0, -1]] = 2 * (np.diff(upto) / np.diff(own))[[0, -1]]
+        np.testing.assert_allclose(slopes[2 : n + 2], right, rtol=1e-9)
+    flat = np.full(4, 7.0)
+    replies.fill_slopes(np.array([0.0, 1.0, 2.0, 2.0]), np.array([0.0, 1.0, 1.0, 2.0]), 0, 4, flat)
+    assert flat.tolist() == [2.0, 0.0, 0.0, 0.0]  # level on one side, and no distance at the end
+    steep = np.full(3, 7.0)
+    for x in ([0.0, 1e-323, 1.0], [-1.0, -1e-323, 0.0]):
+        replies.fill_slopes(np.array(x), np.array([0.0, 1.0, 2.0]), 0, 3, steep)
+        assert steep[1] == 0.0  # steeper than any float
+
+
+@pytest.mark.parametrize(
+    ("target", "value"),
+    [(0.0, 1.0), (1.0, 1.0), (1.5, 1.5), (2.0, 2.0), (2.5, 2.0), (3.0, 2.0), (3.5, 4.0), (4.5, math.inf)],
+)
+def test_where_a_distribution_function_reaches_a_mass(target, value):
+    """A jump to 1, a rise to 2, a jump to 3, nothing, and a jump to 4."""
+    knots, left, right = np.array([1.0, 2.0, 4.0]), np.array([0.0, 2.0, 3.0]), np.array([1.0, 3.0, 4.0])
+    assert replies.value_at(target, knots, left, right, 3) == value
+
+
+def test_how_often_is_a_number_where_it_is_said():
+    """A score is one number, and its multiplicity another, of all in a list where one is there more than once."""
+    for own, numbers in (([1.0, 2.0, 3.0], 3), ([1.0, 2.0, 2.0], 4), ([2.0, 2.0], 2), ([], 0)):
+        assert replied([ask(limit=9)], [own])[1] == [numbers]
+    assert replied([ask(limit=9, low=key(1.0), counted=BELOW)], [[1.0, 2.0]])[1] == [2]
+    assert replied([ask(limit=9, low=key(1.0), counted=OUTSIDE)], [[1.0, 2.0]])[1] == [3]
+
+
+def test_sketches_of_several_children_stay_apart():
+    """Each has its own knots and its own mass, also one that lists; together they are a guess of all scores."""
+    rng = np.random.default_rng(13)
+    own, children = rng.random(5) - 10, [rng.random([6, 54, 50, 70][j]) + 10 * j for j in range(4)]
+    one = ask(limit=6)
+    found, _, _ = root_hears(one, own, replied([one], children)[0])
+    below, inside, count, x, ends, masses = *found[:3], found[5], found[8], found[9]
+    assert (below, inside, count, found[10], found[11]) == (0, 185, -1, 0, 0)
+    assert masses.tolist() == [5.0, 6.0, 54.0, 50.0, 70.0]
+    for s, scores in enumerate([own, *children]):
+        knots = x[ends[s] : ends[s + 1]]
+        assert len(knots) >= 5
+        assert (np.abs(knots - scores.mean()) < 1.5).all()
+    knots, left, right = replies.curve(*found[5:10])
+    for part in (0.01, 0.1, 0.3, 0.6, 0.9):
+        right_one = np.quantile(np.concatenate([own, *children]), part)
+        assert abs(replies.value_at(185 * part, knots, left, right, len(knots)) - right_one) < 0.6
+
+
+@pytest.mark.parametrize("sources", [1, replies.MANY, replies.MANY + 1, 3 * replies.MANY])
+def test_many_sources_are_put_together_in_groups(sources):
+    """The guess is as good: within a few scores of the pooled sort."""
+    rng = np.random.default_rng(14)
+    children = [np.sort(rng.normal(size=9)) for _ in range(sources)]
+    x, ends = np.concatenate(children), 9 * np.arange(sources + 1)
+    c, slopes = np.tile(np.arange(1.0, 10.0), sources), np.full(9 * sources, replies.STEP)
+    knots, left, right = replies.curve(x, c, slopes, ends, np.full(sources, 9.0))
+    ranks = np.arange(1, 9 * sources, max(sources // 2, 1))
+    found = [replies.value_at(rank - 0.5, knots, left, right, len(knots)) for rank in ranks.tolist()]
+    off = np.searchsorted(np.sort(x), found, side="right") - ranks
+    assert np.abs(off).max() <= (0 if sources <= replies.MANY else 0.01 * 9 * sources + 2)
+
+
+@pytest.mark.parametrize(
+    ("last", "fine"),
+    [(key(1.75), True), (key(2.0), True), (key(2.0) + 1, False), (key(1.5) - 1, False), (key(1.5), False)],
+)
+def test_a_list_that_leaves_its_bracket_or_falls_is_none(last, fine):
+    out, low, high = buffer(), key(1.0), key(2.0)
+    at = replies.put_gamma(out, 0, 2)
+    at = replies.put(out, at, 0, 6)
+    at = replies.put(out, at, key(1.5) - low, replies.bits_in(high - low))
+    at = replies.put(out, at, 63, 6)  # each key by itself
+    end = replies.put_raw(out, at, last)
+    assert replies.get_keys(out, 0, low, high, np.zeros(4, np.int64), 1) == ((2, end) if fine else (0, NOWHERE))
+
+
+@pytest.mark.parametrize(
+    ("points", "levels", "knots", "masses", "ends"),
+    [
+        ([1.0, 2.0, 4.0], [0.5, 1.5, 2.5], [0.5, 1.0, 2.0, 4.0, 5.0], [0.0, 0.5, 1.5, 2.5, 3.0], (3.0, 0.0)),
+        ([1.0, 1.0, 1.0], [0.5, 1.5, 2.5], [1.0, 1.0, 1.0], [0.5, 1.5, 2.5], (3.0, 0.0)),
+        ([-math.inf, 2.0, 4.0], [0.5, 1.5, 2.5], [2.0, 4.0, 5.0], [1.0, 2.0, 2.5], (3.0, 0.5)),
+        ([1.0, 2.0, math.inf], [0.5, 1.5, 2.5], [0.5, 1.0, 2.0], [0.0, 0.5, 1.5], (2.5, 0.0)),
+        ([-math.inf, 2.0, math.inf], [0.5, 1.5, 2.5], [2.0], [1.0], (2.5, 0.5)),
+        ([-math.inf, -math.inf, math.inf], [0.5, 1.5, 2.5], [], [], (1.5, 1.5)),
+        ([2.0], [0.5], [2.0], [0.5], (3.0, 0.0)),
+        ([1.0, 2.0, 3.0], [0.5, 0.5, 1.5], [1.0, 2.0, 3.0, 4.5], [0.5, 0.5, 1.5, 3.0], (3.0, 0.0)),
+    ],
+)
+def test_tails_of_a_sketch_are_as_steep_as_the_next_piece(points, levels, knots, masses, ends):
+    x, c = np.full(9, -7.0), np.full(9, -7.0)
+    at, mass, bottom = replies.add_sketch(x, c, 1, np.array(points), np.array(levels), len(points), 3.0)
+    assert (x[1:at].tolist(), c[1:at].tolist(), (mass, bottom)) == (knots, masses, ends)
+    assert x[at] == x[0] == -7.0
+
+
+def test_exact_scores_are_steps():
+    x, c, slopes = np.zeros(5), np.zeros(5), np.zeros(5)
+    both_ints = np.empty(1, np.int64)
+    keys = to_keys([-math.inf, -1.0, 2.5, math.inf])
+    times = np.array([3, 2, 1, 5])
+    found = replies.add_exact(x, c, slopes, 1, keys, times, 4, (both_ints, both_ints.view(np.float64)))
+    assert found == (3, 6.0, 3.0)
+    assert (x.tolist(), c.tolist()) == ([0.0, -1.0, 2.5, 0.0, 0.0], [0.0, 2.0, 3.0, 0.0, 0.0])
+    assert slopes.tolist() == [0.0, replies.STEP, replies.STEP, 0.0, 0.0]
+
+
+@given(st.integers(1, 4000), st.integers(1, LEVELS - 1), st.integers(1, 40), st.booleans())
+def test_levels_of_a_sketch_ascend_and_lie_half_a_score_beyond_whole_numbers(mass, level, count, even):
+    levels = np.full(count + 1, -1.0)
+    replies.fill_levels(float(mass), level / LEVELS, int(even), count, levels)
+    assert levels[count] == -1.0
+    inside = levels[:count]
+    assert (inside % 1 == 0.5).all()
+    assert (np.diff(inside) >= 0).all()
+    assert inside[0] > 0
+    assert inside[-1] < mass + 1
+    if even or count < 3:
+        assert inside.tolist() == [mass * (2 * i + 1) // (2 * count) + 0.5 for i in range(count)]
+        return
+    share, down = level / LEVELS, (count - 1) // 2
+    assert inside[down] == math.floor(mass * share) + 0.5
+    reach = replies.WIDEST * share
+    assert inside[0] == math.floor(mass * (share - reach)) + 0.5
+    assert inside[-1] == math.floor(mass * (share + replies.WIDEST * (1 - share))) + 0.5
+    near = min(math.sqrt(share * (1 - share) / mass), reach / 2)
+    if down > 1:
+        assert inside[down - 1] == math.floor(mass * (share - near)) + 0.5
+
+
+@pytest.mark.parametrize(
+    ("mass", "points", "growth", "usual", "many"),
+    [(50, 7, 1, 50, 7), (9, 7, 1, 50, 7), (200, 7, 1, 50, 9), (200, 7, 0, 50, 7)],
+)
+def test_large_subtrees_have_more_points(mass, points, growth, usual, many):
+    assert replies.points_of(mass, points, growth, usual) == many
+
+
+def test_points_are_as_fine_as_the_innermost_are_apart():
+    """Even ones by how many there are; others by the standard deviation of a rank, at most in 30 bits."""
+    assert [replies.fineness(9, 1, 1, count) - replies.FINER for count in (1, 7, 8)] == [1, 3, 4]
+    half = LEVELS // 2  # half of the mass: half a square root of it, in steps from end to end
+    assert [replies.fineness(mass, half, 0, 7) - replies.FINER for mass in (1, 100, 10_000)] == [1, 4, 7]
+    assert replies.fineness(1, 1, 0, 7) - replies.FINER == 8  # far out they are closer
+    assert replies.fineness(2**61, 1, 0, 7) == 30

@@ -1,0 +1,278 @@
+"""Pieces of the waves and of the flood that a run of thousands of cases seldom needs, each by itself."""
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from conformesh import Network, Samples, control
+from conformesh.kernels import replies
+from conformesh.kernels.keys import to_keys
+from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
+from conformesh.protocols import e_dcp, top_k, waves
+from conformesh.protocols.site import Site
+from tests import test_controlling
+
+
+def site_of(network=None, n=50):
+    network = network or Network.chain(4)
+    return Site.everywhere(network, np.full((network.devices, 1), n))
+
+
+def key(value):
+    return int(to_keys([value])[0])
+
+
+def ask(low=LOWEST, high=HIGHEST, counted=0, trial=0):
+    row = np.zeros(EVEN + 1, np.int64)
+    row[[TRIAL, BEGIN, END, COUNTED]] = trial, low, high, counted
+    return row
+
+
+def listed(values, below=0, above=0):
+    """An exact reply, as `replies.heard` has it."""
+    keys, times = np.unique(to_keys(np.array(values, float)), return_counts=True)
+    nothing = np.empty(0)
+    return below, len(values), len(keys), keys, times, *[nothing] * 3, np.zeros(1, np.int64), nothing, 0, above
+
+
+def root_of(problem, pace=None, site=None):
+    around = SimpleNamespace(site=site or site_of(), curve=None)
+    return waves.Root(around, pace or waves.Pace(7, 0, 12.0), [problem], 1.0)
+
+
+# --- the root ---------------------------------------------------------------------------------------------------------
+
+
+def test_what_all_scores_weigh_is_what_lies_in_a_bracket_and_beside_it():
+    asked = waves.Asked(np.array([ask(trial=0), ask(trial=1), ask(trial=1)]), [0, 1, 2], [])
+    site = Site.everywhere(Network.chain(2), np.array([[3, 0], [4, 0]]))
+    heard = [listed([1.0, 2.0], below=4, above=1), listed([]), listed([9.0] * 9)]
+    assert waves._totals(asked, heard, site) == [7, 0]
+    with pytest.raises(ValueError, match="all scores of a trial weigh 8, which can be 0 to 7"):
+        waves._totals(asked, [listed([1.0] * 8), *heard[1:]], site)
+
+
+@pytest.mark.parametrize(
+    ("rank", "bracket", "counts"),
+    [(5, (LOWEST, key(1.0)), (0, 10)), (31, (key(2.0), HIGHEST), (13, 50))],
+)
+def test_a_window_that_missed_leaves_the_guess_it_came_from(rank, bracket, counts):
+    guess = np.array([0.0, 1.0, 2.0, 3.0]), *[np.array([0.0, 10.0, 13.0, 50.0])] * 2, 0
+    problem = waves.Problem(rank, 0, 50, guess=guess)
+    question = ask(key(1.0), key(2.0), BELOW)
+    root_of(problem)._next(np.zeros(64, np.uint8), 0, question, problem, listed([1.5, 1.7, 2.0], below=10), False)
+    assert (problem.low, problem.high) == bracket
+    assert (problem.below, problem.upto, problem.missed) == (*counts, 1)
+    assert problem.guess is guess
+
+
+def test_an_exact_list_of_the_bracket_is_the_answer():
+    problem = waves.Problem(12, 0, 50)
+    out = np.zeros(64, np.uint8)
+    asked = waves.Asked(np.array([ask(key(1.0), key(2.0), BELOW)]), [0], [waves.Found()])
+    end, numbers = root_of(problem)._next(out, 0, asked.asks[0], problem, listed([1.5, 1.7, 1.7, 2.0], 10), False)
+    assert numbers == 2  # the score, and by how much its ties exceed the rank
+    assert waves.hear_word(out, 0, asked, 12) == (end, 2)
+    assert (asked.which, asked.found[0].answer, asked.found[0].counted) == ([], key(1.7), 1)
+    assert asked.found[0].bracket == (key(1.35), key(1.85))
+
+
+@pytest.mark.parametrize(
+    ("below", "values", "words"),
+    [
+        (60, [], "60 lie at or below 1.0, and that must be 0 to 50"),
+        (10, [1.5] * 41, "51 lie at or below 2.0, and that must be 0 to 50"),
+    ],
+)
+def test_counts_that_cannot_be_are_not_believed(below, values, words):
+    problem = waves.Problem(12, 0, 50)
+    with pytest.raises(ValueError, match=words):
+        root_of(problem)._next(
+            np.zeros(64, np.uint8), 0, ask(key(1.0), key(2.0), BELOW), problem, listed(values, below), False
+        )
+
+
+@pytest.mark.parametrize(("low", "high"), [(1.0, 2.0), (-3.0, 1e300), (-1e-300, 1e-300)])
+def test_the_next_start_looks_half_as_far_around_the_answer(low, high):
+    answer = low / 4 + 3 * high / 4
+    found = waves._halfway(ask(key(low), key(high)), key(answer))
+    assert found == (key(low / 2 + answer / 2), key(answer / 2 + high / 2))
+    assert waves._halfway(ask(LOWEST, key(high)), key(answer)) == (LOWEST, HIGHEST)
+    assert waves._halfway(ask(key(low)), key(answer)) == (LOWEST, HIGHEST)
+
+
+@pytest.mark.parametrize(
+    ("ends", "bracket", "numbers"),
+    [
+        ((key(1.25), key(1.5)), (LOWEST, HIGHEST), 2),
+        ((LOWEST, key(1.5)), (LOWEST, HIGHEST), 1),
+        ((key(1.25), HIGHEST), (LOWEST, HIGHEST), 1),
+        ((key(1.0), key(1.5)), (LOWEST, HIGHEST), 1),
+        ((key(2.0), HIGHEST), (key(2.0), HIGHEST), 0),
+        ((key(0.3), key(1.0)), (key(0.3), key(1.0)), 1),
+        ((key(1.25), key(1.25) + 1), (LOWEST, HIGHEST), 2),
+        ((key(1.0), key(1.0) + 1), (LOWEST, HIGHEST), 1),
+        ((LOWEST, HIGHEST), (LOWEST, HIGHEST), 0),
+    ],
+)
+def test_ends_of_a_bracket_come_back(ends, bracket, numbers):
+    """Those that are known, bit for bit; new ones are few bits, and these have no more."""
+    question, out = ask(key(1.0), key(2.0)), np.zeros(64, np.uint8)
+    at, said = waves._put_ends(out, 0, ends, question, bracket)
+    assert waves._get_ends(out, 0, question) == ([*ends], numbers, at)
+    assert said == numbers
+
+
+@pytest.mark.parametrize("kind", [5, 6, 40])
+def test_ends_of_no_kind_are_no_word(kind):
+    out = np.zeros(64, np.uint8)
+    replies.put_gamma(out, 0, kind)
+    assert waves._get_ends(out, 0, ask())[2] == replies.NOWHERE
+
+
+def test_a_start_around_one_threshold_has_a_width():
+    assert waves._around(1.0, 3.0) == (1.0, 3.0)
+    low, high = waves._around(4.0, 4.0)
+    assert low < 4.0 < high
+    assert high - low < 1e-10
+    low, high = waves._around(0.0, 0.0)
+    assert low < 0.0 < high < 1e-290
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_first_question_from_an_old_bracket(known):
+    """It counts what lies below, and what lies above where nobody knows the sum."""
+    n, ranks = (np.array([200]), np.array([[150]])) if known else (None, None)
+    site = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4)
+    asked = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (1.0, 3.0))
+    (row,) = asked.asks.tolist()
+    assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(3.0), BELOW if known else replies.OUTSIDE)
+    assert row[replies.SIDE] == BOTH
+    assert row[replies.LIMIT] == 9 * waves.MOST_LISTED
+    assert row[replies.USUAL] == (50 if known else 100)
+    assert row[replies.LEVEL] == 3 * replies.LEVELS // 4
+    cold = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (-math.inf, 3.0)).asks[0]
+    assert (cold[BEGIN], cold[END], cold[COUNTED], cold[replies.LIMIT]) == (LOWEST, HIGHEST, 0, 0)
+
+
+def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
+    """Where devices lie in another order in memory, children of two parents may come the last one's first."""
+    site, samples = site_of(n=2), Samples.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    tree = waves.Waves(site, samples, 0)
+    asks = np.array([ask()])
+    asks[0, replies.LIMIT] = 9
+    nobody = np.empty(0, np.int64)
+    said, _ = tree._replies(asks, np.array([2, 3]), waves.NOTHING, nobody, nobody)
+    parents, senders = np.array([0, 1]), np.array([2, 3])
+    right, numbers = tree._replies(asks, parents, said, parents, senders)
+    assert numbers.tolist() == [4, 4]
+    found, _ = tree._replies(asks, parents, said.taken(np.array([1, 0])), parents[::-1], senders[::-1])
+    assert [found[0], found[1]] == [right[0], right[1]]
+
+
+# --- the flood --------------------------------------------------------------------------------------------------------
+
+
+def known(keys, likely, k=3, smallest=False):
+    return top_k.Known(top_k.Wanted(0, smallest, k), 0, np.array(keys), np.ones(len(keys), np.int64), likely)
+
+
+def test_who_has_only_heard_of_something_held_back_passes_that_on():
+    one = known([1, 2, 3, 4], likely=1)
+    assert (one.held_back, one.news_held_back) == (3, True)
+    one.hear([], 3)
+    assert top_k._packet(replies, [one], 2) == (b"", 0)
+    one.hear([], 9)
+    said, numbers = top_k._packet(replies, [one], 2)
+    assert numbers == 1
+    (((keys, owners, times), held_back),) = top_k._read(replies, said, 1, 1, site_of())
+    assert ([*keys], [*owners], [*times], held_back) == ([], [], [], 9)
+
+
+def test_what_is_known_is_no_news():
+    one = known([1, 2, 3], likely=9)
+    again = one.news
+    one.hear([again, (np.array([2]), np.array([5]), np.array([1]))], LOWEST)
+    assert [part.tolist() for part in one.news] == [[2], [5], [1]]
+    assert one.keys.tolist() == [2, 2, 3]
+
+
+def test_nothing_is_held_back_that_does_not_count():
+    """Where what was said is enough, or is all."""
+    assert known([1, 2, 3, 4], likely=3).held_back == LOWEST
+    assert known([1, 2], likely=9).held_back == LOWEST
+    assert known([], likely=1).held_back == LOWEST
+
+
+@pytest.mark.parametrize(
+    ("mine", "total", "scores", "k", "least"), [(10, 100, 100, 50, 5), (0, 100, 100, 50, 0), (20, 1000, 10, 500, 10)]
+)
+def test_a_device_says_its_share_and_some_more(mine, total, scores, k, least):
+    said = top_k.Wanted(0, False, k).likely(mine, total, scores)
+    assert said == top_k.LIKELY * least + top_k.SPARE * (total // scores)
+
+
+def test_lists_are_of_the_smaller_side():
+    lists, served = top_k.wanted_lists(np.array([[10, 95, 90], [200, 0, 50]]), np.array([100, 100]))
+    assert [(one.trial, one.smallest, one.k) for one in lists] == [(0, True, 10), (0, False, 11), (1, True, 50)]
+    assert served == {0: 0, 1: 1, 2: 1, 5: 2}
+
+
+def test_a_flood_is_as_large_as_there_are_scores():
+    site = site_of(n=50)
+    ranks, n = np.array([[100]]), np.array([200])
+    assert top_k._at_most(site, top_k.wanted_lists(ranks, n)[0]) == 100
+    heavy = top_k.wanted_lists(ranks * 10**9, n * 10**9)[0]
+    assert top_k._at_most(site, heavy) == 200
+    assert top_k.can_flood(site, ranks * 10**9, n * 10**9)
+    assert not top_k.can_flood(site_of(Network.chain(4), 2**28), ranks * 10**9, n * 10**9)
+
+
+def test_scores_with_weights_are_two_numbers_each():
+    one = known([1, 2], likely=9)
+    assert top_k._packet(replies, [one], 2)[1] == 2
+    heavy = top_k.Known(top_k.Wanted(0, False, 9), 0, np.array([1, 2]), np.array([1, 3]), 99)
+    assert top_k._packet(replies, [heavy, one], 2)[1] == 4 + 2
+
+
+# --- what is chosen ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("options", "flood", "plan"),
+    [
+        ({}, True, ("auto", "tree")),
+        ({"prefer": "bits"}, True, ("auto", "tree")),
+        ({"prefer": "rounds"}, True, ("top-k", "flood")),
+        ({"prefer": "rounds"}, False, ("window", "tree")),
+        ({"schedule": "top-k"}, True, ("top-k", "flood")),
+        ({"schedule": "top-k"}, False, ("top-k", "tree")),
+        ({"schedule": "window"}, True, ("window", "tree")),
+        ({"schedule": "count"}, True, ("count", "tree")),
+        ({"aggregate": "finite-time"}, True, ("count", "finite-time")),
+        ({"schedule": "top-k", "aggregate": "flood"}, False, ("top-k", "flood")),
+    ],
+    ids=str,
+)
+def test_the_schedule_follows_from_what_is_asked_and_from_how_much_a_flood_would_be(options, flood, plan):
+    site = site_of(n=50 if flood else 2**27)
+    n = site.totals
+    found = e_dcp.chosen(site, e_dcp.EDCP(**options), n[:, None] // 2, n)
+    assert (found.schedule, found.over) == plan
+    listed = {"window": math.inf, "count": e_dcp.NARROW}.get(plan[0], e_dcp.PACES[options.get("prefer", "balanced")][0])
+    assert found.pace.fetched == listed
+
+
+def test_a_guess_may_be_off_by_what_its_parts_are():
+    right = 2 * (waves.NOISE * 10 + waves.PIECES * 20 + waves.BIAS * 1e6 + 8 / 4)
+    assert waves.half_width(2.0, 10.0, 20.0, 1e6, -8.0) == pytest.approx(max(right, 3.0))
+    assert waves.half_width(1.0, 0.0, 0.0, 0.0, 0.0) == 3.0
+
+
+def test_what_all_losses_weigh_is_asked_for_in_the_first_pass_and_not_before():
+    network, steps = Network.chain(9), test_controlling.some_steps(40, 9)
+    found = control(steps, network, 0.3, schedule="window")
+    assert found.cost.rounds % network.centre_depth == 0  # a wave down, and then some up and down: no sum before
+    assert found.cost.rounds <= 5 * network.centre_depth
