@@ -98,7 +98,7 @@ CASES = (
     *(Case("K=20, n=200,000", name, 20, 10_000, 40, ways=("window",)) for name in NETWORKS),  # now and then a wide one
     *(Case("K=20, n=200,000, flood", name, 20, 10_000, 1, ways=("top-k flood",)) for name in NETWORKS),
     *(Case("K=1,000, 50 each", name, 1000, 50, 2, ALPHAS, OVER_TREE) for name in LARGE),
-    Case("K=200, 50 each, flood", "torus", 200, 50, 1, ways=("top-k flood",)),  # of 1000 devices a run takes minutes
+    Case("K=200, 50 each, flood", "torus", 200, 50, 1, ways=("top-k flood",)),
     Case("K=10,000, 50 each", "torus", 10_000, 50, 3, ways=OVER_TREE),
     *(Case("K=100,000, 50 each", name, 100_000, 50, 1, ways=SEARCHED) for name in ("torus", "geometric")),
 )

@@ -183,3 +183,134 @@ def weighted_rule(values, weights, target, alpha, bound, test, shares):
         if w and reached >= need:
             return float(x)
     return float("inf") if need > 0 else float("-inf")
+
+
+def list_in_bits(items, owner_bits):
+    """Scores (key, owner, how often), ascending, as `kernels.items` has them: a text of 0 and 1."""
+
+    def gamma(number):
+        digits = f"{number + 1:b}"
+        return "0" * (len(digits) - 1) + digits
+
+    def raw(key):
+        return f"{key + 2**63:064b}"
+
+    out = gamma(len(items))
+    if not items:
+        return out
+    keys = [key for key, _, _ in items]
+    drop = next(d for d in range(63) if d == 62 or any(key >> d & 1 for key in keys))
+    out += f"{drop:06b}" + raw(keys[0])
+    if len(keys) > 1 and (keys[-1] >> 1) - (keys[0] >> 1) >= 2**61:
+        out += f"{63:06b}" + "".join(map(raw, keys[1:]))
+    elif len(keys) > 1:
+        cut = [key >> drop for key in keys]
+        low = max(((cut[-1] - cut[0]) // (len(cut) - 1)).bit_length() - 1, 0)
+        out += f"{low:06b}"
+        for before, now in itertools.pairwise(cut):
+            ones, rest = divmod(now - before, 2**low)
+            out += "1" * ones + "0" + (f"{rest:0{low}b}" if low else "")
+    out += "".join(f"{owner:0{owner_bits}b}" for _, owner, _ in items)
+    several = any(times != 1 for _, _, times in items)
+    return out + "01"[several] + "".join(gamma(times - 1) for _, _, times in items if several)
+
+
+def packet_of_lists(lists, owner_bits):
+    """Several lists, each with the largest key held back or None, as bytes; and how many numbers that is."""
+    text, numbers = "", 0
+    for items, held_back in lists:
+        text += list_in_bits(items, owner_bits) + "01"[held_back is not None]
+        text += "" if held_back is None else f"{held_back + 2**63:064b}"
+        numbers += len(items) * (1 + any(times != 1 for _, _, times in items)) + (held_back is not None)
+    text += "0" * (-len(text) % 8)
+    return bytes(int(text[i : i + 8], 2) for i in range(0, len(text), 8)), numbers
+
+
+def largest_of(items, k):
+    """The largest scores, (key, owner) -> how often, until they weigh k, and all that equal the last of them."""
+    weight, kept = 0, {}
+    for key, same in itertools.groupby(sorted(items, reverse=True), key=lambda item: item[0]):
+        if weight >= k:
+            break
+        kept |= {item: items[item] for item in same}
+        weight = sum(kept.values())
+        assert all(key <= other for other, _ in kept)
+    return kept
+
+
+class FloodedList:
+    """What one device knows of the k largest scores of all; its own are key -> how often (`protocols.top_k`)."""
+
+    def __init__(self, k, counts_ties, row, own, likely):
+        self.k, self.counts_ties = k, counts_ties
+        self.own = {(key, row): times for key, times in own.items()}
+        said = largest_of(self.own, min(likely, k))
+        rest = [key for key, _ in self.own if (key, row) not in said]
+        self.back = max(rest) if rest and sum(said.values()) < k else None
+        self.known, self.says_back = {}, False
+        self.hear([said], [])
+        self.says_back = self.back is not None
+
+    def hear(self, said, backs):
+        """Take what neighbours say; what is new and among the k largest is news."""
+        better = max((back for back in backs if back is not None), default=None)
+        self.says_back = better is not None and (self.back is None or better > self.back)
+        self.back = better if self.says_back else self.back
+        together = dict(self.known)
+        for items in said:
+            together = items | together  # what is known stays
+        top = largest_of(together, self.k)
+        self.news = {item: times for item, times in top.items() if item not in self.known}
+        self.known = top
+
+    def last(self):
+        """The key at which the largest scores weigh k, None if they are fewer."""
+        return min((key for key, _ in self.known), default=None)
+
+    def answered(self):
+        return self.back is None or (self.known != {} and self.last() - self.counts_ties >= self.back)
+
+    def say_rest(self):
+        """Say what was held back and may matter, or nothing where all is answered."""
+        if self.answered():
+            self.news = {}
+            return
+        least = None if not self.known else self.last() + 1 - self.counts_ties
+        rest = {
+            item: times
+            for item, times in self.own.items()
+            if (least is None or item[0] >= least) and item[0] <= self.back
+        }
+        self.back = None
+        self.hear([rest], [])
+
+
+def flooded_lists(neighbours, diameter, devices, owner_bits):
+    """What every device says in every round: row -> (bytes, numbers); a device has a `FloodedList` for each list."""
+    rounds = []
+    for phase in range(2):
+        if phase:
+            if all(known.answered() for known in devices[0]):
+                break
+            for known in itertools.chain(*devices):
+                known.say_rest()
+        for _ in range(diameter):
+            said = {
+                row: [(known.news, known.back if known.says_back else None) for known in lists]
+                for row, lists in enumerate(devices)
+                if any(known.news or known.says_back for known in lists)
+            }
+            rounds.append(
+                {
+                    row: packet_of_lists(
+                        [(sorted((*item, times) for item, times in news.items()), back) for news, back in lists],
+                        owner_bits,
+                    )
+                    for row, lists in said.items()
+                }
+            )
+            for row, lists in enumerate(devices):
+                heard = [said[j] for j in neighbours[row] if j in said]
+                for i, known in enumerate(lists):
+                    known.hear([packet[i][0] for packet in heard], [packet[i][1] for packet in heard])
+    return rounds

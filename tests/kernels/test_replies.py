@@ -155,18 +155,6 @@ def test_how_often_comes_back(times, once):
     assert end == min(len(often), 1) or (often != 1).any()
 
 
-@given(some_floats, st.integers(1, 9), st.data())
-def test_items_come_back(values, owner_bits, data):
-    keys = np.sort(to_keys(values))
-    owners = np.array(
-        data.draw(st.lists(st.integers(0, 2**owner_bits - 1), min_size=len(keys), max_size=len(keys))), int
-    )
-    out, read = buffer(), np.zeros((3, len(keys)), np.int64)
-    end = replies.put_items(out, 0, keys, owners, owners + 1, len(keys), owner_bits)
-    assert replies.get_items(out, 0, *read, owner_bits) == (len(keys), end)
-    assert read.tolist() == [keys.tolist(), owners.tolist(), (owners + 1).tolist()]
-
-
 @given(some_floats, st.integers(3, 30))
 @example([1.7976931348623157e308, -1.7976931348623157e308], 5)
 @example([1.797e308, 1.79e308], 3)

@@ -19,7 +19,7 @@ from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batc
 from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
-from conformesh.protocols import top_k, waves
+from conformesh.protocols import known, top_k, waves
 from tests import test_weights
 from tests.strategies import alphas, device_scores, networks, promised_rank
 
@@ -375,28 +375,33 @@ def never_ask_again(patch):
     """Whoever floods believes at once that nothing is missing."""
     patch.setattr(top_k, "LIKELY", 1)
     patch.setattr(top_k, "SPARE", 0)
-    patch.setattr(top_k.Known, "answered", True)
+    patch.setattr(known.Known, "answered", True)
 
 
 def cut_ties(patch):
     """Who passes on scores keeps k of them, of equal ones just some."""
-    true = top_k.Known.hear
-
-    def wrong(self, said, held_back):
-        true(self, said, held_back)
-        self.keys, self.owners, self.times = self.keys[-self.k :], self.owners[-self.k :], self.times[-self.k :]
-
-    patch.setattr(top_k.Known, "hear", wrong)
+    patch.setattr(known.Known, "_first_equal", lambda self, columns: columns)
 
 
 def forget_owners(patch):
     """Equal scores of two devices are taken for one."""
-    true = top_k.Known.__init__
+    true = known.Known.__init__
 
-    def wrong(self, wanted, row, *others):
-        true(self, wanted, 0, *others)
+    def wrong(self, k, counts_ties, rows, *others):
+        true(self, k, counts_ties, 0 * rows, *others)
 
-    patch.setattr(top_k.Known, "__init__", wrong)
+    patch.setattr(known.Known, "__init__", wrong)
+
+
+def say_it_once(patch):
+    """What one device here has heard is no news to the others."""
+    true = known.Known._take
+
+    def wrong(self, heard):
+        everybody = np.bitwise_or.reduce(self._known, axis=0)
+        true(self, heard & ~everybody)
+
+    patch.setattr(known.Known, "_take", wrong)
 
 
 MISTAKES = [
@@ -415,6 +420,7 @@ MISTAKES = [
     (never_ask_again, FLOOD),
     (cut_ties, FLOOD),
     (forget_owners, FLOOD),
+    (say_it_once, FLOOD),
 ]
 
 

@@ -257,16 +257,11 @@ def get_times(data: Any, at: int, times: Any, count: int) -> tuple[int, int]:
     return count if several else 0, at
 
 
-def put_items(out: Any, at: int, keys: Any, owners: Any, times: Any, count: int, owner_bits: int) -> int:
-    """Write ascending keys, some of them equal, each with its owner and how often that one has it."""
-    at = put_keys(out, at, keys, count, LOWEST, HIGHEST, 0)
-    for i in range(count):
-        at = put(out, at, int(owners[i]), owner_bits)
-    return put_times(out, at, times, count)
-
-
 def get_items(data: Any, at: int, keys: Any, owners: Any, times: Any, owner_bits: int) -> tuple[int, int]:
-    """Read them; return how many, and the place."""
+    """Read ascending keys, some of them equal, each with its owner and how often that one has it; see `items`.
+
+    Return how many they are, and the place.
+    """
     count, at = get_keys(data, at, LOWEST, HIGHEST, keys, 0)
     for i in range(count):
         owners[i], at = get(data, at, owner_bits)

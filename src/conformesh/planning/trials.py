@@ -32,7 +32,7 @@ LIKELY = [*SHAPES, "uniform", "normal"]  # where nobody has said what scores loo
 DRAWS, FEWER = 12, 4  # runs on drawn scores, and of many, which take longer and differ little
 MANY = 20_000
 EXPLORE, REPLY, WORD, NEWS = "explore the tree", "replies", "the root's word", "pass on scores"
-REPLY_NS, NEWS_NS, SPOKEN_NS = 300.0, 6500.0, 3000.0  # of a simulation: a number in a reply, in news; and a string
+REPLY_NS, NEWS_NS, SPOKEN_NS = 300.0, 60.0, 3000.0  # of a simulation: a number in a reply, in news; and a string
 
 
 class Log:

@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.kernels.bits import Bits, marked, marks, unions, words_for
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
@@ -29,8 +30,6 @@ from conformesh.protocols.predicting import Stretch, Terrain, balls_of, distance
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
-Bits = NDArray[np.uint64]
-AT_ONCE = 2**22  # words of bitmaps that are combined at a time
 LARGEST_EXACT = 4000  # devices up to which a prediction looks at all distances
 ENTRY_NS = 12.0  # that a simulation takes for an entry passed on
 SHORT = 16  # bytes up to which entries are copied by rows of a table
@@ -52,10 +51,10 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
         The strings of all devices, by row.
     """
     entries, ears, check = _Entries.of(site, mine), _Ears.of(site), partial(_check, devices=site.devices)
-    news = _bitmap(site.here, site.devices)
+    news = marks(np.arange(len(site.here)), site.here, (len(site.here), words_for(site.devices)))
     known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
     for left in reversed(range(site.network.diameter)):
-        each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), _marked(news)
+        each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), marked(news)
         speakers = np.flatnonzero(each)
         ends = np.cumsum(each[speakers])
         held += each
@@ -140,24 +139,6 @@ def _strings(table: Ints) -> Packets:
     return Packets(written(table.ravel()), np.concatenate([[0], ends]))
 
 
-# --- who knows what: a row of bits, one for every device --------------------------------------------------------------
-
-
-def _bitmap(columns: Ints, devices: int) -> Bits:
-    """Return a row for each of these columns, in which it is marked."""
-    bits = np.zeros((len(columns), -(-devices // 64)), dtype="<u8")
-    bits[np.arange(len(columns)), columns // 64] = np.uint64(1) << (columns % 64).astype(np.uint64)
-    return bits
-
-
-def _marked(bits: Bits) -> Ints:
-    """Return the columns that are marked, row after row."""
-    flat, words = bits.ravel(), bits.shape[1]
-    some = np.flatnonzero(flat)
-    at = np.flatnonzero(np.unpackbits(flat[some].view(np.uint8), bitorder="little").view(np.bool_))
-    return np.asarray(((some % words) << 6)[at >> 6] + (at & 63))
-
-
 def _sums(numbers: Ints, owners: Ints, ends: Ints) -> Ints:
     """Return how many numbers the owners up to each end stand for."""
     if (numbers == numbers[0]).all():
@@ -181,22 +162,12 @@ class _Ears:
         place[site.here] = np.arange(len(site.here))
         ghosts = np.unique(senders[place[senders] < 0])
         place[ghosts] = len(site.here) + np.arange(len(ghosts))
-        return cls(ghosts, np.concatenate([[0], np.cumsum(site.network.degree[site.here])]), place[senders])
+        degree = site.network.degree[site.here]
+        return cls(ghosts, np.cumsum(degree) - degree, place[senders])
 
     def heard(self, here: Bits, elsewhere: Bits) -> Bits:
         """Return what every device here hears when all say what they mark."""
-        table = np.concatenate([here, elsewhere])
-        out = np.empty_like(here)
-        most = max(AT_ONCE // max(here.shape[1], 1), 1)  # edges
-        first = 0
-        while first < len(here):
-            stop = max(int(np.searchsorted(self.starts, self.starts[first] + most, side="right")) - 1, first + 1)
-            edges = self.columns[self.starts[first] : self.starts[stop]]
-            np.bitwise_or.reduceat(
-                table[edges], self.starts[first:stop] - self.starts[first], axis=0, out=out[first:stop]
-            )
-            first = stop
-        return out
+        return unions(np.concatenate([here, elsewhere]), self.columns, self.starts)
 
 
 # --- the entries ------------------------------------------------------------------------------------------------------
@@ -239,15 +210,14 @@ class _Entries:
 
     def from_elsewhere(self, told: Told, ears: _Ears, site: Site) -> Bits:
         """Keep what is new of what ghosts said; return who said what. What devices here say is known here."""
-        bits = np.zeros((len(ears.ghosts), -(-len(self.place) // 64)), dtype="<u8")
+        shape = len(ears.ghosts), words_for(len(self.place))
         if not len(ears.ghosts):
-            return bits
+            return np.zeros(shape, dtype="<u8")
         sender, first = np.unique(told.sender, return_index=True)
         chosen = np.isin(sender, ears.ghosts)
         sender, packets = sender[chosen], told.packets.taken(first[chosen])
         said, owner, start, body, stop = _parsed(packets, sender, len(self.place), told.round)
         row = np.searchsorted(ears.ghosts, sender[said])
-        np.bitwise_or.at(bits, (row, owner // 64), np.uint64(1) << (owner % 64).astype(np.uint64))
         new, at = np.unique(owner, return_index=True)
         at = at[self.place[new] < 0]
         self._keep(owner[at], packets.values, start[at], body[at], stop[at])
@@ -259,7 +229,7 @@ class _Entries:
                 f"round {told.round}: device {speaker} says something else of device {of} than was heard before: this "
                 "one, or one of those in between, says what is not so; look whether they can be trusted"
             )
-        return bits
+        return marks(row, owner, shape)
 
     def _are_known(self, owners: Ints, values: NDArray[np.uint8], start: Ints, stop: Ints) -> NDArray[np.bool_]:
         """Return which of these entries are, byte for byte, those that are kept of their owners."""
@@ -282,10 +252,11 @@ class _Entries:
 
     def all_of(self, site: Site, known: Bits) -> Packets:
         """Return everybody's string, by row; every device here must have heard of everybody."""
-        missing = np.bitwise_or.reduce(_bitmap(np.arange(site.devices), site.devices), axis=0) & ~known
+        everybody = np.arange(site.devices)
+        missing = marks(0 * everybody, everybody, (1, known.shape[1])) & ~known
         if missing.any():
             k = int(np.argmax(missing.any(axis=1)))
-            owner = int(_marked(missing[k : k + 1])[0])
+            owner = int(marked(missing[k : k + 1])[0])
             raise ValueError(
                 f"device {int(site.here[k])} has heard nothing of device {owner} in as many rounds as the diameter, "
                 f"{site.network.diameter}; check that all have the same map"

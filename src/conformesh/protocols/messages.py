@@ -217,6 +217,14 @@ class Packets:
         np.cumsum([len(string) for string in strings], out=offsets[1:])
         return cls(np.frombuffer(b"".join(strings), dtype=np.uint8), offsets)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Packets]) -> Packets:
+        """Put the strings of one after those of the other."""
+        if len(parts) == 1:
+            return parts[0]
+        sizes = np.concatenate([np.diff(part.offsets) for part in parts])
+        return cls(np.concatenate([part.values for part in parts]), np.concatenate([[0], np.cumsum(sizes)]))
+
     def __len__(self) -> int:
         return len(self.offsets) - 1
 

@@ -589,7 +589,7 @@ def _news(terrain: Terrain, numbers: float, bits: float, spoken: float, most: fl
     each = numbers / max(spoken, 1e-9)
     return Stretch(
         "pass on scores", terrain.map.diameter, each, bits / max(numbers, 1e-9), spoken, most / max(each, 1e-9),
-        spoken * terrain.map.largest_degree, told=True, number_ns=6500.0, device_ns=3000.0,
+        spoken * terrain.map.largest_degree, told=True, number_ns=60.0, device_ns=3000.0,
     )  # fmt: skip
 
 

@@ -27,15 +27,21 @@ from numpy.typing import NDArray
 
 from conformesh.kernels import replies as written
 from conformesh.kernels.compiling import compiled
+from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
-from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.kernels.segments import take_segments
+from conformesh.protocols.known import Known, Runs, Said
+from conformesh.protocols.messages import Packets, Protocol, Tell, Told
 from conformesh.protocols.site import Site
 from conformesh.samples import Samples
 
 Ints = NDArray[np.int64]
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
 LARGEST_FLOOD = 2**28  # scores that all devices together may hold at the end: each has its own list of k
+LARGEST_TABLE = 2**33  # bits that the devices of one table may take: where they are more, there are several tables
+AT_ONCE = 2**18  # scores that are written at a time
+BYTE = 0.13  # of the work that `compiling` counts for these loops, to read a byte
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,70 +56,6 @@ class Wanted:
         """Return how much of that a device says at first which holds `mine` of the `total` weight of all scores."""
         spare = math.ceil(SPARE * total / max(scores, 1))  # a score weighs that much on average
         return LIKELY * math.ceil(self.k * mine / max(total, 1)) + spare
-
-
-class Known:
-    """What one device knows of one list: scores as keys, ascending, with owner and weight; negated for the smallest."""
-
-    def __init__(self, wanted: Wanted, row: int, keys: Ints, times: Ints, likely: int) -> None:
-        self.k, self.row, self.counts_ties = wanted.k, row, wanted.smallest
-        self._mine = keys, times
-        kept = self._until(keys, times, min(likely, wanted.k))
-        nobody = np.empty(0, np.int64)
-        self.keys, self.owners, self.times = nobody, nobody, nobody
-        self.held_back = LOWEST if not kept or _weight(times[kept:]) >= wanted.k else int(keys[kept - 1])
-        self.hear([(keys[kept:], np.full(len(keys) - kept, row), times[kept:])], LOWEST)
-        self.news_held_back = self.held_back > LOWEST
-
-    @staticmethod
-    def _until(keys: Ints, times: Ints, weight: int) -> int:
-        """Return where the largest scores begin that weigh so much together."""
-        upward = np.cumsum(times[::-1])
-        return max(len(keys) - int(np.searchsorted(upward, weight)) - 1, 0)
-
-    def say_rest(self, above: int) -> None:
-        """Say what was held back and lies above a key that everybody knows, or at it where ties count."""
-        keys, times = self._mine
-        rest = (keys > above - self.counts_ties) & (keys <= self.held_back)
-        self.held_back, self.news_held_back = LOWEST, False
-        self.hear([(keys[rest], np.full(int(rest.sum()), self.row), times[rest])], LOWEST)
-
-    def hear(self, said: list[tuple[Ints, Ints, Ints]], held_back: int) -> None:
-        """Take what neighbours say; what is new and among the k largest is news."""
-        self.news_held_back = held_back > self.held_back
-        self.held_back = max(self.held_back, held_back)
-        parts = [(self.keys, self.owners, self.times), *said]
-        keys, owners, times = (np.concatenate(part) for part in zip(*parts, strict=True))
-        old = np.arange(len(keys)) < len(self.keys)
-        order = np.lexsort((~old, owners, keys))  # of the same score what is known comes first
-        keys, owners, times, old = keys[order], owners[order], times[order], old[order]
-        first = np.ones(len(keys), dtype=bool)
-        first[1:] = (keys[1:] != keys[:-1]) | (owners[1:] != owners[:-1])
-        keys, owners, times, old = keys[first], owners[first], times[first], old[first]
-        kept = int(np.searchsorted(keys, keys[self._until(keys, times, self.k)])) if len(keys) else 0  # ties stay
-        self.keys, self.owners, self.times = keys[kept:], owners[kept:], times[kept:]
-        new = ~old[kept:]
-        self.news = self.keys[new], self.owners[new], self.times[new]
-
-    @property
-    def answered(self) -> bool:
-        """Whether nothing among the k largest can have been held back, nor one of their ties where these count.
-
-        The rank of the k-th largest is counted from above it, that of the r-th smallest from those up to it.
-        """
-        if self.held_back == LOWEST:
-            return True
-        return len(self.keys) > 0 and self.answer(self.k)[0] - self.counts_ties >= self.held_back
-
-    def answer(self, k: int) -> tuple[int, int]:
-        """Return the key at which the largest scores reach a weight, and what those above it weigh."""
-        at = self._until(self.keys, self.times, k)
-        key = int(self.keys[at])
-        return key, _weight(self.times[self.keys > key])
-
-
-def _weight(times: Ints) -> int:
-    return int(times.sum())
 
 
 def wanted_lists(ranks: Ints, n: Ints) -> tuple[list[Wanted], dict[int, int]]:
@@ -151,109 +93,133 @@ def by_flooding(site: Site, samples: Samples, ranks: Ints, n: Ints) -> Protocol[
         )
     if not lists:
         return {}
-    scores = site.totals
-    devices = [
-        [
-            Known(wanted, int(row), *_own(samples, place, wanted), _likely(site, samples, place, wanted, n, scores))
-            for wanted in lists
-        ]
-        for place, row in enumerate(site.here)
-    ]
-    yield from _flood(site, devices)
-    missing = [i for i in range(len(lists)) if not devices[0][i].answered]  # the same on every device
-    if missing:
-        above = {i: devices[0][i].answer(lists[i].k)[0] if len(devices[0][i].keys) else LOWEST for i in missing}
-        for known in devices:
-            for i, one in enumerate(known):
-                one.news = tuple(part[:0] for part in one.news)  # type: ignore[assignment]
-                if i in above:
-                    one.say_rest(above[i])
-        yield from _flood(site, devices)
+    blocks = [_Block(site, samples, places, lists, n) for places in _tables(site, lists)]
+    yield from _flood(site, blocks)
+    if not all(known.answered for known in blocks[0].lists):  # the same on every device
+        for block in blocks:
+            for known in block.lists:
+                known.say_rest()
+        yield from _flood(site, blocks)
     found = {}
     for problem, place in served.items():
-        wanted, one = lists[place], devices[0][place]
-        if _weight(one.times) < wanted.k:
+        wanted, one = lists[place], blocks[0].lists[place].of_first
+        if one.weight < wanted.k:
             raise ValueError(
-                f"device {site.network.ids[site.here[0]]} has heard of scores that weigh {_weight(one.times)} together "
+                f"device {site.network.ids[site.here[0]]} has heard of scores that weigh {one.weight} together "
                 f"where {wanted.k} were needed: a device does not pass on what it hears, or says what is not so"
             )
         t, rank = wanted.trial, int(ranks.ravel()[problem])
         if wanted.smallest:
             key, below = one.answer(rank)
-            found[problem] = (-key, below + _weight(one.times[one.keys == key]))
+            found[problem] = (-key, below + int(one.times[one.keys == key].sum()))
         else:
             key, above_it = one.answer(int(n[t]) - rank + 1)
             found[problem] = (key, int(n[t]) - above_it)
     return found
 
 
-def _own(samples: Samples, place: int, wanted: Wanted) -> tuple[Ints, Ints]:
-    """Return the runs of a device's own scores, ascending; negated where the smallest are wanted."""
-    segment = place * samples.trials + wanted.trial
-    start, stop = samples.offsets[segment : segment + 2]
-    weights = np.ones(stop - start, np.int64) if samples.weights is None else samples.weights[start:stop]
-    keys, first = np.unique(to_keys(samples.values[start:stop]), return_index=True)
-    times = np.add.reduceat(weights, first) if len(first) else weights[:0]
-    return (-keys[::-1], times[::-1]) if wanted.smallest else (keys, times)
+def _tables(site: Site, lists: list[Wanted]) -> list[Ints]:
+    """Return the places of the devices here, in as many parts as there are to be tables: one, if it is not too large.
+
+    A table has a bit for every device and score. Where many devices want few scores, most bits would be of scores that
+    are never heard of: then several tables take less, though each has to read what is said to it from the others.
+    """
+    here = len(site.here)
+    said = sum(min(wanted.k, LIKELY + SPARE) * here + LIKELY * wanted.k for wanted in lists)  # about
+    return np.array_split(np.arange(here), min(max(here * said // LARGEST_TABLE, 1), here))
 
 
-def _likely(site: Site, samples: Samples, place: int, wanted: Wanted, n: Ints, scores: Ints) -> int:
-    t = wanted.trial
-    return wanted.likely(int(samples.masses[place, t]), int(n[t]), int(scores[t]))
-
-
-def _flood(site: Site, devices: list[list[Known]]) -> Protocol[None]:
+def _flood(site: Site, blocks: list[_Block]) -> Protocol[None]:
     """Pass on news for as many rounds as the diameter."""
     for _ in range(site.network.diameter):
-        loops = compiled("replies", 40.0 * sum(len(one.news[0]) for known in devices for one in known))
-        chosen = written if loops is None else loops
-        said = [_packet(chosen, known, _owner_bits(site)) for known in devices]
-        speakers = np.array([place for place, (_, numbers) in enumerate(said) if numbers], dtype=np.int64)
+        said = [block.says(_owner_bits(site)) for block in blocks]
         told = yield Tell(
-            Packets.of([said[place][0] for place in speakers]),
-            speakers,
-            np.array([said[place][1] for place in speakers], dtype=np.int64),
+            Packets.joined([one.packets for one in said]),
+            np.concatenate([block.places[one.speakers] for block, one in zip(blocks, said, strict=True)]),
+            np.concatenate([one.numbers for one in said]),
         )
-        receiver, sender, packets = told.receiver, told.sender, told.packets
-        speaking, at = np.unique(sender, return_index=True)  # to all its neighbours alike
-        said_by = {
-            row: _read(chosen, packets[i], row, len(devices[0]), site)
-            for row, i in zip(speaking.tolist(), at.tolist(), strict=True)
-        }
-        places = np.append(np.flatnonzero(np.diff(receiver, prepend=-1)), len(receiver))
-        quiet = [True] * len(devices)
-        for a, b in zip(places[:-1].tolist(), places[1:].tolist(), strict=True):
-            place = int(site.local(receiver[a : a + 1])[0])
-            quiet[place] = False
-            heard = [said_by[row] for row in sender[a:b].tolist()]
-            for i, one in enumerate(devices[place]):
-                one.hear([packet[i][0] for packet in heard], max(packet[i][1] for packet in heard))
-        for place in np.flatnonzero(quiet).tolist():
-            for one in devices[place]:
-                one.hear([], LOWEST)
+        for block, one in zip(blocks, said, strict=True):
+            block.hears(told, one)
+
+
+class _Block:
+    """Devices that share tables of what they know, one for each list."""
+
+    def __init__(self, site: Site, samples: Samples, places: Ints, lists: list[Wanted], n: Ints) -> None:
+        self.places, self._site = places, site
+        self._rows = site.here[places]
+        self._place = np.full(site.devices, -1, dtype=np.int64)  # where each row of the network stands here
+        self._place[self._rows] = np.arange(len(places))
+        masses, scores = samples.masses[places], site.totals
+        self.lists = []
+        for wanted in lists:
+            k, t = wanted.k, wanted.trial
+            likely = [min(wanted.likely(mine, int(n[t]), int(scores[t])), k) for mine in masses[:, t].tolist()]
+            runs = _own_runs(samples, places, wanted)
+            self.lists.append(Known(k, wanted.smallest, self._rows, runs, np.array(likely, dtype=np.int64)))
+
+    def says(self, owner_bits: int) -> Tell:
+        """Return the news of all devices here; in `speakers`, places among these."""
+        speakers = np.flatnonzero(np.any([known.has_news for known in self.lists], axis=0))
+        many = np.cumsum(np.sum([known.counts[speakers] for known in self.lists], axis=0))
+        cuts = np.flatnonzero(np.diff(many // AT_ONCE)) + 1
+        parts = [
+            packets_of([known.said(some) for known in self.lists], owner_bits) for some in np.split(speakers, cuts)
+        ]
+        packets = Packets.joined([Packets(said, offsets) for said, offsets, _ in parts])
+        return Tell(packets, speakers, np.concatenate([numbers for _, _, numbers in parts]))
+
+    def hears(self, told: Told, said: Tell) -> None:
+        """Take what was told to the devices here, which have `said` this."""
+        here = self._place[told.receiver] >= 0
+        receiver, sender = told.receiver[here], told.sender[here]
+        starts = np.flatnonzero(np.diff(receiver, prepend=-1))
+        speaking, first, which = np.unique(sender, return_index=True, return_inverse=True)
+        row = self._place[speaking]
+        packets = told.said_by(receiver[first], speaking)  # to all its neighbours alike
+        strange = np.flatnonzero(~self._as_said(row, packets, said))
+        row[strange] = len(self.places) + np.arange(len(strange))
+        read = self._read(packets.taken(strange), speaking[strange])
+        for i, known in enumerate(self.lists):
+            known.hear(self._place[receiver[starts]], starts, row[which], [each[i] for each in read])
+
+    @staticmethod
+    def _as_said(row: Ints, packets: Packets, said: Tell) -> NDArray[np.bool_]:
+        """Return which packets come, byte for byte, from devices here: what these say is known by its columns."""
+        same = np.isin(row, said.speakers)
+        own = packets.taken(np.flatnonzero(same))
+        mine = said.packets.taken(np.searchsorted(said.speakers, row[same]))
+        if not (np.array_equal(own.offsets, mine.offsets) and np.array_equal(own.values, mine.values)):
+            same[same] = [own[i] == mine[i] for i in range(len(own))]
+        return same
+
+    def _read(self, packets: Packets, senders: Ints) -> list[list[Said]]:
+        """Return what packets of these senders say of each list."""
+        loops = compiled("replies", BYTE * len(packets.values)) if len(packets) else None
+        chosen: Any = written if loops is None else loops
+        return [_read(chosen, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())]
+
+
+def _own_runs(samples: Samples, places: Ints, wanted: Wanted) -> Runs:
+    """Return the runs of these devices' own scores, of each ascending; negated where the smallest are wanted."""
+    segments = places * samples.trials + wanted.trial
+    values, offsets = take_segments(samples.values, samples.offsets, segments)
+    owner, keys = np.repeat(np.arange(len(places)), np.diff(offsets)), to_keys(values)
+    if samples.weights is None:
+        weights = np.ones(len(keys), np.int64)
+    else:
+        weights = take_segments(samples.weights, samples.offsets, segments)[0]
+    if wanted.smallest:
+        owner, keys, weights = owner[::-1], -keys[::-1], weights[::-1]
+    first = np.flatnonzero((np.diff(owner, prepend=-1) != 0) | (np.diff(keys, prepend=0) != 0))
+    return Runs(owner[first], keys[first], np.add.reduceat(weights, first) if len(first) else weights)
 
 
 def _owner_bits(site: Site) -> int:
     return max(site.devices - 1, 1).bit_length()
 
 
-def _packet(chosen: Any, known: list[Known], owner_bits: int) -> tuple[bytes, int]:
-    """Return a device's news of all lists as bytes, and how many numbers that is."""
-    total = sum(len(one.news[0]) for one in known)
-    if not total and not any(one.news_held_back for one in known):
-        return b"", 0
-    out, at, numbers = np.zeros(written.room_for_keys(total) + 16 * len(known), np.uint8), 0, 0
-    for one in known:
-        keys, owners, times = one.news
-        at = chosen.put_items(out, at, keys, owners, times, len(keys), owner_bits)
-        at = chosen.put(out, at, int(one.news_held_back), 1)
-        if one.news_held_back:
-            at = chosen.put_raw(out, at, one.held_back)
-        numbers += len(keys) * (1 + bool((times != 1).any())) + one.news_held_back
-    return out[: (at + 7) >> 3].tobytes(), numbers
-
-
-def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> list[tuple[tuple[Ints, Ints, Ints], int]]:
+def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> list[Said]:
     """Return what a packet says of each list: scores with owners and weights, and the largest held back."""
     data, at, found, owner_bits = np.frombuffer(packet, np.uint8), 0, [], _owner_bits(site)
     room = 8 * len(packet) // owner_bits + 1
@@ -264,7 +230,7 @@ def _read(chosen: Any, packet: bytes, sender: int, lists: int, site: Site) -> li
         held_back = LOWEST
         if back:
             held_back, at = chosen.get_raw(data, at)
-        found.append(((keys[:count], owners[:count], times[:count]), int(held_back)))
+        found.append(Said(keys[:count], owners[:count], times[:count], int(held_back)))
     if (at + 7) >> 3 != len(packet):
         raise ValueError(
             f"device {site.network.ids[sender]} says {len(packet)} bytes that are no list of scores; run the "
