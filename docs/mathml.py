@@ -17,7 +17,7 @@ GREEK = {
 }
 OPERATORS = {
     **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
-    **{"propto": "∝", "ni": "∋", "mid": "|", "leftarrow": "←", "#": "#"},
+    **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←", "#": "#"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}

@@ -307,7 +307,8 @@ def test_links_lead_somewhere(page):
 
 def test_the_navigation_lists_every_page():
     listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    tutorials = {f"tutorials/{script.stem}.md" for script in DOCS.glob("tutorials/*.py")}
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | tutorials
 
 
 def test_commands_that_pages_name_exist():
@@ -319,11 +320,31 @@ def test_commands_that_pages_name_exist():
 # --- equations --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_equations_of_pages_can_be_drawn(page, tool):
+    """Inline between dollars, as GitHub draws them; displays between square brackets or two dollars."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for display, latex in equations(text):
+        assert "<math" in tool("mathml").mathml(latex, display=display)
+    rest = EQUATION.sub("", text)
+    assert "$" not in rest, f"{page.name}: a dollar without its partner: {rest[rest.index('$') - 40 :][:80]}"
+
+
+EQUATION = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?!\s)([^$\n]+?(?:\n[^$\n]+?)*)(?<!\s)\$", re.DOTALL)
+
+
+def equations(text):
+    for found in EQUATION.finditer(text):
+        yield bool(found[1]), found[1] or found[2]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_equations_of_docstrings_can_be_drawn(name, tool):
     text = Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
     for latex in re.findall(r"^ *\.\. math:: (.*(?:\n +\S.*)*)", text, re.MULTILINE):
         assert "<math" in tool("mathml").mathml(" ".join(latex.split()), display=True)
+    for latex in re.findall(r":math:`([^`]+)`", text):
+        assert "<math" in tool("mathml").mathml(" ".join(latex.split()))
 
 
 def test_drawn_equations(tool):
