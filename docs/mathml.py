@@ -1,27 +1,31 @@
-r"""LaTeX of the docstrings to MathML, so that the site shows equations without a script and without a network.
+r"""LaTeX of docstrings and pages to MathML, so that the site shows equations without a script and without a network.
 
-Browsers draw MathML themselves. Only what the docstrings use is known: an unknown command is an error that says where
-to add it.
+Browsers draw MathML themselves. Only what docstrings and pages use is known: an unknown command is an error that says
+where to add it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from html import escape
 
 GREEK = {
     **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
     **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
+    **{"omega": "ω"},
     **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
 }
 OPERATORS = {
     **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
     **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←", "#": "#"},
+    **{"pm": "±", "nabla": "∇", "dots": "…"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
+FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 
@@ -50,7 +54,7 @@ class _Parser:
             r"\sqrt": lambda: f"<msqrt>{self.argument()}</msqrt>",
             r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(('<mi mathvariant="normal">', "</mi>")),
             r"\int": lambda: "<mo>∫</mo>",
-            r"\log": lambda: '<mi>log</mi><mspace width="0.17em"></mspace>',
+            **{rf"\{name}": partial(_function, name) for name in FUNCTIONS},
             r"\|": lambda: _operator("‖", stretches=False),
             r"\left": self._fenced,
         }
@@ -82,6 +86,8 @@ class _Parser:
     def _scripted(self) -> str:
         limits = self.display and self.peek().removeprefix("\\") in LIMITS
         base, scripts = self._atom(), {}
+        if primes := self._primes():
+            scripts["^"] = primes
         while (mark := self.peek()) in ("_", "^") and mark not in scripts:
             self.at += 1
             scripts[mark] = self.argument()
@@ -92,6 +98,13 @@ class _Parser:
             tag = tag.replace("sub", "under").replace("sup", "over")
         parts = "".join(scripts[mark] for mark in "_^" if mark in scripts)
         return f"<m{tag}>{base}{parts}</m{tag}>"
+
+    def _primes(self) -> str:
+        signs = ""
+        while self.peek() == "'":
+            self.at += 1
+            signs += "′"
+        return f"<mo>{signs}</mo>" if signs else ""
 
     def _atom(self, single: bool = False) -> str:
         token = self.next()
@@ -135,3 +148,7 @@ class _Parser:
 
 def _operator(sign: str, stretches: bool = True) -> str:
     return f"<mo>{escape(sign)}</mo>" if stretches else f'<mo stretchy="false">{escape(sign)}</mo>'
+
+
+def _function(name: str) -> str:
+    return f'<mi>{name}</mi><mspace width="0.17em"></mspace>'

@@ -352,6 +352,8 @@ def test_drawn_equations(tool):
     assert mathml(r"\tfrac1K") == "<math><mfrac><mn>1</mn><mi>K</mi></mfrac></math>"
     assert "<munder><mo>max</mo><mi>k</mi></munder>" in mathml(r"\max_k n_k^2", display=True)
     assert "<msubsup><mi>n</mi><mi>k</mi><mn>2</mn></msubsup>" in mathml(r"\max_k n_k^2")
+    assert mathml("n'_i") == "<math><msubsup><mi>n</mi><mi>i</mi><mo>′</mo></msubsup></math>"
+    assert "<mi>cosh</mi>" in mathml(r"\cosh \theta")
     assert "<mn>1000</mn>" in mathml("1000 < n")
     assert "&lt;" in mathml("1000 < n")
     for wrong, message in ((r"\oint x", r"does not know \\oint"), (r"\frac{1", "ends too early")):
