@@ -124,7 +124,8 @@ def _pictures(value: Any) -> Iterator[tuple[str, bytes]]:
         titles = [axes.get_title() or axes.get_ylabel() for axes in figure.axes]
         file = io.BytesIO()
         figure.savefig(file, dpi=DPI, metadata={"Software": None})
-        yield figure.get_label() or "; ".join(filter(None, titles)) or "picture", file.getvalue()
+        what = figure.get_label() or figure.get_suptitle() or "; ".join(filter(None, titles))
+        yield " ".join(what.split()) or "picture", file.getvalue()
     plt.close("all")
 
 

@@ -14,7 +14,7 @@ from conformesh._moved import MOVED
 
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other
-    {"_version", "names", "quantities", "streams", "kernels"},
+    {"_version", "cards", "names", "progress", "quantities", "streams", "kernels"},
     {"io", "promises"},
     {"samples", "scores", "graph"},
     {"losses"},
@@ -27,7 +27,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"pvalues"},
     {"detecting"},
     {"comparing", "controlling", "localising", "mesh", "planning", "siding", "sweeping", "training"},
-    {"plots", "sklearn"},
+    {"compared", "plots", "sklearn"},
     {"experiments"},
     {"cli"},
     {"__main__"},
@@ -36,6 +36,12 @@ UPWARD = {  # what may look up, when first called, and why
     ("result/calibration.py", "calibrating"): "`Calibration.update` calibrates again",
     ("result/calibration.py", "methods"): "`Calibration.update` keeps the options of its method",
     ("result/calibration.py", "protocols"): "`Calibration.of` names the type of what a method hands back",
+    ("result/calibration.py", "plots"): "`Calibration.plot` draws",
+    ("result/evaluation.py", "plots"): "`Evaluation.plot` draws",
+    ("result/several.py", "plots"): "`Calibrations.plot` draws",
+    ("comparing.py", "compared"): "a `Comparison` in a notebook says which to use",
+    ("comparing.py", "plots"): "`Comparison.plot` draws",
+    ("planning/planner.py", "plots"): "`Plan.plot` draws",
     ("result/control.py", "controlling"): "`Control.update` controls again",
     ("result/control.py", "methods"): "`Control.update` keeps the options of its method",
     ("result/files.py", "methods"): "a result file names a method that exists",

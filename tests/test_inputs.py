@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 from scipy import sparse
 
-from conformesh import CalibrationNote, Network, Samples, calibrate, calibrate_several, scores
+from conformesh import Calibration, CalibrationNote, Network, Samples, calibrate, calibrate_several, scores
 from conformesh.comparing import compare, ways_of
 
 RNG = np.random.default_rng(0)
@@ -472,6 +472,18 @@ def test_columns_named_by_numbers_are_names():
     np.testing.assert_array_equal(lac(frame, labels), lac(P, TRUTH))
     result = calibrate([lac(frame, labels)], Network.chain(1), 0.2, score=lac, classes=frame)
     assert result.evaluate(frame, labels) == result.evaluate(P, TRUTH)
+
+
+def test_classes_may_be_numbers(tmp_path):
+    """Then labels are these numbers, also beside an array; saved and loaded they are still."""
+    lac, labels = scores.LAC(), np.array([3, 5, 8])[TRUTH]
+    result = calibrate([lac(P, TRUTH)], Network.chain(1), 0.2, score=lac, classes=np.array([3, 5, 8]))
+    assert result.classes == (3, 5, 8)
+    result.save(tmp_path / "r.json")
+    for one in (result, Calibration.load(tmp_path / "r.json")):
+        report = one.evaluate(P, labels)
+        assert report.coverage == calibrate([lac(P, TRUTH)], "chain", 0.2, score=lac).evaluate(P, TRUTH).coverage
+        assert [*report.parts["class"]] == ["3", "5", "8"]
 
 
 def test_class_conditional_sets_go_by_class_names():

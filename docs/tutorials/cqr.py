@@ -59,9 +59,8 @@ print(f"the band is moved by {even.threshold:.2f} on both sides")
 
 two = [cqr.sides(band(X), y) for X, y in gauges]
 sides = calibrate_sides(two, network, alpha=0.1, score=cqr)
-print(sides.certificate)
 print(f"moved by {sides.lower.threshold:.2f} below and {sides.upper.threshold:.2f} above")
-print("together", sides.cost)
+sides
 
 # ## What it looks like
 

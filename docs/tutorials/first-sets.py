@@ -48,9 +48,7 @@ sets = mesh.predict_set(images[new])
 # What did they find? One threshold, the same in every office. The certificate is the reason to believe in it: of all
 # scores together a certain number must lie at or below the threshold, and the offices have *counted* that so many do.
 
-result = mesh.calibration_
-print(result.certificate)
-print(result.cost)
+mesh.calibration_
 
 # A *score* says how badly the model did on an image, here one minus the probability of the true digit. What travelled
 # were counts and a few scores near the threshold: some hundred bits from each office, where the images themselves
@@ -82,15 +80,7 @@ print(f"between {report.coverage.low:.2f} and {report.coverage.high:.2f}, by a 9
 # The promise is about images of all offices together, in proportion to what they hold. Single offices may be a little
 # above or below:
 
-fig, ax = plt.subplots(figsize=(6, 2.8), num="Coverage of every office with its 95 % interval", layout="constrained")
-for place, name in enumerate(offices):
-    one = report.per_device[name]
-    ax.plot([place, place], [one.low, one.high], color="C0")
-    ax.plot(place, one.rate, "o", color="C0")
-ax.axhline(0.95, color="C3", ls="--", lw=1, label="asked for")
-ax.set_xticks(range(6), offices)
-ax.set_ylabel("coverage")
-ax.legend(frameon=False, loc="lower right")
+report.plot(by="device")
 
 # ## Where to go next
 #

@@ -32,23 +32,15 @@ for village in graph:
 
 # ## Calibrate on it
 
-from conformesh import calibrate
+from conformesh import Network, calibrate
 
 result = calibrate(held, graph, alpha=0.1)
-print(result.certificate)
-print(result.cost)
+result
 
 # A dict by name and a graph with the same names cannot be mixed up. The villages counted together, over the links
 # that there are.
 
-places = nx.spring_layout(graph, seed=2)
-sent = dict(zip(result.device_ids, result.cost.bits, strict=True))
-fig, ax = plt.subplots(
-    figsize=(6.5, 3.6), num="The villages; the more bits one sent, the larger its disc", layout="constrained"
-)
-sizes = [300 + 2 * sent[village] for village in graph]
-nx.draw_networkx(graph, places, ax=ax, node_size=sizes, node_color="#9ecae1", edge_color="0.6", font_size=9)
-ax.set_axis_off()
+result.plot(Network.from_networkx(graph))
 
 # ## What if the radios were better?
 #

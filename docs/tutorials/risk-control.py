@@ -48,8 +48,7 @@ from conformesh import Network, control, losses
 fnr = losses.FalseNegativeRate()
 sites = [pictures(40)[1:] for _ in range(10)]
 result = control([fnr(probable, true) for probable, true in sites], Network.cycle(10), risk=0.1, loss=fnr)
-print(result.certificate)
-print(result.cost)
+result
 
 # ## The curve that nobody sees
 #

@@ -16,14 +16,16 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_groups, as_held, as_network, as_target, class_names, in_rows_of
+from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised
 from conformesh.names import natural_order
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
+from conformesh.quantities import several
 from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
@@ -57,6 +59,7 @@ def calibrate(
     classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
+    progress: bool = False,
     engine: str | Engine = "simulator",
     **options: Any,
 ) -> Calibration:
@@ -93,12 +96,14 @@ def calibrate(
         The nonconformity score the numbers come from, its name, or a function of outputs and labels
         (`scores.of_function`), so that the result can build prediction sets by itself.
     classes
-        The names of the classes in the order of the columns of outputs, or a frame of outputs whose columns they are.
-        The result then takes labels by name, and puts the columns of other frames into this order.
+        The classes, names or numbers, in the order of the columns of outputs, or a frame of outputs whose columns they
+        are. The result then takes labels as classes, and puts the columns of other frames into this order.
     strict
         Raise `TooFewScores` instead of warning when only +inf keeps the promise.
     observer
         Called after every round with (round, message, answer).
+    progress
+        Show a bar of the rounds, in a terminal or a notebook.
     engine
         Who drives the devices: a name of `ENGINES` or an engine made for this network. With "mpi" every rank of the job
         calls `calibrate` and gets the whole result; `devices` may then hold one array for each device of this rank
@@ -120,7 +125,10 @@ def calibrate(
     network = as_network(network, held)
     promise = make_promise(as_target(devices, target), rank, confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
-    with running(engine, network, observer) as host:
+    with (
+        rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
+        running(engine, network, watching) as host,
+    ):
         if shift is None:
             mine = ids_here(host)
             rows = in_rows_of(held, network.ids, mine)
@@ -165,7 +173,7 @@ def calibrate(
         network=network.name,
         options=batch.options,
         score=score,
-        classes=class_names(classes),
+        classes=as_classes(classes),
         weight_bound=None if shift is None else shift.bound,
         seconds=time.perf_counter() - started,
     )
@@ -188,6 +196,7 @@ def calibrate_several(
     classes: Any = None,
     strict: bool = False,
     observer: Observer | None = None,
+    progress: bool = False,
     engine: str | Engine = "simulator",
     **options: Any,
 ) -> Calibrations:
@@ -213,7 +222,7 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, engine, **options
+    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, **options
         As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples
@@ -239,7 +248,10 @@ def calibrate_several(
     expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
     if isinstance(group_atoms, Mapping):
         expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
-    with running(engine, network, observer) as host:
+    with (
+        rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
+        running(engine, network, watching) as host,
+    ):
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network.ids, mine))
         of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
@@ -270,7 +282,7 @@ def calibrate_several(
         for level, alpha in enumerate(alphas)
     ]
     several = collected(batch, places, network, method, score, strict, started)
-    named = class_names(classes)
+    named = as_classes(classes)
     items = {key: replace(item, classes=named) for key, item in several.items.items()}
     return replace(several, items=items, rule=rule, members=members)
 
@@ -512,6 +524,23 @@ class Batch:
     options: dict[str, Any]
     sizes: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
     items: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 1), dtype=np.int64))
+
+    def __repr__(self) -> str:
+        devices, trials, levels = self.outcome.thresholds.shape
+        kinds = {certificate.kind for row in self.outcome.certificates for certificate in row}
+        return (
+            f"Batch({several(trials, 'trial')} at {several(levels, 'level')} on {several(devices, 'device')}, "
+            f"{' or '.join(sorted(kinds))}; {self.cost} for one)"
+        )
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        largest = self.outcome.thresholds.max(axis=0)
+        levels = [f"level {a}" for a in range(largest.shape[1])]
+        rows = [[str(t), *(f"{value:.6g}" for value in row)] for t, row in enumerate(largest.tolist())]
+        table = cards.table(["trial", *levels], rows, right=levels)
+        return cards.card(repr(self)[6:-1], parts=[table])
 
 
 @contextmanager

@@ -8,6 +8,7 @@ few scores lie at or below the threshold.
 from __future__ import annotations
 
 import math
+import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,10 +23,12 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
+from conformesh.progress import Progress
 from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
+from conformesh.quantities import in_bits, several
 from conformesh.result.certificate import Kind
 from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
@@ -126,6 +129,37 @@ class Comparison:
     groups: tuple[Group, ...]
     skipped: dict[str, str] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+        from conformesh.compared import NUMBERS, answer, cells_of, columns_of
+
+        columns, parts = columns_of(self), []
+        for group in self.groups:
+            floor = f"{group.diameter:,}" if group.diameter_is_exact else f"at most {group.diameter:,}"
+            body = cards.table(columns, [cells_of(run, group) for run in group.runs], right=NUMBERS, most=None)
+            refused = [(str(way), reason) for way, reason in group.refused.items()]
+            body += cards.table(("not here", "because"), refused) if refused else ""
+            parts.append(cards.fold(f"{group.network}, diameter {floor}", body, shown=group is self.groups[0]))
+        facts = [("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}")]
+        facts += [("left out", reason) for reason in self.skipped.values()]
+        title = (
+            f"{several(len(self.ways()), 'way')} on {several(len(self.groups), 'network')} of {self.devices:,} devices"
+        )
+        return cards.card(title, claim=answer(self), rows=facts, parts=parts)
+
+    def __repr__(self) -> str:
+        networks = ", ".join(group.network for group in self.groups)
+        return (
+            f"Comparison({several(len(self.ways()), 'way')} on {networks}; alpha={self.alpha:g}, rank "
+            f"{self.required_rank:,} of {self.scores:,} scores on {several(self.devices, 'device')})"
+        )
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds on every network, and slack; returns the figure."""
+        from conformesh.plots.pictures import draw_comparison
+
+        return draw_comparison(path, self)
+
     def runs_of(self, way: Way) -> list[Run]:
         """Return the runs of one way, over the networks on which it works."""
         return [run for group in self.groups for run in group.runs if run.way == way]
@@ -177,6 +211,30 @@ class Front:
     floor: float
     points: tuple[Point, ...]
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        best = self.best()
+        rows = [
+            [point.name, point.guarantee, f"{point.rounds:,}", in_bits(point.bits), "yes" if point in best else ""]
+            for point in sorted(self.points, key=lambda point: (point.rounds, point.bits))
+        ]
+        columns = ("way", "guarantee", "rounds", "bits", "on the front")
+        floor = [("floor", f"{self.floor:.3g} bits by a device, for every exact method")] if self.floor else []
+        facts = [("diameter", f"{self.diameter:,} rounds at least"), *floor]
+        table = cards.table(columns, rows, right=columns[2:4], most=None)
+        return cards.card(f"rounds against bits on {self.network}", rows=facts, parts=[table])
+
+    def __repr__(self) -> str:
+        best = ", ".join(f"{point.name} ({point.rounds:,} rounds, {in_bits(point.bits)})" for point in self.best())
+        return f"Front({self.network}, diameter {self.diameter:,}; best: {best})"
+
+    def plot(self, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw bits against rounds, with the front and both floors; returns the figure."""
+        from conformesh.plots.front import draw_front
+
+        return draw_front(path, [self])
+
     def best(self) -> list[Point]:
         """Return what nothing beats in both, of all that counts its rank and assumes nothing, fewest rounds first."""
         found: list[Point] = []
@@ -196,7 +254,7 @@ def fronts(
     rank: str = AUTO,
     confidence: Alpha | None = None,
     seed: int = 0,
-    begin: Callable[[str, Network], None] = lambda name, network: None,
+    progress: bool = False,
 ) -> list[Front]:
     """Run E-DCP by every schedule and preference, and the paper's methods, on every network; arguments of `compare`.
 
@@ -208,19 +266,20 @@ def fronts(
     networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
-    found = []
-    for network in networks:
-        points = []
-        for name, method, options in _traded(seed):
-            begin(name, network)
-            try:
-                batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
-            except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
-                continue
-            certificate, cost = batch.outcome.certificates[0][0], batch.cost
-            kind, assumed = certificate.kind, certificate.assumption
-            points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
-        found.append(Front(network.name, network.diameter, floor, tuple(points)))
+    found, traded = [], _traded(seed)
+    with Progress("trading rounds for bits", len(networks) * len(traded), shown=progress) as bar:
+        for network in networks:
+            points = []
+            for name, method, options in traded:
+                bar.step(f"{name} on {network.name}")
+                try:
+                    batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
+                except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
+                    continue
+                certificate, cost = batch.outcome.certificates[0][0], batch.cost
+                kind, assumed = certificate.kind, certificate.assumption
+                points.append(Point(name, method, kind, assumed, cost.rounds, cost.bits_per_device))
+            found.append(Front(network.name, network.diameter, floor, tuple(points)))
     return found
 
 
@@ -272,6 +331,7 @@ def compare(
     rows_at: Sequence[str] | None = None,
     seed: int = 0,
     begin: Callable[[Way, Network], None] = lambda way, network: None,
+    progress: bool = False,
 ) -> Comparison:
     """Run every way on every network and measure slack, set size and cost.
 
@@ -294,7 +354,9 @@ def compare(
     seed
         For methods that draw.
     begin
-        Called before every run: for progress bars.
+        Called before every run.
+    progress
+        Show a bar, in a terminal or a notebook.
 
     Examples
     --------
@@ -311,7 +373,13 @@ def compare(
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
     chosen = [*(ways_of() if ways is None else ways)]
-    groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, begin) for network in networks)
+    with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
+
+        def started(way: Way, network: Network) -> None:
+            bar.step(f"{way} on {network.name}")
+            begin(way, network)
+
+        groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, started) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 

@@ -178,11 +178,11 @@ def as_network(network: Any, held: Held) -> Network:
     )
 
 
-def class_names(classes: Any) -> tuple[str, ...] | None:
-    """Return the names of classes: as given, or the columns of a frame.
+def as_classes(classes: Any) -> tuple[str | bool | int | float, ...] | None:
+    """Return classes: names, numbers and truth values as given, all else as written; or the columns of a frame.
 
-    >>> class_names(["cat", "dog"])
-    ('cat', 'dog')
+    >>> as_classes(["cat", "dog"]), as_classes(np.array([3, 5]))
+    (('cat', 'dog'), (3, 5))
     """
     if classes is None:
         return None
@@ -191,9 +191,10 @@ def class_names(classes: Any) -> tuple[str, ...] | None:
         raise TypeError(
             f"classes must be the names of the columns of outputs, got {type(classes).__name__} {classes!r:.40}"
         )
-    names = tuple(str(name) for name in (as_array(classes, "classes").tolist() if columns is None else columns))
+    given = [*columns] if columns is not None else as_array(classes, "classes").tolist()
+    names = tuple(name if isinstance(name, bool | int | float) else str(name) for name in given)
     if len({*names}) < max(2, len(names)):
-        raise ValueError(f"classes must be at least 2 different names, got {', '.join(names[:8])}")
+        raise ValueError(f"classes must be at least 2 different names, got {', '.join(map(str, names[:8]))}")
     return names
 
 

@@ -36,7 +36,7 @@ from conformesh.io.schemas import checked
 from conformesh.promises import AUTO, Alpha, make_promise
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import Cost
+from conformesh.result.certificate import KINDS, Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
@@ -229,6 +229,20 @@ class LocalEvaluation:
         rows = sum(cell.rows for cell in self.cells.values())
         return sum(cell.rows * abs(cell.rate - (1 - self.alpha)) for cell in self.cells.values()) / max(rows, 1)
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        each = {
+            str(cell): cards.Mark(c.rate, c.low, c.high, c.misses(1 - self.alpha)) for cell, c in self.cells.items()
+        }
+        rows = [*self.overall.facts(), (f"mean |local coverage - {1 - self.alpha:g}|", f"{self.gap:.4f}")]
+        return cards.card(
+            "LocalEvaluation", rows=rows, parts=[cards.marks(each, "coverage", "centre", 1 - self.alpha, top=1.0)]
+        )
+
+    def __repr__(self) -> str:
+        return f"LocalEvaluation({self})"
+
     def __str__(self) -> str:
         return f"{self.overall}; mean |local coverage - {1 - self.alpha:g}| {self.gap:.4f}"
 
@@ -354,9 +368,24 @@ class LocalCalibration:
             raise ValueError(f"{where}: caps must be the bounds of the certificates, {bounds[:5]}, got {file.caps[:5]}")
         return cls(centres, found)
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        certificate = self.get(0).certificate
+        rows = [
+            [str(c), _place(point), f"{t:.6g}"]
+            for c, (point, t) in enumerate(zip(self.centres.points, self.thresholds.tolist(), strict=True))
+        ]
+        said = dict(certificate.facts())
+        facts = [*([("about", said["about"])] if "about" in said else []), ("cost", f"{self.cost}, in one run")]
+        head = ("centre", "place", "threshold")
+        title = f"thresholds near {several(len(self.centres), 'centre')}, alpha {self.alpha:g}"
+        table = cards.table(head, rows, right=head)
+        return cards.card(title, kind=certificate.kind, claim=KINDS[certificate.kind], rows=facts, parts=[table])
+
     def __repr__(self) -> str:
         """Return a table of thresholds: a line for each centre."""
-        places = ["(" + ", ".join(f"{x:.6g}" for x in point) + ")" for point in self.centres.points[:20]]
+        places = [*map(_place, self.centres.points[:20])]
         lines = [
             f"{place:>{max(map(len, places))}}  {threshold:.6g}"
             for place, threshold in zip(places, self.thresholds[:20], strict=True)
@@ -473,3 +502,9 @@ def _weights_of(centres: Centres, scores: NDArray[Any], inputs: Any, name: str) 
 
 def _name(centre: int) -> str:
     return f"{CENTRE} {centre}"
+
+
+def _place(point: Floats) -> str:
+    """Return where a centre is, in words; of many features the first."""
+    few = ", ".join(f"{x:.6g}" for x in point[:6])
+    return f"({few}{', ...' if len(point) > 6 else ''})"

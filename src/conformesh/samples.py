@@ -52,6 +52,12 @@ class Samples:
     weights: Ints | None = None
     spares: Ints | None = None
 
+    def __repr__(self) -> str:
+        devices = (len(self.offsets) - 1) // max(self.trials, 1)
+        weighed = "" if self.weights is None else ", weighted"
+        many = "" if self.trials == 1 else f" in {self.trials:,} trials"
+        return f"Samples({len(self.values):,} scores{many} on {devices:,} devices{weighed})"
+
     @classmethod
     def of(cls, devices: Iterable[Any], names: Sequence[str] | None = None) -> Samples:
         """Build from one array of scores per device (any of them may be empty), or a table with one row per device.

@@ -17,6 +17,7 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_frame, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import as_array, columns_of
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, Alpha, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
@@ -38,6 +39,7 @@ def calibrate_sides(
     score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
+    progress: bool = False,
     engine: str | Engine = "simulator",
     **options: Any,
 ) -> Sides:
@@ -55,7 +57,7 @@ def calibrate_sides(
         How often intervals may miss in all, of which each side has half; or a pair, for the lower and the upper side.
     confidence
         As in `calibrate`; it holds for both sides together.
-    network, method, target, rank, score, strict, observer, engine, **options
+    network, method, target, rank, score, strict, observer, progress, engine, **options
         As in `calibrate`.
 
     Examples
@@ -81,7 +83,10 @@ def calibrate_sides(
     if sure is not None and len(levels) == 1:  # several levels share what may fail; two sides of one level do it here
         sure = (1 + sure) / 2
     promise = make_promise(as_target(devices, target), rank, sure)
-    with running(engine, network, observer) as host:
+    with (
+        rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
+        running(engine, network, watching) as host,
+    ):
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network.ids, mine))
         tables = [_two_columns(table, name) for name, table in zip(mine, own, strict=True)]

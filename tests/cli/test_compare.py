@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
-from conformesh.cli.compare import answer, in_ranks
+from conformesh.compared import answer, in_ranks
 from conformesh.comparing import Front, Point, compare, fronts, information_floor, networks_of, ways_of
 from conformesh.methods import Way
 from conformesh.names import natural_order

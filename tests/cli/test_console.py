@@ -12,8 +12,9 @@ import time
 import pytest
 
 import conformesh
+import conformesh.progress as progress_bars
 from conformesh._version import __version__
-from conformesh.cli import COMMANDS, console
+from conformesh.cli import COMMANDS, _load, console
 from conformesh.quantities import in_bits
 
 
@@ -43,8 +44,8 @@ def test_bits_for_people(bits, words):
 def test_a_bar_appears_for_slow_work_on_a_terminal_only(monkeypatch):
     def work(stream: io.StringIO, patience: float) -> str:
         monkeypatch.setattr(sys, "stderr", stream)
-        monkeypatch.setattr(console, "PATIENCE", patience)
-        with console.Progress("thinking", unit="rounds") as progress:
+        monkeypatch.setattr(progress_bars, "PATIENCE", patience)
+        with progress_bars.Progress("thinking", unit="rounds") as progress:
             for _ in range(3):
                 time.sleep(0.1)
                 progress.step()
@@ -184,3 +185,19 @@ def test_the_package_itself_is_a_command(environment):
         [sys.executable, "-m", "conformesh", "--version"], env=environment, capture_output=True, text=True, check=True
     )
     assert conformesh.__version__ in done.stdout
+
+
+@pytest.mark.parametrize("width", [80, 120])
+@pytest.mark.parametrize("name", ["calibrate", "plan"])
+def test_help_on_a_terminal_is_in_boxes_that_fit(name, width, monkeypatch, capsys):
+    """No line is longer than the screen, and no word of a flag is cut."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    command = _load(COMMANDS, name)
+    command.rich_markup_mode = "rich"
+    with pytest.raises(SystemExit):
+        command(["--help"], prog_name=f"conformesh {name}")
+    page = capsys.readouterr().out
+    assert {len(line) for line in page.splitlines() if line.startswith(("╭", "│", "╰"))} == {width}
+    assert "╭─ The promise ─" in page
+    assert "╭─ Options of h-dcp ─" in page
+    assert "sizes|paper|" in page

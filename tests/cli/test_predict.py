@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Calibration, Network, calibrate_sides
+from conformesh import Calibration, Network, calibrate, calibrate_sides
 from conformesh import scores as kinds
 
 LABELS = ["cat", "dog", "owl", "fox"]
@@ -179,7 +179,7 @@ BAD = {
     "npz without outputs": (["r.json", "x.npz"], "needs an array 'probabilities', 'logits' or 'outputs'"),
     "npz lengths": (["r.json", "y.npz"], "one entry per row"),
     "npz shape": (["r.json", "z.npy"], "(rows, classes)"),
-    "columns": (["r.json", "p.csv", "--score", "cqr"], "shape (rows, 2)"),
+    "columns": (["r.json", "p.csv", "--score", "cqr"], "this score reads 2 columns, lower and upper; found 'cat'"),
 }
 
 
@@ -240,6 +240,17 @@ def test_classes_that_are_numbers_are_columns_by_their_names(run, csv, named, pr
     answer = run("predict", "numbers.json", csv(as_csv(probabilities[:, ::-1], columns[::-1])))
     assert answer.exit_code == 0, answer.output
     assert np.array_equal(sets_of(answer.stdout, columns), Calibration.load(named).predict(probabilities))
+
+
+def test_a_function_is_not_in_the_file(run, csv, probabilities):
+    def surprise(outputs, labels):
+        return 1 - outputs[np.arange(len(labels)), labels]
+
+    calibrate([np.arange(9) / 10], "chain", 0.2, score=surprise).save("own.json")
+    for command in ("predict", "evaluate"):
+        answer = run(command, "own.json", csv(as_csv(probabilities, LABELS)))
+        assert answer.exit_code == 2
+        assert "surprise', which no file holds; load it in Python and give it the function" in answer.stderr
 
 
 def test_every_format_carries_the_classes(run, named, probabilities):

@@ -252,7 +252,10 @@ def test_class_names_reach_the_sets(run):
 
 BAD = {
     "score": ("--score lca", "unknown score 'lca', did you mean 'lac'?"),
-    "regression": ("--score cqr", "score 'cqr' is for regression, these are labels; use lac, logit, margin"),
+    "regression": (
+        "--score cqr",
+        "o.npz: holds 'logits', outputs of classes, and this score is for regression: it reads lower and upper",
+    ),
     "score option": ("--score-option q=1", "unknown option of score 'lac' 'q'"),
     "partition": ("--partition clas", "unknown partition 'clas', did you mean 'class'?"),
     "no device": ("--partition device", "--partition device needs a column of devices in o.npz"),

@@ -49,7 +49,7 @@ def test_names_of_classes_are_labels_where_they_are_known(result, tmp_path):
     named.save(tmp_path / "r.json")
     named = Calibration.load(tmp_path / "r.json")
     names = np.array(named.classes)[LABELS]
-    assert named.evaluate(P, names) == result.evaluate(P, LABELS)
+    assert named.evaluate(P, names) == result.evaluate(P, LABELS).named(named.classes)
     assert named.evaluate(P, names.tolist()) == named.evaluate(P, LABELS)
     names[3] = "bea"
     with pytest.raises(ValueError, match="unknown class 'bea', did you mean 'bee'"):

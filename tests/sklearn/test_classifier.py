@@ -85,6 +85,9 @@ def test_classes_are_those_of_the_model(names, tmp_path):
     assert [[*own] for own in named] == [[n for n, inside in zip(names, row, strict=True) if inside] for row in sets]
     evaluation = mesh.evaluate(X, labels)
     assert [*evaluation.per_class] == [*names]
+    assert [*evaluation.parts["class"]] == [*map(str, names)]
+    same = mesh.calibration_.evaluate(mesh.predict_proba(X), labels)
+    assert same.parts == evaluation.parts
     assert evaluation.coverage.covered == sum(label in own for label, own in zip(labels, named, strict=True))
     mesh.calibration_.save(tmp_path / "found.json")
     again = Calibration.load(tmp_path / "found.json")

@@ -155,7 +155,11 @@ def test_cqr_gives_the_intervals_of_mapie(alpha, symmetric, diabetes, mapie):
     np.testing.assert_array_equal(ours.predict(rows), predicted)
 
 
-def test_normalised_residuals_give_the_intervals_of_crepes(diabetes, crepes):
+def test_normalised_residuals_give_the_intervals_of_mapie_and_crepes(diabetes, mapie, crepes):
+    """MAPIE's with a fitted model of scales; by default it fits one of logarithms on a part of the calibration rows."""
+    from mapie.conformity_scores import ResidualNormalisedScore
+    from mapie.regression import SplitConformalRegressor
+
     train, calibration, (rows, _) = diabetes
     model = LinearRegression().fit(*train)
     scale = LinearRegression().fit(train[0], 20.0 + np.abs(train[1] - model.predict(train[0])))
@@ -163,4 +167,8 @@ def test_normalised_residuals_give_the_intervals_of_crepes(diabetes, crepes):
     X, y = calibration
     theirs = crepes.ConformalRegressor().fit(np.abs(y - model.predict(X)), sigmas=scale.predict(X))
     intervals = theirs.predict_int(model.predict(rows), sigmas=scale.predict(rows), confidence=0.9)
+    np.testing.assert_allclose(ours.predict_interval(rows), intervals, rtol=ROUNDING, atol=ROUNDING)
+    known = ResidualNormalisedScore(scale, prefit=True)
+    theirs = SplitConformalRegressor(model, confidence_level=0.9, conformity_score=known, prefit=True)
+    intervals = theirs.conformalize(*calibration).predict_interval(rows)[1][:, :, 0]
     np.testing.assert_allclose(ours.predict_interval(rows), intervals, rtol=ROUNDING, atol=ROUNDING)

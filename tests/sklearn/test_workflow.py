@@ -9,14 +9,14 @@ import sklearn
 from scipy import sparse
 from sklearn.base import clone
 from sklearn.datasets import load_iris
-from sklearn.linear_model import LogisticRegression
+from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from conformesh import Network
 from conformesh.scores import APS, RAPS
-from conformesh.sklearn import MeshClassifier
+from conformesh.sklearn import MeshClassifier, MeshRegressor
 
 DATA = load_iris()
 X, Y = DATA.data + np.random.default_rng(1).normal(0, 0.8, DATA.data.shape), DATA.target
@@ -137,3 +137,20 @@ def test_sets_with_confidence_ask_for_more():
     sure.calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
     assert sure.calibration_.certificate.confidence == 0.95
     assert sure.calibration_.threshold > plain.calibration_.threshold
+
+
+def test_notebooks_show_the_diagram_and_the_certificate():
+    """scikit-learn's own form, and below it what was found, once there is something."""
+    bare = MeshClassifier(logistic())
+    fitted = MeshClassifier(logistic().fit(X, Y)).calibrate(X, Y, devices=SITES)
+    assert "sk-top-container" in bare._repr_html_()
+    assert 'class="cfm"' not in bare._repr_html_()
+    for html in (fitted._repr_html_(), fitted._repr_mimebundle_()["text/html"]):
+        assert "sk-top-container" in html
+        assert fitted.calibration_.title() in html
+        assert html.count("● counted") == 1
+    with sklearn.config_context(display="text"):
+        assert [*fitted._repr_mimebundle_()] == ["text/plain"]
+        assert not hasattr(fitted, "_repr_html_")
+    intervals = MeshRegressor(LinearRegression().fit(X, Y), symmetric=False).calibrate(X, Y)
+    assert "above, e-dcp at alpha 0.1" in intervals._repr_html_()

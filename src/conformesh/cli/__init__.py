@@ -18,6 +18,7 @@ from typer.core import TyperGroup
 
 from conformesh._version import __version__
 from conformesh.cli import console
+from conformesh.cli.panels import Panelled
 
 Table = dict[
     str, tuple[str, str]
@@ -28,6 +29,7 @@ COMMANDS: Table = {
     "calibrate": ("calibrate", "Agree on a threshold from a file of scores."),
     "control": ("control", "Agree on a lambda from a file of losses: risk control."),
     "predict": ("predict", "Turn model outputs into prediction sets."),
+    "evaluate": ("evaluate", "Coverage and size of a result's sets on labelled outputs."),
     "detect": ("detect", "Flag anomalies among test points, with few false alarms."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),
@@ -101,7 +103,7 @@ def _load(table: Table, name: str) -> Any:
     if table is COMMANDS and name in GROUPS:
         return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))
     alone = typer.Typer(add_completion=False, **SETTINGS)
-    alone.command(name, short_help=line)(function)
+    alone.command(name, cls=Panelled, short_help=line)(function)
     return typer.main.get_command(alone)
 
 

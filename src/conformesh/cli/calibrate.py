@@ -14,16 +14,17 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method
-from conformesh.promises import AUTO, GROUP_RULES, RULES, TARGETS, exact_alpha
+from conformesh.progress import rounds_on_a_bar
+from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import KINDS
 from conformesh.result.several import Calibrations
 from conformesh.scores import SCORES, Score, get_score
 
@@ -44,20 +45,28 @@ def calibrate(
         str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1; several as 0.05,0.1,0.2.")
     ] = "0.1",
     method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    weight: Weight = None,
-    weight_bound: WeightBound = None,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
+    score: Annotated[
+        str | None,
+        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
             metavar="COLUMN",
             help="Cover within each value of this column; several columns, or cells as a;b, make groups that overlap.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     group_rule: Annotated[
@@ -66,42 +75,50 @@ def calibrate(
             metavar="|".join((AUTO, *GROUP_RULES)),
             help="What holds for a row that is in several groups; by default auto, which is seq.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     group_order: Annotated[
         str | None,
         typer.Option(
-            metavar="A,B,...", help="The order of groups for seq; by default that of their names.", show_default=False
+            metavar="A,B,...",
+            help="The order of groups for seq; by default that of their names.",
+            show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
-    warm: Annotated[
-        Path | None,
-        typer.Option(metavar="RESULT", help=f"Start from an earlier result ({', '.join(WARM)}).", show_default=False),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
+    weight: Weight = None,
+    weight_bound: WeightBound = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.", rich_help_panel=PROMISE)
+    ] = False,
+    device_column: DeviceColumn = None,
+    score_column: ScoreColumn = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
     seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the topology and, where it has one, of the method.")
+        str,
+        typer.Option(
+            metavar="<int>", help="Seed of the topology and, where it has one, of the method.", rich_help_panel=RUNNING
+        ),
     ] = "0",
     engine: Annotated[
         str,
         typer.Option(
             metavar="|".join(ENGINES),
             help=f"Who runs the devices: {'; '.join(f'{name}, {driver.summary}' for name, driver in ENGINES.items())}.",
+            rich_help_panel=RUNNING,
         ),
     ] = "simulator",
-    device_column: DeviceColumn = None,
-    score_column: ScoreColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Too few scores for alpha is an error, not +inf.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    warm: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RESULT",
+            help=f"Start from an earlier result ({', '.join(WARM)}).",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     **options: Any,
 ) -> None:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
@@ -138,7 +155,7 @@ def calibrate(
         )
         network = host.network
         mine = tuple(ids_here(host))
-        with console.rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
+        with rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
             if confidence is not None:
@@ -185,7 +202,7 @@ def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_
     elif isinstance(result, Calibrations):
         _print_several(result)
     else:
-        console.print_facts(f"conformesh {method}", facts(result))
+        console.print_facts(f"conformesh {method}", result.facts())
 
 
 def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | None:
@@ -224,47 +241,3 @@ def named_score(name: str | None, pairs: list[str]) -> Score | None:
         return None
     hints = get_type_hints(SCORES[name]) if name in SCORES else {}
     return get_score(name, **key_values(pairs, "score option", hints))
-
-
-def facts(result: Calibration) -> list[tuple[str, str]]:
-    """Return what a person wants to know first."""
-    low, high = float(result.thresholds.min()), result.threshold
-    same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
-    certificate, cost = result.certificate, result.cost
-    lines = [
-        ("threshold", f"{high:.6g} ({same})"),
-        ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
-    ]
-    if isinstance(certificate.required_rank, int):
-        counted = "" if certificate.counted_rank is None else f", counted {certificate.counted_rank:,}"
-        of = f"{result.scores:,} scores" if certificate.weight is None else f"weight {certificate.weight:,}"
-        lines.append(("rank", f"required {certificate.required_rank:,}{counted} of {of}"))
-        lines.append(("about", f"{TARGETS[certificate.target]}; by {RULES[certificate.rule]}"))
-    elif certificate.required_rank is not None:
-        lines.append(("rank", "required and counted by each device for itself, see --json"))
-    if result.weight_bound is not None:
-        lines.append(
-            ("weights", f"at most {result.weight_bound:g}: how much likelier a new example is, up to a factor")
-        )
-    if certificate.epsilon is not None:
-        lines.append(("epsilon", _epsilon(result)))
-    if certificate.assumption:
-        lines.append(("assuming", certificate.assumption))
-    if "sums_by" in result.options:
-        lines.append(("sums", f"by {result.options['sums_by']}, {result.options['sums_why']}"))
-    sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
-    return [
-        *lines,
-        ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
-        ("devices", f"{result.devices:,} with {result.scores:,} scores in all"),
-        ("network", result.network),
-        ("method", f"{result.method}, alpha {result.alpha:g}"),
-        ("seconds", f"{result.seconds:.3f}"),
-    ]
-
-
-def _epsilon(result: Calibration) -> str:
-    c = result.certificate
-    if c.epsilon_T is None or c.epsilon_bias is None:
-        return f"{c.epsilon:.3g} of the scores"
-    return f"{c.epsilon:.3g} added to the estimate (convergence {c.epsilon_T:.3g}, bias {c.epsilon_bias:.3g})"

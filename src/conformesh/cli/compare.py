@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,11 @@ from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
+from conformesh.cli.panels import FILES, RUNNING
+from conformesh.cli.predict import values_for
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
-from conformesh.comparing import By, Comparison, Group, Run, fronts, networks_of, ways_of
+from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
+from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -25,12 +27,12 @@ from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, Way
 from conformesh.plots.front import draw_front
-from conformesh.plots.pictures import PANELS, draw_comparison
+from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
+from conformesh.progress import Progress
 from conformesh.promises import AUTO, exact_alpha
-from conformesh.quantities import in_bits, in_count, several
-from conformesh.scores import LAC, SCORES
+from conformesh.quantities import several
+from conformesh.scores import LAC, SCORES, RegressionScore
 
-PICTURES = (".png", ".pdf", ".svg")
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
@@ -39,45 +41,18 @@ def compare(
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
     ],
     alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    topologies: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
-    ] = None,
     methods: Annotated[
         str | None,
         typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    topologies: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
     ] = None,
     graph: Annotated[
         Path | None,
         typer.Option(metavar="EDGES", help="A network of one's own: a file with two device names a line."),
     ] = None,
-    outputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE", help="Model outputs to measure set sizes with, as for predict.", show_default=False
-        ),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(
-            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.", show_default=False
-        ),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
-    device_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
-            show_default=False,
-        ),
-    ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.")] = "0",
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
     ] = PICTURE,
@@ -91,6 +66,45 @@ def compare(
         ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
+    outputs: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Model outputs to measure set sizes with, as for predict.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    score_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.", rich_help_panel=FILES
+        ),
+    ] = None,
+    device_column: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COLUMN",
+            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
+            show_default=False,
+            rich_help_panel=FILES,
+        ),
+    ] = None,
+    seed: Annotated[
+        str,
+        typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.", rich_help_panel=RUNNING),
+    ] = "0",
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
 
@@ -100,50 +114,25 @@ def compare(
     exact_alpha(alpha)
     key = whole(seed, "seed", 0)
     ways = ways_of(None if methods is None else _names(methods, "methods"))
-    drawn = _picture(out, PICTURE) if picture else None
-    traded = None if front is None else _picture(front, FRONT)
+    drawn = picture_file(out, PICTURE.name) if picture else None
+    traded = None if front is None else picture_file(front, FRONT.name)
     sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
     networks, skipped = _networks(held, topologies, graph, key)
-    with console.Progress("comparing", len(networks) * len(ways) + picture) as progress:
-        found = measure(
-            held.for_devices(networks[0].ids),
-            networks,
-            alpha,
-            ways,
-            target=chosen_target(target, scores),
-            rank=rank,
-            confidence=confidence,
-            seed=key,
-            begin=lambda way, network: progress.step(f"{way} on {network.name}"),
-            **sizing,
-        )
-        found = replace(found, skipped=skipped)
-        if drawn is not None:
-            progress.step("drawing")
+    asked: dict[str, Any] = {
+        "target": chosen_target(target, scores),
+        "rank": rank,
+        "confidence": confidence,
+        "seed": key,
+        "progress": True,
+    }
+    own = held.for_devices(networks[0].ids)
+    found = replace(measure(own, networks, alpha, ways, **asked, **sizing), skipped=skipped)
+    if drawn is not None:
+        with Progress("drawing"):
             draw_comparison(drawn, found)
     if traded is not None:
-        with console.Progress("trading rounds for bits", len(networks)) as progress:
-            told: list[str] = []
-
-            def begin(name: str, network: Network) -> None:
-                if network.name not in told:
-                    told.append(network.name)
-                    progress.step(f"e-dcp on {network.name}")
-
-            draw_front(
-                traded,
-                fronts(
-                    held.for_devices(networks[0].ids),
-                    networks[:PANELS],
-                    alpha,
-                    target=chosen_target(target, scores),
-                    rank=rank,
-                    confidence=confidence,
-                    seed=key,
-                    begin=begin,
-                ),
-            )
+        draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
     if as_json:
         print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
     else:
@@ -155,16 +144,6 @@ def _names(text: str, what: str) -> list[str]:
     if not names:
         raise ValueError(f"--{what} needs names with commas between them, got {text!r}")
     return names
-
-
-def _picture(out: Path, usual: Path) -> Path:
-    """Return the file to draw to, whose folder is made now: a bad path is an error before the work, not after."""
-    if out.is_dir() or not out.suffix:
-        out = out / usual.name
-    if out.suffix.lower() not in PICTURES:
-        raise ValueError(f"{out}: the picture must end in {', '.join(PICTURES)}, got {out.suffix!r}")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    return out
 
 
 def _sizing(
@@ -182,9 +161,9 @@ def _sizing(
     if kind is None:
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
-    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits")
-    values = read.values[:, 0] if kind.task == "regression" and read.values.shape[1] == 1 else read.values
-    return {"score": kind, "outputs": values, "rows_at": read.devices}
+    columns = kind.columns if isinstance(kind, RegressionScore) else None
+    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits", columns=columns)
+    return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
 
 
 def _networks(
@@ -199,102 +178,6 @@ def _networks(
     return own + built, skipped
 
 
-# --- the answer -------------------------------------------------------------------------------------------------------
-
-
-def answer(found: Comparison) -> str:
-    """Say which to use, in one sentence that follows from the table.
-
-    The winner sends the fewest bits on most networks, among what is sound: rank counted and reached, nothing assumed,
-    no server. Whoever needs the fewest rounds, and the other methods over neighbours, are mentioned with their cost.
-    """
-    cheapest, fastest = found.winner("bits"), found.winner("rounds")
-    if cheapest is None or fastest is None:
-        return _nothing(found)
-    clauses = [_praise(found, *cheapest)]
-    if fastest[0] != cheapest[0]:
-        runs = _sound(found, fastest[0])
-        where = _of_all(fastest[1], found)
-        clauses.append(f"{fastest[0]} needs the fewest rounds on {where} ({_rounds(runs)}, {_bits(runs)})")
-    others = [
-        f"{way} is {_kinds(runs)} ({_bits(runs)}, {_rounds(runs)}, slack {_slack(runs)})"
-        for way in found.ways()
-        if way.needs == "neighbours" and way.method not in (cheapest[0].method, fastest[0].method)
-        if (runs := found.runs_of(way)) and {run.guarantee for run in runs} != {"none"}
-    ]
-    if others:
-        clauses.append(", ".join(others))
-    return "; ".join(clauses) + "."
-
-
-def _nothing(found: Comparison) -> str:
-    if any(run.guarantee == "counted" and run.slack == math.inf for group in found.groups for run in group.runs):
-        return (
-            f"None yet: rank {found.required_rank:,} of {found.scores:,} scores is required, for which the threshold "
-            "is +inf and every set full; collect more scores or raise alpha."
-        )
-    return (
-        "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
-        "assumption; leave --methods out to compare all."
-    )
-
-
-def _praise(found: Comparison, way: Way, won: int) -> str:
-    runs = _sound(found, way)
-    sound = {run.way for group in found.groups for run in group.runs if run.is_sound}
-    why = f"of {len(sound)} here that count their rank and need no server it sends the fewest bits on"
-    if len(sound) == 1:
-        why = "alone here it counts its rank and needs no server, on"
-    cost = f"{_bits(runs)} a device, {_rounds(runs)}, slack {_slack(runs)}"
-    return f"Use {way.flags}: {why} {_of_all(won, found)} ({cost})"
-
-
-def _sound(found: Comparison, way: Way) -> list[Run]:
-    return [run for run in found.runs_of(way) if run.is_sound]
-
-
-def _of_all(won: int, found: Comparison) -> str:
-    every = len(found.groups)
-    if won < every:
-        return f"{won} of {every} networks"
-    return found.groups[0].network if every == 1 else "both networks" if every == 2 else f"all {every} networks"
-
-
-def _bits(runs: Sequence[Run]) -> str:
-    return _range((run.bits for run in runs), in_bits)
-
-
-def _rounds(runs: Sequence[Run]) -> str:
-    return _range((run.rounds for run in runs), lambda rounds: several(rounds, "round"))
-
-
-def _slack(runs: Sequence[Run]) -> str:
-    return _range((run.slack for run in runs), in_ranks)
-
-
-def _kinds(runs: Sequence[Run]) -> str:
-    return " or ".join(dict.fromkeys(run.guarantee for run in runs))
-
-
-def _range(values: Iterable[float], show: Callable[[Any], str]) -> str:
-    """Return the smallest and the largest in words; a unit that they share is said once."""
-    held = sorted(values)
-    low, high = show(held[0]), show(held[-1])
-    if low == high:
-        return low
-    number, _, unit = low.partition(" ")
-    return f"{number if unit and high.endswith(f' {unit}') else low} to {high}"
-
-
-def in_ranks(slack: float) -> str:
-    """Return a slack with its sign; infinity is "inf".
-
-    >>> in_ranks(4.0), in_ranks(0.0), in_ranks(-31.0), in_ranks(math.inf)
-    ('+4', '0', '-31', 'inf')
-    """
-    return "inf" if slack == math.inf else f"{int(slack):+,}" if slack else "0"
-
-
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
 
@@ -306,14 +189,8 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
         "is too low. numbers, bits: what each device sent. fewest: the least bits or rounds among those that\n"
         "count their rank, assume nothing and need no server.",
     )
-    rows = [[_cells(run, group) for run in group.runs] for group in found.groups]
-    sized = any(run.size is not None for group in found.groups for run in group.runs)
-    columns = [
-        *("method", "server", "guarantee", "slack", "threshold"),
-        *(["mean size"] if sized else []),
-        *("rounds", "numbers", "bits", "fewest"),
-    ]
-    right = ("slack", "threshold", "mean size", "rounds", "numbers", "bits")
+    rows = [[cells_of(run, group) for run in group.runs] for group in found.groups]
+    columns, right = columns_of(found), NUMBERS
     widths = [max(map(len, column)) for column in zip(columns, *(row for group in rows for row in group), strict=True)]
     padded = [name.rjust(w) if name in right else name.ljust(w) for name, w in zip(columns, widths, strict=True)]
     for group, cells in zip(found.groups, rows, strict=True):
@@ -328,38 +205,16 @@ def _report(found: Comparison, target: Path | None, traded: Path | None) -> None
     print()
     for topology, reason in found.skipped.items():
         print(f"left out: {reason if reason.startswith(topology) else f'{topology}, {reason}'}")
-    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if _is_starred(run)}
+    starred = {run.way.method: run.assumption for group in found.groups for run in group.runs if is_starred(run)}
     for method, words in starred.items():
         print(f"* {method}: {words}.")
-    if not sized:
+    if SIZE not in columns:
         print("mean set size: give model outputs with --outputs FILE, and what the scores are with --score.")
     if target is not None:
         print(f"picture: {target}")
     if traded is not None:
         print(f"rounds against bits: {traded}")
     print(f"\nWhich should I use? {answer(found)}")
-
-
-def _is_starred(run: Run) -> bool:
-    return run.guarantee == "counted" and bool(run.assumption)
-
-
-def _cells(run: Run, group: Group) -> list[str]:
-    low, high = run.thresholds
-    costs: tuple[By, ...] = ("bits", "rounds")
-    fewest = [by for by in costs if run.way in group.fewest(by)]
-    return [
-        str(run.way),
-        "yes" if run.way.needs == "server" else "no",
-        run.guarantee + "*" * _is_starred(run),
-        in_ranks(run.slack),
-        f"{low:.6g}" if low == high else f"{low:.2g}..{high:.2g}",
-        *([] if run.size is None else [f"{run.size:.3f}"]),
-        f"{run.rounds:,}",
-        in_count(run.numbers),
-        in_bits(run.bits),
-        "both" if len(fewest) == 2 else "".join(fewest),
-    ]
 
 
 def _object(found: Comparison, seed: int, target: Path | None, traded: Path | None) -> dict[str, Any]:

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import sys
-import threading
-import time
 import traceback
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -19,8 +16,6 @@ from conformesh.quantities import in_bits
 
 if TYPE_CHECKING:
     from conformesh.result.certificate import Cost
-
-PATIENCE = 1.0  # seconds before a progress bar appears
 
 USAGE: Any = typer.BadParameter.__base__  # typer may carry a click of its own; this is that click's UsageError
 BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
@@ -96,86 +91,6 @@ def _one_line(text: str) -> str:
     line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in " ".join(text.split()))
     half = LONGEST // 2 - 3
     return line if len(line) <= LONGEST else f"{line[:half]} ... {line[-half:]}"
-
-
-# --- progress ---------------------------------------------------------------------------------------------------------
-
-
-class Progress:
-    """Count steps; from the first second on a bar on stderr shows them, where stderr is a terminal.
-
-    A thread draws the bar, so that work which never reports, such as a first compilation, has its clock too. Where the
-    total is known, which may be later than the start, the bar also says how much time is left at the pace so far.
-    """
-
-    def __init__(self, what: str, total: int | None = None, unit: str = "") -> None:
-        self.what = what
-        self.total = total
-        self.unit = unit
-        self.steps = 0
-        self._from = (0, time.monotonic())  # steps and time where the pace is measured from
-        self._done = threading.Event()
-        self._thread = threading.Thread(target=self._draw, daemon=True) if sys.stderr.isatty() else None
-
-    def step(self, what: str | None = None) -> None:
-        """Finish one step, and say what comes next."""
-        self.steps += 1
-        self.what = what or self.what
-
-    def begin(self, total: int | None, done: int = 0, what: str | None = None) -> None:
-        """Start counting, again or later than the clock: so many steps in all, some of which were done before."""
-        self.total, self.steps, self.what = total, done, what or self.what
-        self._from = (done, time.monotonic())
-
-    def left(self) -> float | None:
-        """Return the seconds left at the pace so far; None where nothing can be said."""
-        done, passed = self.steps - self._from[0], time.monotonic() - self._from[1]
-        return None if self.total is None or done <= 0 else max(0.0, (self.total - self.steps) * passed / done)
-
-    def __enter__(self) -> Progress:
-        if self._thread is not None:
-            self._thread.start()
-        return self
-
-    def __exit__(self, *reason: object) -> None:
-        self._done.set()
-        if self._thread is not None:
-            self._thread.join()
-
-    def _draw(self) -> None:
-        if self._done.wait(PATIENCE):
-            return
-        from rich.console import Console
-        from rich.progress import BarColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        count, left = TextColumn("{task.fields[count]}"), TextColumn("{task.fields[left]}")
-        columns = (TextColumn("{task.description}"), BarColumn(), count, TimeElapsedColumn(), left)
-        with Bar(*columns, console=Console(stderr=True), transient=True) as bar:
-            task = bar.add_task(self.what, total=self.total, **self._words())
-            while not self._done.wait(0.1):
-                bar.update(task, completed=self.steps, total=self.total, description=self.what, **self._words())
-
-    def _words(self) -> dict[str, Any]:
-        of = "" if self.total is None else f" of {self.total:,}"
-        left = self.left()
-        return {
-            "count": f"{self.steps:,}{of}" + (f" {self.unit}" if self.unit else ""),
-            "left": "" if left is None else f"{timedelta(seconds=round(left))} left",
-        }
-
-
-@contextmanager
-def rounds_on_a_bar(what: str) -> Iterator[Callable[..., None] | None]:
-    """Return an engine's observer that shows its rounds; None where nobody can see them.
-
-    A simulator that nobody watches may use the same memory in every round.
-    """
-    if not sys.stderr.isatty():
-        yield None
-        return
-    with Progress(what, unit="rounds") as progress:
-        yield lambda *_: progress.step()
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------

@@ -9,11 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.calibrate import facts
 from conformesh.cli.hosting import job
 from conformesh.cli.loss_files import read_losses
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Rank, Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, Separator
 from conformesh.controlling import control as agree
@@ -22,6 +22,7 @@ from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
 from conformesh.losses import LOSSES, Loss, get_loss
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.control import Control
@@ -42,8 +43,6 @@ def control(
         str, typer.Option(metavar="<float>", help="The largest mean loss of new examples; several as 0.05,0.1.")
     ] = "0.1",
     bound: Annotated[str, typer.Option(metavar="<float>", help="The largest loss possible.")] = "1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
@@ -55,16 +54,22 @@ def control(
         list[str] | None,
         typer.Option(metavar="KEY=VALUE", help="An option of the loss, as score=logit; may be repeated."),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology.")] = "0",
-    engine: Annotated[
-        str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices, as in calibrate.")
-    ] = "simulator",
+    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    strict: Annotated[
+        bool,
+        typer.Option("--strict", help="Too few items for the risk is an error, not +inf.", rich_help_panel=PROMISE),
+    ] = False,
     device_column: DeviceColumn = None,
     separator: Separator = None,
     decimal: Decimal = None,
-    strict: Annotated[bool, typer.Option("--strict", help="Too few items for the risk is an error, not +inf.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
+    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology.", rich_help_panel=RUNNING)] = "0",
+    engine: Annotated[
+        str,
+        typer.Option(metavar="|".join(ENGINES), help="Who runs the devices, as in calibrate.", rich_help_panel=RUNNING),
+    ] = "simulator",
     **options: Any,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.
@@ -88,8 +93,8 @@ def control(
         )
         network, own = host.network, held.for_devices(tuple(ids_here(host)))
         common: dict[str, Any] = {"loss": kind, "bound": largest, "target": whom, "rank": rank, "strict": strict}
-        with console.Progress(f"{METHOD} on {network.name}", unit="rounds") as progress, console.warnings_in_one_line():
-            host.observer = lambda *_: progress.step()
+        with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer, console.warnings_in_one_line():
+            host.observer = observer
             result: Control | Calibrations
             if len(risks) > 1:
                 result = control_several(own, network, risks, METHOD, engine=host, **common, **chosen)
@@ -122,36 +127,9 @@ def _show(result: Control | Calibrations, out: Path | None, as_json: bool) -> No
     if as_json:
         print(result.to_json())
     elif isinstance(result, Control):
-        console.print_facts("conformesh control", facts_of(result))
+        console.print_facts("conformesh control", result.facts())
     else:
         _print_several(result)
-
-
-def facts_of(result: Control) -> list[tuple[str, str]]:
-    """Return what a person wants to know first."""
-    lines = dict(facts(result))
-    words: dict[str, str] = {
-        "lambda": lines["threshold"],
-        "guarantee": lines["guarantee"],
-        "mean loss": _losses(result),
-        "about": lines["about"],
-        **{name: lines[name] for name in ("sums", "cost") if name in lines},
-        "devices": f"{result.devices:,} with {several(result.scores, 'item')} in all",
-        "network": result.network,
-        "method": f"{result.method}, risk {result.risk:g} of a loss up to {result.bound:g}",
-        "seconds": lines["seconds"],
-    }
-    return [*words.items()]
-
-
-def _losses(result: Control) -> str:
-    """Return the mean loss of the items at lambda, and the largest allowed."""
-    if not result.certificate.losses:
-        return "no device that is asked about has items"
-    left, allowed = result.mean_losses
-    if allowed < 0:
-        return f"the new example alone may lose more than the risk of {result.risk:g} allows"
-    return f"{left:.4g} of the items at lambda, allowed {allowed:.4g}"
 
 
 def _print_several(results: Calibrations) -> None:

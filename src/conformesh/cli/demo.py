@@ -19,6 +19,7 @@ from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, spli
 from conformesh.graph.network import Network
 from conformesh.methods import METHODS, REACH
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
+from conformesh.progress import Progress
 from conformesh.promises import exact_alpha
 from conformesh.protocols.messages import Message, Sum
 from conformesh.protocols.site import Site
@@ -84,7 +85,7 @@ def demo(
         return
     networks = [Network.of(name, count, seed=key) for name in NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
-    with console.Progress("training the classifier", steps) as progress:
+    with Progress("training the classifier", steps) as progress:
         digits = load_digits_at(networks[0].devices, key)
         drawn = [split(digits, key, number) for number in range(many)]
         samples = Samples.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
@@ -120,7 +121,7 @@ def _run_mesh(out: Path, network: Network, alpha: str, seed: int, keep: bool, as
     from conformesh.cli.demo_mesh import check_extra, run_mesh
 
     check_extra()
-    with console.Progress("training the classifier"):
+    with Progress("training the classifier"):
         digits = load_digits_at(network.devices, seed)
         scores = [_scores(digits, rows) for rows in split(digits, seed, 0).calibration]
     run_mesh(out, network, scores, alpha, SCORE.name, keep=keep, as_json=as_json)

@@ -12,6 +12,7 @@ from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import whole
+from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator
 from conformesh.detecting import RULES, THINNED
@@ -22,6 +23,7 @@ from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.names import natural_order
+from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import aggregate_choices
 from conformesh.quantities import in_bits, in_count, several
@@ -44,11 +46,21 @@ def detect(
     fdr: Annotated[
         str, typer.Option(metavar="<float>", help="Tolerated part of wrong ones among the flagged, on average.")
     ] = "0.1",
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Also save: .json, or a table of test points as .csv, .parquet or .npz."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rule: Annotated[
         str,
         typer.Option(
-            metavar="|".join(RULES), help="; ".join(f"{name}, {words}" for name, words in RULES.items()) + "."
+            metavar="|".join(RULES),
+            help="; ".join(f"{name}, {words}" for name, words in RULES.items()) + ".",
+            rich_help_panel=PROMISE,
         ),
     ] = THINNED,
     draws: Annotated[
@@ -57,6 +69,7 @@ def detect(
             metavar="<int>",
             help="How many scores the thinned rule uses; by default from their numbers.",
             show_default=False,
+            rich_help_panel=PROMISE,
         ),
     ] = None,
     p_values: Annotated[
@@ -64,27 +77,27 @@ def detect(
         typer.Option(
             "--p-values/--no-p-values",
             help="Count p-values, which tells all devices the test scores.",
+            rich_help_panel=PROMISE,
         ),
     ] = True,
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the public draw, chosen beforehand, and of the topology.")
-    ] = "0",
-    aggregate: Annotated[
-        str, typer.Option(metavar="|".join(aggregate_choices()), help="How sums are formed.")
-    ] = "auto",
-    engine: Annotated[str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices.")] = "simulator",
     device_column: DeviceColumn = None,
     score_column: ScoreColumn = None,
     separator: Separator = None,
     decimal: Decimal = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Also save: .json, or a table of test points as .csv, .parquet or .npz."),
-    ] = None,
+    seed: Annotated[
+        str,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of the public draw, chosen beforehand, and of the topology.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "0",
+    aggregate: Annotated[
+        str, typer.Option(metavar="|".join(aggregate_choices()), help="How sums are formed.", rich_help_panel=RUNNING)
+    ] = "auto",
+    engine: Annotated[
+        str, typer.Option(metavar="|".join(ENGINES), help="Who runs the devices.", rich_help_panel=RUNNING)
+    ] = "simulator",
 ) -> None:
     """Flag test points that score higher than ordinary ones, of which on average at most a part --fdr wrongly.
 
@@ -106,11 +119,8 @@ def detect(
             lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start),
         )
         mine = tuple(ids_here(host))
-        with (
-            console.Progress(f"detect on {host.network.name}", unit="rounds") as progress,
-            console.warnings_in_one_line(),
-        ):
-            host.observer = lambda *_: progress.step()
+        with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
+            host.observer = observer
             result = find(
                 held.for_devices(mine),
                 host.network,

@@ -15,6 +15,7 @@ from conformesh.cli import GROUPS, console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, whole, with_flags
+from conformesh.cli.panels import FILES, MESH, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
@@ -44,13 +45,14 @@ from conformesh.scores import SCORES
 
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
 Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name.")]
-Days = Annotated[str, typer.Option(metavar="<int>", help="How long a certificate is valid.")]
+Days = Annotated[str, typer.Option(metavar="<int>", help="How long a certificate is valid.", rich_help_panel=MESH)]
 Quorum = Annotated[
     str | None,
     typer.Option(
         metavar="<int>",
         help="How many devices must be left to continue; more than half, by default the fewest such.",
         show_default=False,
+        rich_help_panel=RUNNING,
     ),
 ]
 COPY = "copy the new device.toml of every folder to its machine, and start the devices again"
@@ -76,36 +78,50 @@ def init(
             metavar="SCORES", help="A file with device and score, spread over the folders.", show_default=False
         ),
     ] = None,
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
-    hosts: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="device host[:port] a line; by default all on this machine."),
-    ] = None,
-    base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.")] = "7600",
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
     score: Annotated[
         str | None, typer.Option(help=f"What the scores are: {', '.join(SCORES)}.", show_default=False)
     ] = None,
     score_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
     ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     model: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="The model the scores come from: its digest must be the same everywhere."),
+        typer.Option(
+            metavar="FILE",
+            help="The model the scores come from: its digest must be the same everywhere.",
+            rich_help_panel=FILES,
+        ),
     ] = None,
-    patience: Annotated[str, typer.Option(metavar="<float>", help="Seconds to wait for a neighbour.")] = "30",
-    on_lost: Annotated[str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.")] = "fail",
-    quorum: Quorum = None,
+    hosts: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="device host[:port] a line; by default all on this machine.", rich_help_panel=MESH
+        ),
+    ] = None,
+    base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.", rich_help_panel=MESH)] = "7600",
     days: Days = "365",
-    insecure: Annotated[bool, typer.Option("--insecure", help="No certificates: only for experiments.")] = False,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.")] = "0",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    insecure: Annotated[
+        bool, typer.Option("--insecure", help="No certificates: only for experiments.", rich_help_panel=MESH)
+    ] = False,
+    patience: Annotated[
+        str, typer.Option(metavar="<float>", help="Seconds to wait for a neighbour.", rich_help_panel=RUNNING)
+    ] = "30",
+    on_lost: Annotated[
+        str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.", rich_help_panel=RUNNING)
+    ] = "fail",
+    quorum: Quorum = None,
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.", rich_help_panel=RUNNING)
+    ] = "0",
     **options: Any,
 ) -> None:
     """Make the folders of a new mesh: a configuration, a certificate and a place for scores for every device.

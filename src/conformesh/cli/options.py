@@ -13,10 +13,9 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 import typer
 
+from conformesh.cli.panels import panel_of
 from conformesh.methods import METHODS, make_options
 from conformesh.protocols.options import choices_of
-
-PANEL = "Options of methods"
 
 
 @dataclass(frozen=True)
@@ -29,17 +28,19 @@ class Flag:
 
     @property
     def help(self) -> str:
-        """What it means, and to whom; the same meaning is said once."""
+        """What it means, and to whom where several have it; the same meaning is said once."""
         meanings: dict[tuple[str, str], list[str]] = {}
         for method, field in self.fields.items():
             value: Any = field.default
             if isinstance(value, bool | float):
                 value = f"{value:g}" if isinstance(value, float) else "yes" if value else "no"
-            default = "" if value in (None, MISSING) else f"; default {value}"
+            default = "" if value in (None, MISSING) else f"default {value}"
             meanings.setdefault((field.metadata["help"], default), []).append(method)
-        lines = [
-            f"{text[:1].upper()}{text[1:]} ({', '.join(who)}{default})." for (text, default), who in meanings.items()
-        ]
+        lines = []
+        for (text, default), who in meanings.items():
+            facts = [", ".join(who) if len(self.fields) > 1 else "", default]
+            aside = "; ".join(fact for fact in facts if fact)
+            lines.append(f"{text[:1].upper()}{text[1:]}" + (f" ({aside})." if aside else "."))
         return " ".join(lines)
 
     def parameter(self) -> inspect.Parameter:
@@ -55,7 +56,8 @@ class Flag:
             word, kind, metavar = f"{word}/--no-{dashed}", bool, ""
         elif get_origin(kinds[0]) is tuple:
             kind, metavar = types.GenericAlias(tuple, (str,) * len(get_args(kinds[0]))), "LO HI"
-        given = typer.Option(None, word, help=self.help, metavar=metavar, rich_help_panel=PANEL, show_default=False)
+        panel = panel_of([*self.fields])
+        given = typer.Option(None, word, help=self.help, metavar=metavar, rich_help_panel=panel, show_default=False)
         hint = kind | None  # None: not given, the method's own default holds
         return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=hint)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import math
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +14,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
+from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
@@ -22,16 +22,14 @@ from conformesh.io.score_files import read_scores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
-from conformesh.planning.planner import KIND_ORDER, SORTS, Plan, Row
+from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
 from conformesh.planning.planner import plan as predict
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.plots.pictures import picture_file
+from conformesh.progress import Progress
 from conformesh.promises import AUTO
-from conformesh.quantities import in_bytes, in_time
 from conformesh.samples import Samples
-
-PICTURES = (".png", ".pdf", ".svg")
-
 
 MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
@@ -44,8 +42,32 @@ def plan(
     topology: Topology = None,
     topology_option: TopologyOption = None,
     graph: Graph = None,
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
+    method: Annotated[
+        str | None,
+        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
+    ] = None,
+    link: Annotated[
+        str,
+        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
+    ] = "100ms,1Mbit",
+    guarantee: Annotated[
+        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
+    ] = "none",
+    sort: Annotated[
+        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
+    ] = "time",
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    target: Target = "sizes",
+    rank: Rank = AUTO,
+    confidence: Confidence = None,
     scores_per_device: Annotated[
-        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.")
+        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.", rich_help_panel=FILES)
     ] = "50",
     scores: Annotated[
         str | None,
@@ -53,41 +75,28 @@ def plan(
             metavar="SCORES",
             help="Instead: the scores themselves, with which e-dcp's search is no estimate.",
             show_default=False,
+            rich_help_panel=FILES,
         ),
     ] = None,
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    confidence: Confidence = None,
-    link: Annotated[
-        str,
-        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
-    ] = "100ms,1Mbit",
-    method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
-    ] = None,
-    guarantee: Annotated[
-        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
-    ] = "none",
-    sort: Annotated[
-        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
-    ] = "time",
     shape: Annotated[
         str,
-        typer.Option(metavar="|".join((ANY, *SHAPES)), help="What scores look like, for the stages of e-dcp's search."),
+        typer.Option(
+            metavar="|".join((ANY, *SHAPES)),
+            help="What scores look like, for the stages of e-dcp's search.",
+            rich_help_panel=FILES,
+        ),
     ] = ANY,
     build: Annotated[
         bool,
-        typer.Option("--build/--sketch", help="Build the network, up to a million devices; or go by laws of growth."),
+        typer.Option(
+            "--build/--sketch",
+            help="Build the network, up to a million devices; or go by laws of growth.",
+            rich_help_panel=RUNNING,
+        ),
     ] = True,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of topologies that draw.")] = "0",
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of topologies that draw.", rich_help_panel=RUNNING)
+    ] = "0",
     **options: Any,
 ) -> None:
     """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
@@ -98,12 +107,11 @@ def plan(
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
-    if plot is not None and plot.suffix.lower() not in PICTURES:
-        raise ValueError(f"{plot}: the picture must end in {', '.join(PICTURES)}, got {plot.suffix!r}")
+    plot = None if plot is None else picture_file(plot)
     names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
     uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
     chosen = _options(names, options)
-    with console.Progress("planning") as progress:
+    with Progress("planning") as progress:
         if scores is None:
             terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
         else:
@@ -123,7 +131,6 @@ def plan(
         if plot is not None:
             from conformesh.plots.plan import draw_plan
 
-            plot.parent.mkdir(parents=True, exist_ok=True)
             draw_plan(plot, found, None if graph is not None else topology or "torus", chosen)
     if as_json:
         print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
@@ -195,12 +202,6 @@ def _count(text: str) -> int:
 
 # --- what is shown ----------------------------------------------------------------------------------------------------
 
-COLUMNS = (
-    *("method", "guarantee", "server", "rounds", "bytes", "largest", "time"),
-    *("on the wire", "mesh time", "sim memory", "sim time", "is"),
-)
-NUMBERS = ("rounds", "bytes", "largest", "time", "on the wire", "mesh time", "sim memory", "sim time")
-
 
 def _report(found: Plan, picture: Path | None) -> None:
     where = found.terrain
@@ -213,7 +214,7 @@ def _report(found: Plan, picture: Path | None) -> None:
         "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
         "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
     )
-    console.print_table(COLUMNS, [_cells(row) for row in found.rows], right=NUMBERS)
+    console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
         if row.likely is not None and row.way.variant != AUTO:
@@ -231,23 +232,6 @@ def _report(found: Plan, picture: Path | None) -> None:
     if picture is not None:
         print(f"picture: {picture}")
     print(f"\nWhich should I use? {found.reason()}")
-
-
-def _cells(row: Row) -> list[str]:
-    return [
-        str(row.way) + (f" ({row.facts['schedule']})" if row.way.variant == AUTO else ""),
-        row.guarantee + "*" * bool(row.assumption),
-        "yes" if row.needs == "server" else "no",
-        f"{row.rounds:,.0f}",
-        in_bytes(row.bits / 8),
-        in_bytes(row.most_bits / 8),
-        in_time(row.seconds),
-        "too large" if math.isinf(row.wire_bytes) else in_bytes(row.wire_bytes),
-        "" if math.isinf(row.mesh_seconds) else in_time(row.mesh_seconds),
-        in_bytes(row.memory),
-        in_time(row.simulation),
-        row.certainty,
-    ]
 
 
 def _print_csv(found: Plan) -> None:

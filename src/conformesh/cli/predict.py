@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import whole
-from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
+from conformesh.cli.panels import RUNNING
+from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, OutputColumns, Separator, named
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json
 from conformesh.io.output_files import OutputFile, read_outputs
@@ -31,9 +32,11 @@ from conformesh.result.control import Control
 from conformesh.result.files import SEVERAL, SIDES
 from conformesh.result.several import Calibrations
 from conformesh.result.sides import Sides, two_sided
-from conformesh.scores import LAC, SCORES, Score
+from conformesh.scores import LAC, SCORES, RegressionScore, Score
+from conformesh.scores.functions import FunctionScore, IntervalFunctionScore
 
 STDIN = "-"
+Result = Calibration | Calibrations | Sides
 
 
 class _Format(StrEnum):
@@ -92,9 +95,6 @@ def predict(
             show_default=False,
         ),
     ] = None,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of a randomised score (APS, RAPS) that has none of its own.")
-    ] = "0",
     form: Annotated[_Format, typer.Option("--format", help="What goes to standard output.")] = _Format.csv,
     out: Annotated[
         Path | None,
@@ -104,9 +104,18 @@ def predict(
     device_column: DeviceColumn = None,
     id_column: IdColumn = None,
     label_column: LabelColumn = None,
+    output_columns: OutputColumns = None,
     keep: Keep = None,
     separator: Separator = None,
     decimal: Decimal = None,
+    seed: Annotated[
+        str,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of a randomised score, such as APS, that has none of its own.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "0",
 ) -> None:
     """Write one prediction set per row of model outputs: row, size, set; or row, lower, upper for regression.
 
@@ -121,23 +130,23 @@ def predict(
     ending = Ending.of(out, form)
     calibration = load_result(result)
     named_one = named_score(score, score_option or [])
-    kind: Score | Loss = _loss(calibration, named_one) or _score(calibration, named_one)
-    if isinstance(kind, Score):
-        kind = kind.seeded(whole(seed, "seed", 0))
-    columns_of_groups = tuple(name for one in group_column or [] for name in named(one))
-    _check_fit(calibration, device or device_column, columns_of_groups, alpha)
-    layout = Layout(device_column, None, label_column, id_column, columns_of_groups, named(keep), separator, decimal)
-    known = None if kind.task == "regression" or isinstance(calibration, Sides) else calibration.classes
-    classes = None if known is None else tuple(map(str, known))  # as a file names its columns
-    outputs = read_outputs(probabilities, layout, logits=kind.reads == "logits", classes=classes)
-    values = outputs.values
-    if kind.task == "regression" and values.shape[1] == 1:
-        values = values[:, 0]
-    elif values.shape[1] < 2:
-        raise ValueError(
-            f"{outputs.name}: needs at least 2 classes, got only {outputs.labels[0]!r}; one column per class"
-        )
-    level = None if alpha is None else float(exact_number(alpha, f"--alpha must be a number, got {alpha}"))
+    kind: Score | Loss = _loss(calibration, named_one) or score_of(calibration, named_one, whole(seed, "seed", 0))
+    groups = columns_in(group_column)
+    check_fit(calibration, device or device_column, groups, alpha)
+    layout = Layout(
+        device_column,
+        None,
+        label_column,
+        id_column,
+        groups,
+        named(keep),
+        separator,
+        decimal,
+        outputs=named(output_columns),
+    )
+    outputs = read_outputs(probabilities, layout, **wanted_of(kind, calibration))
+    values = values_for(kind, outputs)
+    level = level_of(alpha)
     predicted = _predicted(calibration, kind, values, outputs, device, level)
     columns: dict[str, list[Any]] = {"row": [*range(len(predicted))]}
     if kind.task == "regression":
@@ -154,8 +163,87 @@ def predict(
     _write({**columns, **outputs.kept}, ending, out)
 
 
+# --- what evaluate asks for as well -----------------------------------------------------------------------------------
+
+
+def columns_in(given: list[str] | None) -> tuple[str, ...]:
+    """Return the columns that a flag named, which may be repeated and hold several."""
+    return tuple(name for one in given or [] for name in named(one))
+
+
+def level_of(alpha: str | None) -> float | None:
+    """Return which of several levels was asked for."""
+    return None if alpha is None else float(exact_number(alpha, f"--alpha must be a number, got {alpha}"))
+
+
+def wanted_of(kind: Score | Loss, calibration: Result) -> dict[str, Any]:
+    """Return what outputs must hold for this score: its classes, or the columns of predictions."""
+    if isinstance(kind, RegressionScore):
+        return {"columns": kind.columns}
+    return {"logits": kind.reads == "logits", "classes": names_of(calibration)}
+
+
+def names_of(calibration: Result) -> tuple[str, ...] | None:
+    """Return the classes of a result as a file names them: as text."""
+    known = None if isinstance(calibration, Sides) else calibration.classes
+    return None if known is None else tuple(map(str, known))
+
+
+def values_for(kind: Score | Loss, outputs: OutputFile) -> NDArray[np.float64]:
+    """Return outputs in the shape that the score wants."""
+    if isinstance(kind, RegressionScore):
+        return outputs.values[:, 0] if len(kind.columns) == 1 else outputs.values
+    if outputs.values.shape[1] < 2:
+        raise ValueError(
+            f"{outputs.name}: needs at least 2 classes, got only {outputs.labels[0]!r}; one column per class"
+        )
+    return outputs.values
+
+
+def check_fit(calibration: Result, device: str | None, groups: tuple[str, ...], alpha: str | None) -> None:
+    """Refuse what was asked for and is not in the result."""
+    if isinstance(calibration, Calibrations):
+        if device is not None:
+            raise ValueError("several calibrations go by --group-column and --alpha, not by device")
+        return
+    if groups:
+        raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
+    if alpha is not None and level_of(alpha) != calibration.level:
+        raise ValueError(f"the result was calibrated with alpha {calibration.level:g}, got --alpha {alpha}")
+
+
+def load_result(source: str) -> Result:
+    """Read what calibrate or control wrote; - reads it from standard input."""
+    where = "standard input" if source == STDIN else source
+    raw = from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where)
+    if isinstance(raw, dict) and raw.get("format") == SEVERAL:
+        return Calibrations.from_dict(raw, where)
+    if isinstance(raw, dict) and raw.get("format") == SIDES:
+        return Sides.from_dict(raw, where)
+    return Calibration.from_dict(raw, where)
+
+
+def score_of(calibration: Result, named: Score | None, seed: int) -> Score:
+    """Return the score of a result, or the one that was named where it has none; with a seed, where it draws."""
+    if calibration.score is None:
+        if named is None:
+            console.note("the result does not name its score, taking 'lac'; name it with --score")
+        return (named or LAC()).seeded(seed)
+    if isinstance(calibration.score, FunctionScore | IntervalFunctionScore):
+        raise ValueError(
+            f"the result was calibrated with the function {calibration.score.called!r}, which no file holds; load it "
+            "in Python and give it the function: result.predict(outputs, score=function)"
+        )
+    if named is not None and named != calibration.score:
+        raise ValueError(f"the result was calibrated with {calibration.score!r}, got {named!r}; leave --score out")
+    return calibration.score.seeded(seed)
+
+
+# --- predict alone ----------------------------------------------------------------------------------------------------
+
+
 def _predicted(
-    calibration: Calibration | Calibrations | Sides,
+    calibration: Result,
     kind: Score | Loss,
     values: NDArray[Any],
     outputs: OutputFile,
@@ -174,33 +262,7 @@ def _predicted(
     return calibration.predict(values, score=kind, device=whose)
 
 
-def _check_fit(
-    calibration: Calibration | Calibrations | Sides, device: str | None, groups: tuple[str, ...], alpha: str | None
-) -> None:
-    """Refuse what was asked for and is not in the result."""
-    if isinstance(calibration, Calibrations):
-        if device is not None:
-            raise ValueError("several calibrations go by --group-column and --alpha, not by device")
-        return
-    if groups:
-        raise ValueError("--group-column needs a result of `conformesh calibrate --group`")
-    level = calibration.alpha if isinstance(calibration, Sides) else calibration.level
-    if alpha is not None and float(exact_number(alpha, f"alpha must be a number, got {alpha}")) != level:
-        raise ValueError(f"the result was calibrated with alpha {level:g}, got --alpha {alpha}")
-
-
-def load_result(source: str) -> Calibration | Calibrations | Sides:
-    """Read a result, whichever it is."""
-    where = "standard input" if source == STDIN else source
-    raw = from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where)
-    if isinstance(raw, dict) and raw.get("format") == SEVERAL:
-        return Calibrations.from_dict(raw, where)
-    if isinstance(raw, dict) and raw.get("format") == SIDES:
-        return Sides.from_dict(raw, where)
-    return Calibration.from_dict(raw, where)
-
-
-def _loss(calibration: Calibration | Calibrations | Sides, named: Score | None) -> Loss | None:
+def _loss(calibration: Result, named: Score | None) -> Loss | None:
     """Return the loss of a result of risk control, which must know it; None where the result covers."""
     first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
     if not isinstance(first, Control):
@@ -210,16 +272,6 @@ def _loss(calibration: Calibration | Calibrations | Sides, named: Score | None) 
     if first.loss is None:
         raise ValueError("the result does not name its loss; control again with --loss, or predict in Python")
     return first.loss
-
-
-def _score(calibration: Calibration | Calibrations | Sides, named: Score | None) -> Score:
-    if calibration.score is None:
-        if named is None:
-            console.note("the result does not name its score, taking 'lac'; name it with --score")
-        return named or LAC()
-    if named is not None and named != calibration.score:
-        raise ValueError(f"the result was calibrated with {calibration.score!r}, got {named!r}; leave --score out")
-    return calibration.score
 
 
 def _write(columns: dict[str, list[Any]], ending: Ending, out: Path | None) -> None:

@@ -7,12 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from conformesh.cli.panels import PROMISE
 from conformesh.inputs import shares_in
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, read_table
 from conformesh.promises import CHOICES, CHOSEN, Promise, make_promise
-
-PANEL = "The promise"
 
 Target = Annotated[
     str,
@@ -20,7 +19,7 @@ Target = Annotated[
         metavar=f"{'|'.join(CHOSEN)}|COLUMN|FILE",
         help="Where a new example comes from: a device in proportion to its scores, to its scores plus one, any device "
         "alike, or with the shares in a column of SCORES or in a file with the columns device and share.",
-        rich_help_panel=PANEL,
+        rich_help_panel=PROMISE,
     ),
 ]
 Rank = Annotated[
@@ -28,7 +27,7 @@ Rank = Annotated[
     typer.Option(
         metavar="|".join(CHOICES),
         help="The rule for the required rank; auto is the proven one that asks for less.",
-        rich_help_panel=PANEL,
+        rich_help_panel=PROMISE,
     ),
 ]
 Confidence = Annotated[
@@ -36,7 +35,7 @@ Confidence = Annotated[
     typer.Option(
         metavar="<float>",
         help="Coverage with this probability over the draw of the scores, not on average over it.",
-        rich_help_panel=PANEL,
+        rich_help_panel=PROMISE,
         show_default=False,
     ),
 ]
@@ -45,7 +44,7 @@ Weight = Annotated[
     typer.Option(
         metavar="COLUMN",
         help="How much each score weighs: how much likelier such an example is among new ones, up to a factor.",
-        rich_help_panel=PANEL,
+        rich_help_panel=PROMISE,
         show_default=False,
     ),
 ]
@@ -54,7 +53,7 @@ WeightBound = Annotated[
     typer.Option(
         metavar="<float>",
         help="The largest weight that any example may have; needed with --weight.",
-        rich_help_panel=PANEL,
+        rich_help_panel=PROMISE,
         show_default=False,
     ),
 ]

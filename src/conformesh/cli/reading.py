@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-PANEL = "How tables are laid out"
+from conformesh.cli.panels import FILES
 
 DeviceColumn = Annotated[
     str | None,
@@ -14,13 +14,13 @@ DeviceColumn = Annotated[
         metavar="COLUMN",
         help="The column that names each row's device; by default `device`, where there is one.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
     ),
 ]
 ScoreColumn = Annotated[
     str | None,
     typer.Option(
-        metavar="COLUMN", help="The column of scores; by default `score`.", show_default=False, rich_help_panel=PANEL
+        metavar="COLUMN", help="The column of scores; by default `score`.", show_default=False, rich_help_panel=FILES
     ),
 ]
 IdColumn = Annotated[
@@ -30,7 +30,7 @@ IdColumn = Annotated[
         metavar="COLUMN",
         help="The column that names each row, which passes through; by default `id`, where there is one.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
     ),
 ]
 LabelColumn = Annotated[
@@ -39,7 +39,17 @@ LabelColumn = Annotated[
         metavar="COLUMN",
         help="The column of true labels; by default `label`, where there is one.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
+    ),
+]
+OutputColumns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B",
+        help="Of regression, the columns that the score reads, in its order; by default prediction, or prediction and "
+        "scale, or lower and upper, or all that are left.",
+        show_default=False,
+        rich_help_panel=FILES,
     ),
 ]
 Keep = Annotated[
@@ -48,7 +58,7 @@ Keep = Annotated[
         metavar="A,B,...",
         help="Other columns that are no classes; they pass through.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
     ),
 ]
 Separator = Annotated[
@@ -58,7 +68,7 @@ Separator = Annotated[
         help="What separates cells of CSV: comma, semicolon, tab, pipe, space or the character; by default what the "
         "first line shows.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
     ),
 ]
 Decimal = Annotated[
@@ -67,7 +77,7 @@ Decimal = Annotated[
         metavar=".|,",
         help="The decimal sign of CSV; by default what the numbers show.",
         show_default=False,
-        rich_help_panel=PANEL,
+        rich_help_panel=FILES,
     ),
 ]
 

@@ -11,12 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.cli.panels import RUNNING
 from conformesh.experiments import EXPERIMENTS, get_experiment
 from conformesh.experiments.core.experiment import Experiment
 from conformesh.experiments.core.reproducing import Reproduction
 from conformesh.experiments.core.reproducing import reproduce as run_all
 from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
 from conformesh.experiments.core.settings import sources_from
+from conformesh.progress import Progress
 
 ALL = "all"
 
@@ -59,8 +61,9 @@ def reproduce(
         ),
     ] = None,
     scores: Annotated[_WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = _WhichScores.both,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.")] = SEED,
-    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.")] = os.cpu_count() or 1,
+    seed: Annotated[int, typer.Option(help="Seed of the draws.", rich_help_panel=RUNNING)] = SEED,
+    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.", rich_help_panel=RUNNING)] = os.cpu_count()
+    or 1,
     as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
     listing: Annotated[bool, typer.Option("--list", help="Say what there is, and stop.")] = False,
 ) -> None:
@@ -81,21 +84,14 @@ def reproduce(
         console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
     which: Any = ("logits", "confidences") if scores is _WhichScores.both else (scores.value,)
     request = Request(quick, draws, seed, which)
-    with console.Progress("preparing", unit="points") as bar:
-
-        def on_point(done: int, total: int, name: str) -> None:
-            if name:
-                bar.step(name)
-            else:
-                bar.begin(total, done, "running")
-
+    with Progress("preparing", unit="points") as bar:
         found = run_all(
             experiments,
             sources,
             out,
             request,
             jobs=jobs,
-            on_point=on_point,
+            on_point=bar.on_point,
             on_drawing=lambda: bar.begin(None, 0, "drawing"),
         )
     _show(found, as_json)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import typer
@@ -14,21 +15,26 @@ from numpy.typing import NDArray
 from conformesh.cli import console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.options import as_type, whole
-from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, Separator, named
+from conformesh.cli.panels import RUNNING
+from conformesh.cli.predict import values_for
+from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, OutputColumns, Separator, named
 from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
+from conformesh.io.labelled import read_labelled
 from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
-from conformesh.io.tables import Layout
-from conformesh.io.writing import COLUMNS, check_ending, write_model_outputs, write_scores
+from conformesh.io.tables import STDIN, Layout
+from conformesh.io.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
-from conformesh.scores import SCORES, ClassificationScore
+from conformesh.scores import LAC, SCORES, ClassificationScore, RegressionScore, Score
 
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
 DEVICES = 20
 OF_LABELS = [name for name, kind in SCORES.items() if kind.task == "classification"]
+OF_NUMBERS = [name for name, kind in SCORES.items() if kind.task == "regression"]
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
 
 
 def make(
@@ -37,14 +43,16 @@ def make(
         typer.Argument(
             metavar="OUTPUTS",
             help="Model outputs: NPZ with logits or probabilities and labels; CSV or Parquet with a label column and "
-            "a column per class; NPY, with --labels; - reads CSV.",
+            "a column per class, or with predictions of numbers; NPY, with --labels; - reads CSV.",
         ),
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Where the scores go: .csv, .parquet or .npz.")],
     labels: Annotated[
         str | None, typer.Option(metavar="FILE", help="True labels in a file of their own.", show_default=False)
     ] = None,
-    score: Annotated[str, typer.Option(help=f"One of {', '.join(OF_LABELS)}.")] = "lac",
+    score: Annotated[
+        str, typer.Option(help=f"One of {', '.join(OF_LABELS)}; for regression {', '.join(OF_NUMBERS)}.")
+    ] = "lac",
     score_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
     ] = None,
@@ -60,16 +68,10 @@ def make(
             "--partition",
             metavar="|".join(KINDS),
             help="Who holds what: blocks of classes, uneven or equal random shares, or what the file says; by default "
-            "what the file says, else class.",
+            "what the file says, else class, and iid for regression, where classes are stretches of the label.",
             show_default=False,
         ),
     ] = None,
-    device_column: DeviceColumn = None,
-    label_column: LabelColumn = None,
-    id_column: IdColumn = None,
-    keep: Keep = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
     concentration: Annotated[
         str, typer.Option(metavar="<float>", help="Of --partition dirichlet; smaller is more uneven.")
     ] = "0.5",
@@ -80,50 +82,70 @@ def make(
         Path | None,
         typer.Option(metavar="FILE", help="Where the other rows go, for predict: .npz.", show_default=False),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the partition and of the choice of rows.")] = "0",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    device_column: DeviceColumn = None,
+    label_column: LabelColumn = None,
+    id_column: IdColumn = None,
+    output_columns: OutputColumns = None,
+    keep: Keep = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    seed: Annotated[
+        str,
+        typer.Option(metavar="<int>", help="Seed of the partition and of the choice of rows.", rich_help_panel=RUNNING),
+    ] = "0",
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 
     The file has the columns `device`, `score`, `label` and `classes`, and is what `conformesh calibrate` reads. Every
-    device gives the same share of its rows to calibration, drawn at random.
+    device gives the same share of its rows to calibration, drawn at random. For regression OUTPUTS has the columns that
+    the score reads: prediction (absolute-residual), prediction and scale (normalised-residual), lower and upper (cqr).
     """
     check_ending(out)
     number = whole(seed, "seed", 0)
-    measure = _score(score, score_option or []).seeded(number)
+    measure = (named_score(score, score_option or []) or LAC()).seeded(number)
     if test_out is not None:
         check_ending(test_out, (".npz",))
-    layout = Layout(device_column, None, label_column, id_column, (), named(keep), separator, decimal)
-    found = read_model_outputs(outputs, labels, layout=layout)
-    taken = [name for name in found.kept if name in COLUMNS]
+    layout = Layout(
+        device_column,
+        None,
+        label_column,
+        id_column,
+        (),
+        named(keep),
+        separator,
+        decimal,
+        outputs=named(output_columns),
+    )
+    if isinstance(measure, RegressionScore):
+        read = _numbers(measure, outputs, labels, layout)
+    else:
+        assert isinstance(measure, ClassificationScore)
+        read = _labels(measure, outputs, labels, layout)
+    taken = [name for name in read.kept if name in COLUMNS]
     if taken:
-        raise ValueError(f"column {taken[0]!r} of {found.name} cannot pass through: the score file has its own")
-    kind = _partition(found, kind, devices, device_column)
+        raise ValueError(f"column {taken[0]!r} of {read.name} cannot pass through: the score file has its own")
+    kind = _partition(read, kind, devices, device_column)
     if kind == BY_FILE:
-        names, home = _named(found)
+        names, home = _named(read.devices or [])
     else:
         count = whole(devices or str(DEVICES), "devices", 1)
         even = as_type(concentration, float, "concentration")
         names = tuple(map(str, range(count)))
-        home = partition(found.labels, count, kind, seed=number, concentration=even, classes=len(found.classes))
-    rows = _rows(calibration, len(found))
-    if test_out is not None and rows == len(found):
+        spread, many = read.spread(count)
+        home = partition(spread, count, kind, seed=number, concentration=even, classes=many)
+    rows = _rows(calibration, read.rows)
+    if test_out is not None and rows == read.rows:
         raise ValueError(f"--test-out {test_out} has no rows left: give --calibration as a fraction below 1")
     chosen, others = split_rows(home, rows, seed=number)
-    if found.kind != measure.reads:
-        what = "softmax" if measure.reads == "probabilities" else "logarithm"
-        console.note(f"{found.name} holds {found.kind}, score '{score}' reads {measure.reads}: taking their {what}")
-    table = found.probabilities() if measure.reads == "probabilities" else found.logits()
-    values = measure(table[chosen], found.labels[chosen])
-    at = [names[k] for k in home[chosen].tolist()]
-    own = found.take(chosen)
-    truth = [found.classes[label] for label in own.labels.tolist()]
-    write_scores(out, at, values, truth, classes=found.classes, kept=own.kept)
+    at, values, truth = [names[k] for k in home[chosen].tolist()], read.scores(chosen), read.truth(chosen)
+    kept = {name: [cells[row] for row in chosen.tolist()] for name, cells in read.kept.items()}
+    write_scores(out, at, values, truth, classes=read.classes, kept=kept)
     if test_out is not None:
-        _write_rest(test_out, found, others, [names[k] for k in home[others].tolist()], measure)
+        read.write_rest(test_out, others, [names[k] for k in home[others].tolist()])
     elif len(others):
         console.note(f"{len(others):,} rows are not used; --test-out FILE keeps them for predict")
-    facts = _facts(found, measure, kind, np.bincount(home[chosen], minlength=len(names)))
+    facts = _facts(read.facts, measure, kind, np.bincount(home[chosen], minlength=len(names)))
     facts |= {"held_out": len(others), "seed": number, "out": str(out), "test_out": test_out and str(test_out)}
     if as_json:
         print(json.dumps(facts))
@@ -157,19 +179,83 @@ def synthetic(
 # --- what was asked for -----------------------------------------------------------------------------------------------
 
 
-def _score(name: str, pairs: list[str]) -> ClassificationScore:
-    found = named_score(name, pairs)
-    if not isinstance(found, ClassificationScore):
-        raise ValueError(f"score '{name}' is for regression, these are labels; use {', '.join(OF_LABELS)}")
-    return found
+class _Read(NamedTuple):
+    """What was read, and how it is scored: labels or numbers.
+
+    `spread` says for so many devices which class each row is, for a partition, and how many classes there are.
+    """
+
+    name: str
+    rows: int
+    devices: list[str] | None
+    kept: dict[str, list[Any]]
+    classes: tuple[str, ...] | None
+    usual: str
+    facts: dict[str, Any]
+    spread: Callable[[int], tuple[Ints, int]]
+    scores: Callable[[Ints], Floats]
+    truth: Callable[[Ints], list[str] | Floats]
+    write_rest: Callable[[Path, Ints, list[str]], None]
 
 
-def _partition(found: ModelOutputs, kind: str | None, devices: str | None, column: str | None) -> str:
+def _labels(measure: ClassificationScore, outputs: str, labels: str | None, layout: Layout) -> _Read:
+    """Read outputs of classes; what is left for tests has what the score reads among its arrays."""
+    found = read_model_outputs(outputs, labels, layout=layout)
+    if found.kind != measure.reads:
+        what = "softmax" if measure.reads == "probabilities" else "logarithm"
+        console.note(
+            f"{found.name} holds {found.kind}, score '{measure.name}' reads {measure.reads}: taking their {what}"
+        )
+    table = found.probabilities() if measure.reads == "probabilities" else found.logits()
+    return _Read(
+        name=found.name,
+        rows=len(found),
+        devices=found.devices,
+        kept=found.kept,
+        classes=found.classes,
+        usual="class",
+        facts=_outputs(found),
+        spread=lambda devices: (found.labels, len(found.classes)),
+        scores=lambda rows: measure(table[rows], found.labels[rows]),
+        truth=lambda rows: [found.classes[label] for label in found.labels[rows].tolist()],
+        write_rest=lambda path, rows, at: write_model_outputs(
+            path, replace(found.take(rows), devices=at), also=measure.reads
+        ),
+    )
+
+
+def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout: Layout) -> _Read:
+    """Read predictions of numbers; as classes, for a partition, serve equal stretches of the sorted labels."""
+    found, truth = read_labelled(outputs, labels, layout, columns=measure.columns)
+    values, places = values_for(measure, found), np.argsort(np.argsort(truth, kind="stable"), kind="stable")
+
+    def write_rest(path: Path, rows: Ints, at: list[str]) -> None:
+        kept = {name: np.asarray([cells[row] for row in rows.tolist()]) for name, cells in found.kept.items()}
+        arrays = {"outputs": values[rows], "label": truth[rows], "device": np.array(at, dtype=str)}
+        write_columns(path, {**kept, **arrays})
+
+    name = found.name if outputs == STDIN else Path(outputs).name
+    return _Read(
+        name=name,
+        rows=len(truth),
+        devices=found.devices,
+        kept=found.kept,
+        classes=None,
+        usual="iid",
+        facts={"outputs": name, "kind": "predictions", "rows": len(truth), "columns": [*found.labels]},
+        spread=lambda devices: (places * devices // len(truth), devices),
+        scores=lambda rows: measure(values[rows], truth[rows]),
+        truth=lambda rows: truth[rows],
+        write_rest=write_rest,
+    )
+
+
+def _partition(found: _Read, kind: str | None, devices: str | None, column: str | None) -> str:
     """Choose who holds what where nobody said it, and refuse what contradicts itself."""
     if kind is not None and kind not in KINDS:
         raise ValueError(unknown("partition", kind, KINDS))
     if kind is None:
-        kind = BY_FILE if found.devices is not None and devices is None else "class"
+        kind = BY_FILE if found.devices is not None and devices is None else found.usual
         if kind == BY_FILE and column is None:
             console.note(f"taking the devices that {found.name} names; choose with --partition")
     if kind == BY_FILE and found.devices is None:
@@ -183,9 +269,8 @@ def _partition(found: ModelOutputs, kind: str | None, devices: str | None, colum
     return kind
 
 
-def _named(found: ModelOutputs) -> tuple[tuple[str, ...], Ints]:
+def _named(held: list[str]) -> tuple[tuple[str, ...], Ints]:
     """The devices that the file names, and the index of each row's."""
-    held = found.devices or []
     names = natural_order({*held})
     index = {name: k for k, name in enumerate(names)}
     return names, np.array([index[name] for name in held], np.int64)
@@ -199,12 +284,6 @@ def _rows(text: str, rows: int) -> int:
     if not (1.0 < number <= rows and number == int(number)):
         raise ValueError(f"calibration must be a fraction up to 1 or a number of rows up to {rows}, got {text}")
     return int(number)
-
-
-def _write_rest(path: Path, found: ModelOutputs, rows: Ints, at: list[str], measure: ClassificationScore) -> None:
-    """Write the rows that were not scored, with what the score reads among their arrays, so that predict finds it."""
-    rest = found.take(rows)
-    write_model_outputs(path, replace(rest, devices=at), also=measure.reads)
 
 
 # --- what was done ----------------------------------------------------------------------------------------------------
@@ -222,9 +301,9 @@ def _outputs(found: ModelOutputs) -> dict[str, Any]:
     }
 
 
-def _facts(found: ModelOutputs, measure: ClassificationScore, kind: str, sizes: Ints) -> dict[str, Any]:
+def _facts(read: dict[str, Any], measure: Score, kind: str, sizes: Ints) -> dict[str, Any]:
     return {
-        **_outputs(found),
+        **read,
         "score": measure.name,
         "score_options": measure.options(),
         "partition": kind,
@@ -242,7 +321,7 @@ def _in_words(facts: dict[str, Any]) -> list[tuple[str, str]]:
     each = facts["scores_per_device"]
     lines = [
         ("outputs", _of_outputs(facts)),
-        ("accuracy", f"{facts['accuracy']:.4f}"),
+        *([("accuracy", f"{facts['accuracy']:.4f}")] if "accuracy" in facts else []),
         ("score", ", ".join([facts["score"], *(f"{key}={value}" for key, value in facts["score_options"].items())])),
         ("devices", f"{facts['devices']:,}, by {facts['partition']}"),
         ("scores", f"{facts['scores']:,}; a device has {each['min']:,} to {each['max']:,}, median {each['median']:,g}"),
@@ -254,5 +333,7 @@ def _in_words(facts: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _of_outputs(facts: dict[str, Any]) -> str:
+    if "columns" in facts:
+        return f"{facts['outputs']}: {facts['kind']} ({', '.join(facts['columns'])}), {facts['rows']:,} rows"
     made = " (synthetic)" if facts["synthetic"] and "synthetic" not in facts["outputs"] else ""
     return f"{facts['outputs']}{made}: {facts['kind']}, {facts['rows']:,} rows, {facts['classes']:,} classes"

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
+from conformesh.cli.panels import RUNNING
 from conformesh.quantities import in_bits
 from conformesh.sweeping.cells import cells_of
 from conformesh.sweeping.config import Config, read_config
@@ -25,19 +26,27 @@ def sweep(
     out: Annotated[Path, typer.Option(metavar="DIR", help="Where rows go; a stopped sweep goes on from there.")] = Path(
         "conformesh-sweep"
     ),
-    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.")] = os.cpu_count() or 1,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid, and stop.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.", rich_help_panel=RUNNING)] = os.cpu_count()
+    or 1,
     backend: Annotated[
         str,
         typer.Option(
-            help="Who runs them: loky for processes on this machine, dask or ray.", metavar="|".join(BACKENDS)
+            help="Who runs them: loky for processes on this machine, dask or ray.",
+            metavar="|".join(BACKENDS),
+            rich_help_panel=RUNNING,
         ),
     ] = BACKENDS[0],
     address: Annotated[
         str | None,
-        typer.Option(metavar="ADDRESS", help="A dask scheduler or ray cluster that runs already.", show_default=False),
+        typer.Option(
+            metavar="ADDRESS",
+            help="A dask scheduler or ray cluster that runs already.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
 ) -> None:
     """Calibrate over many networks, methods, alphas and draws; finished cells are kept.
 
@@ -48,15 +57,7 @@ def sweep(
         checked_cells(asked)
         _show_grid(asked)
         return
-    with console.Progress("preparing", unit="cells") as bar:
-
-        def on_point(done: int, total: int, name: str) -> None:
-            if name:
-                bar.step(name)
-            else:
-                bar.begin(total, done, "running")
-
-        rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, on_point=on_point)
+    rows = run_all(asked, out, jobs=jobs, backend=backend, address=address, progress=True)
     found = summary(rows)
     if as_json:
         print(found.write_json())

@@ -12,10 +12,12 @@ import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import as_type, whole
+from conformesh.cli.panels import RUNNING
 from conformesh.data.datasets import DATASETS, HELD, load_images
 from conformesh.data.downloads import CHUNK
 from conformesh.data.images import ImageData
 from conformesh.io.writing import check_ending, write_columns
+from conformesh.progress import Progress
 from conformesh.training.recipe import SCHEDULES, Recipe
 from conformesh.training.torch_extra import DEVICES, needs_torch, pick_device
 from conformesh.training.train import Epoch, Observer, Trained, train_model
@@ -53,18 +55,30 @@ def train(
     width: Annotated[str, typer.Option(metavar="<float>", help="Factor of the 16, 32 and 64 channels.")] = str(
         STANDARD.width
     ),
-    device: Annotated[str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.")] = DEVICES[0],
+    device: Annotated[
+        str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.", rich_help_panel=RUNNING)
+    ] = DEVICES[0],
     threads: Annotated[
-        str | None, typer.Option(metavar="<int>", help="Processor cores to use; by default all.", show_default=False)
+        str | None,
+        typer.Option(
+            metavar="<int>", help="Processor cores to use; by default all.", show_default=False, rich_help_panel=RUNNING
+        ),
     ] = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.")] = "0",
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.", rich_help_panel=RUNNING)
+    ] = "0",
     checkpoint: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="Saved after every epoch; by default beside --out, as .checkpoint.", show_default=False
+            metavar="FILE",
+            help="Saved after every epoch; by default beside --out, as .checkpoint.",
+            show_default=False,
+            rich_help_panel=RUNNING,
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.")] = True,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.", rich_help_panel=RUNNING)
+    ] = True,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
 ) -> None:
     """Train a small ResNet-14 on images, and save its outputs for the images that were held out.
@@ -118,7 +132,7 @@ def _load(dataset: str, data: Path | None, held: str, download: bool) -> ImageDa
             progress.begin(None if total is None else -(-total // CHUNK), what=f"downloading {dataset}")
         progress.steps = -(-done // CHUNK)
 
-    with console.Progress(f"reading {dataset}") as progress:
+    with Progress(f"reading {dataset}") as progress:
         return load_images(dataset, data, held=held, download=download, observer=arrived)
 
 
@@ -142,7 +156,7 @@ def _train(images: ImageData, recipe: Recipe, device: str, saved: Path, resume: 
             console.note(f"going on after epoch {done} of {recipe.epochs}, from {saved}; --no-resume starts anew")
 
     try:
-        with console.Progress("preparing", unit="steps") as progress:
+        with Progress("preparing", unit="steps") as progress:
             observer = Observer(begin, progress.step, tell)
             return train_model(images, recipe, device=device, checkpoint=saved, resume=resume, observer=observer)
     except KeyboardInterrupt:

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from conformesh.graph.spectrum import Spectrum
 
 EXACT_DIAMETER_UP_TO = 3000  # devices; one walk from each of them takes a fraction of a second
+DRAWN = 1000  # devices that a notebook shows
 SWEEPS = 4  # of larger networks, each a walk from a likely centre and one from the device farthest from it
 
 
@@ -123,6 +124,26 @@ class Network(metaclass=_ByTopology):
             if array is not None:
                 array.setflags(write=False)
         _ = self._from_first  # who is out of reach is an error now, not later
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+        from conformesh.graph.layout import drawn_lines, drawn_places
+
+        exact = "" if self.diameter_is_exact else "at most "
+        low, high = (int(end) for end in (self.degree.min(), self.degree.max()))
+        facts = [
+            ("devices", f"{self.devices:,}"),
+            ("edges", f"{self.edges:,}"),
+            ("degree", f"{low:,}" if low == high else f"{low:,} to {high:,}"),
+            ("diameter", f"{exact}{self.diameter:,}"),
+        ]
+        if self.devices > DRAWN or self.edges > 3 * DRAWN:
+            return cards.card(f"Network {self.name}", rows=[*facts, ("picture", "too many devices or edges to draw")])
+        where = drawn_places(self, quick=True)
+        lines = [(tuple(a), tuple(b)) for a, b in drawn_lines(self, where)]
+        words = "lines that leave the picture come back on the other side" if self.name.startswith("torus") else ""
+        picture = cards.network([*map(tuple, where.tolist())], lines, self.ids, words)
+        return cards.card(f"Network {self.name}", rows=facts, parts=[picture])
 
     def __repr__(self) -> str:
         return f"Network({self.name}: {self.devices} devices, {self.edges} edges)"
@@ -242,14 +263,14 @@ class Network(metaclass=_ByTopology):
         off = csr_array((ones, self.indices, self.indptr), shape=(self.devices, self.devices))
         return csr_array(diags_array(self.strength(edge)) - off)
 
-    def positions(self, seed: int = 0) -> NDArray[np.float64]:
+    def positions(self, seed: int = 0, springs: int = 1000) -> NDArray[np.float64]:
         """Return where to draw the devices, shape (devices, 2); without stored coordinates, a spring layout.
 
-        Beyond 1000 devices springs are slow, and two slowly mixing directions of the random walk take their place.
+        Beyond so many devices springs are slow, and two slowly mixing directions of the random walk take their place.
         """
         if self.coordinates is not None:
             return self.coordinates
-        if self.devices > 1000:
+        if self.devices > springs:
             return _smooth_layout(self, seed)
         import networkx as nx
 

@@ -1,7 +1,8 @@
-"""Model outputs from files: one row per example, one numeric column per class.
+"""Model outputs from files: one row per example, one numeric column per class, or the columns of a regression score.
 
 A column is a class unless it is the device, the label or the id of a row, or was named to pass through. Where it is
-known which classes there should be, they are checked by name, and columns in another order are put right.
+known which classes there should be, they are checked by name, and columns in another order are put right. Predictions
+of numbers are found by the names that their score has for them, or are all columns that are left.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from conformesh.io.tables import CLASSES, Layout, Table, groups_in, is_number, l
 NEEDED = "one row of model outputs per example, one numeric column per class"
 DEVICE = "device"
 ARRAYS = ("probabilities", "logits", "outputs")  # what an NPZ may call them, best first
+PREDICTED = ("predictions", "outputs", "prediction")  # and predictions of numbers
 ROLES = ("id", "label")  # columns beside the classes that need not be named
 SLACK = 1e-3  # how far a row of probabilities may sum from one
 
@@ -43,6 +45,8 @@ class OutputFile:
         Columns that pass through as they are, by name: id, label and what else was asked for.
     groups
         The groups of every row, where columns of them were asked for.
+    order
+        Which column of the file each column was, where they were put in another order.
     """
 
     values: Floats
@@ -51,6 +55,7 @@ class OutputFile:
     name: str
     kept: dict[str, list[Any]] = field(default_factory=dict)
     groups: Memberships | None = None
+    order: tuple[int, ...] | None = None
 
 
 def read_outputs(
@@ -60,32 +65,53 @@ def read_outputs(
     *,
     logits: bool = False,
     classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
 ) -> OutputFile:
     """Read outputs from CSV, Parquet, NPZ or NPY; "-" reads CSV from standard input.
 
     A column called `device`, or the one that the layout names, says at which device a row is. An NPZ holds
     `probabilities`, `logits` or `outputs`; with `logits` these are preferred. `classes` are those that the outputs must
-    have, in the order in which they are wanted.
+    have, in the order in which they are wanted. With `columns` the outputs are no classes but predictions of numbers:
+    what a regression score calls its columns.
     """
     layout = layout or Layout()
-    table = read_table(source, NEEDED, stdin, layout)
+    return outputs_in(
+        read_table(source, NEEDED, stdin, layout), layout, logits=logits, classes=classes, columns=columns
+    )
+
+
+def outputs_in(
+    table: Table,
+    layout: Layout,
+    *,
+    logits: bool = False,
+    classes: Sequence[str] | None = None,
+    columns: Sequence[str] | None = None,
+    truth: str | None = None,
+) -> OutputFile:
+    """Return the outputs in a table that was read, as `read_outputs` does; the column `truth` is none of them."""
     where = layout.device or DEVICE
     if layout.device is not None:
         table.column(layout.device)
     kept = kept_columns(table, layout, classes or ())
-    if in_arrays(table):
+    order = None
+    if columns is not None:
+        values, names = prediction_columns(table, (where, *layout.groups, *kept), columns, layout.outputs)
+    elif in_arrays(table):
         _, values, names = class_array(table, ("logits", *ARRAYS) if logits else ARRAYS)
     else:
         values, names = class_columns(table, (where, *layout.groups, *kept), classes)
     if not len(values):
-        raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
+        raise ValueError(f"{table.name} has no rows; needed {NEEDED if columns is None else listed(columns)}")
     if classes is not None:
-        values, names = in_order(values, names, classes, table.name)
+        order, names = order_of(names, classes, table.name)
+        values = values if order is None else values[:, order]
+    kept = tuple(name for name in kept if name != truth)
     passing = {name: cells_of(table, name, len(values)) for name in kept}
     groups = groups_in(table, layout.groups) if layout.groups else None
     if groups is not None and len(groups) != len(values):
         raise ValueError(f"{table.name}: has {len(values)} rows of outputs but groups of {len(groups)}; one each")
-    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing, groups)
+    return OutputFile(values, names, devices_in(table, where, len(values)), table.name, passing, groups, order)
 
 
 def in_arrays(table: Table) -> bool:
@@ -182,21 +208,61 @@ def class_array(table: Table, wanted: Iterable[str]) -> tuple[str, Floats, tuple
     return array, values, titles
 
 
+def prediction_columns(
+    table: Table, besides: Iterable[str], wanted: Sequence[str], chosen: Sequence[str] = ()
+) -> tuple[Floats, tuple[str, ...]]:
+    """Return the columns of predictions, as many as a score wants, with their names.
+
+    They are those that were `chosen`, else those with the names that the score has for them, else all that are left; in
+    an NPZ an array of the shape (rows, columns) will do.
+    """
+    taken = [*besides]
+    whole = [name for name in PREDICTED if name in table.columns]
+    if not chosen and in_arrays(table) and whole and not {*wanted} <= {*table.columns}:
+        values = table.numbers(whole[0])
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2 or values.shape[1] != len(wanted):
+            raise ValueError(
+                f"{table.name}: {whole[0]!r} must have a column for each of {', '.join(wanted)}, got shape "
+                f"{table.columns[whole[0]].shape}"
+            )
+        return values, tuple(wanted)
+    left = [name for name in table.columns if name not in taken]
+    if in_arrays(table) and not chosen and (of_classes := [name for name in ARRAYS[:2] if name in left]):
+        raise ValueError(
+            f"{table.name}: holds {of_classes[0]!r}, outputs of classes, and this score is for regression: it reads "
+            f"{' and '.join(wanted)}; choose another --score"
+        )
+    names = [*chosen] or ([*wanted] if {*wanted} <= {*left} else left)
+    if len(names) != len(wanted):
+        what = f"--output-columns named {listed(names)}" if chosen else f"found {listed(left)}"
+        raise ValueError(
+            f"{table.name}: this score reads {len(wanted)} column{'s' * (len(wanted) > 1)}, {' and '.join(wanted)}; "
+            f"{what}; name them in this order with --output-columns, and others with --id, --label-column or --keep"
+        )
+    if in_arrays(table):
+        same_length(table, names)
+        return np.column_stack([table.numbers(name) for name in names]), tuple(names)
+    return table.matrix(names), tuple(names)
+
+
 def unnamed(classes: Sequence[str]) -> bool:
     """Say whether classes are only counted: "0", "1", ..."""
     return [*classes] == [str(i) for i in range(len(classes))]
 
 
-def in_order(
-    values: Floats, names: Sequence[str], classes: Sequence[str], where: str
-) -> tuple[Floats, tuple[str, ...]]:
-    """Return columns in the order of the classes, or say how they differ.
+def order_of(
+    names: Sequence[str], classes: Sequence[str], where: str
+) -> tuple[tuple[int, ...] | None, tuple[str, ...]]:
+    """Return which column each class is, None where they stand in order, and their names; or say how they differ.
 
     Where one side only counts its classes, they are taken in the order in which they stand.
     """
     wanted = tuple(classes)
+    if tuple(names) == wanted:
+        return None, wanted
     if len(names) == len(wanted) and (unnamed(names) or unnamed(wanted)) and {*names} != {*wanted}:
-        return values, tuple(names) if unnamed(wanted) else wanted
+        return None, tuple(names) if unnamed(wanted) else wanted
     place = {name: i for i, name in enumerate(names)}
     lacking = [name for name in wanted if name not in place]
     strange = [name for name in names if name not in {*wanted}]
@@ -207,7 +273,7 @@ def in_order(
             f"{where}: {len(names)} classes, but the scores came from {len(wanted)}: it {' and '.join(what)}; "
             "predict with outputs of the model that was calibrated"
         )
-    return values[:, [place[name] for name in wanted]], wanted
+    return tuple(place[name] for name in wanted), wanted
 
 
 def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
@@ -215,7 +281,7 @@ def devices_in(table: Table, column: str, rows: int) -> list[str] | None:
     if column not in table.columns:
         return None
     if len(table.column(column)) != rows:
-        same_length(table, [column, next(name for name in ARRAYS if name in table.columns)])
+        same_length(table, [column, next(name for name in (*ARRAYS, *PREDICTED) if name in table.columns)])
     names, index = table.names(column)
     return [names[i] for i in index]
 
@@ -224,5 +290,5 @@ def cells_of(table: Table, column: str, rows: int) -> list[Any]:
     """Return the cells of a column as they are."""
     cells = table.column(column)
     if len(cells) != rows:
-        same_length(table, [column, next(name for name in ARRAYS if name in table.columns)])
+        same_length(table, [column, next(name for name in (*ARRAYS, *PREDICTED) if name in table.columns)])
     return cells if isinstance(cells, list) else list(cells.tolist())

@@ -58,6 +58,8 @@ class Layout:
         sign, "." or ",".
     weight
         The column of weights, if scores have some.
+    outputs
+        The columns of predictions, for regression, where they are not called as a score calls them.
     """
 
     device: str | None = None
@@ -69,6 +71,7 @@ class Layout:
     separator: str | None = None
     decimal: str | None = None
     weight: str | None = None
+    outputs: tuple[str, ...] = ()
 
     @property
     def beside(self) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ def write_scores(
     path: Path,
     devices: Sequence[str],
     scores: NDArray[np.float64],
-    labels: Sequence[str] | None = None,
+    labels: Sequence[str] | NDArray[np.float64] | None = None,
     *,
     classes: Sequence[str] | None = None,
     kept: Mapping[str, Sequence[Any]] | None = None,
@@ -37,7 +37,7 @@ def write_scores(
     """
     columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
     if labels is not None:
-        columns["label"] = np.array(labels, dtype=str)
+        columns["label"] = labels if isinstance(labels, np.ndarray) else np.array(labels, dtype=str)
     columns |= {name: np.asarray(cells) for name, cells in (kept or {}).items()}
     if classes is not None:
         arrays = path.suffix.lower() == ".npz"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
@@ -26,6 +27,21 @@ Certainty = Literal["exact", "estimate"]
 Sort = Literal["time", "bytes", "rounds"]
 SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
 KIND_ORDER: tuple[Kind, ...] = ("counted", "bounded", "assumed", "none")
+
+COLUMNS = (  # of the table
+    *("method", "guarantee", "server", "rounds", "bytes", "largest", "time"),
+    *("on the wire", "mesh time", "sim memory", "sim time", "is"),
+)
+NUMBERS = (
+    "rounds",
+    "bytes",
+    "largest",
+    "time",
+    "on the wire",
+    "mesh time",
+    "sim memory",
+    "sim time",
+)  # which end at the right
 
 
 @dataclass(frozen=True)
@@ -88,6 +104,23 @@ class Row:
         if self.assumption or self.guarantee == "assumed" or not self.useful:
             return 3
         return 2 if self.needs == "server" else KIND_ORDER.index(self.guarantee)
+
+    def cells(self) -> list[str]:
+        """Return a row of the table, in the order of `COLUMNS`."""
+        return [
+            str(self.way) + (f" ({self.facts['schedule']})" if self.way.variant == AUTO else ""),
+            self.guarantee + "*" * bool(self.assumption),
+            "yes" if self.needs == "server" else "no",
+            f"{self.rounds:,.0f}",
+            in_bytes(self.bits / 8),
+            in_bytes(self.most_bits / 8),
+            in_time(self.seconds),
+            "too large" if math.isinf(self.wire_bytes) else in_bytes(self.wire_bytes),
+            "" if math.isinf(self.mesh_seconds) else in_time(self.mesh_seconds),
+            in_bytes(self.memory),
+            in_time(self.simulation),
+            self.certainty,
+        ]
 
     def price(self, sort: Sort) -> float:
         """Return what rows are sorted by."""
@@ -155,6 +188,40 @@ class Plan:
     def recommended(self) -> Row | None:
         """The cheapest of those with the best guarantee."""
         return min(self.rows, key=lambda row: (row.tier, row.price(self.sort), row.price("bytes")), default=None)
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        where = self.terrain
+        facts = [
+            ("network", f"{where.map.name}: {where.devices:,} devices, diameter {where.map.diameter:,}"),
+            ("required", f"rank {self.required_rank:,} of {where.n:,} scores, alpha {self.alpha:g}"),
+            ("link", str(self.link)),
+        ]
+        assumed = [(f"* {row.way}", row.assumption) for row in self.rows if row.assumption]
+        refused = [(f"not here: {way}", reason) for way, reason in self.refused.items()]
+        parts = [cards.table(COLUMNS, [row.cells() for row in self.rows], right=NUMBERS, most=None)]
+        parts += [cards.fold("assumptions, and what cannot run here", cards.table(("", ""), [*assumed, *refused]))]
+        best = self.recommended
+        title = "a plan" if best is None else f"plan: {best.way.flags}"
+        return cards.card(
+            title, kind="" if best is None else best.guarantee, claim=self.reason(), rows=facts, parts=parts
+        )
+
+    def __repr__(self) -> str:
+        where = self.terrain
+        return f"Plan({where.map.name}, {where.devices:,} devices, alpha={self.alpha:g}, {self.link}: {self.reason()})"
+
+    def plot(
+        self,
+        path: str | os.PathLike[str] | None = None,
+        topology: str | None = None,
+        options: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Draw time against latency, and with a topology against the number of devices; returns the figure."""
+        from conformesh.plots.plan import draw_plan
+
+        return draw_plan(path, self, topology, options or {})
 
     def reason(self) -> str:
         """Say which to use and why, in a sentence or two."""

@@ -54,6 +54,11 @@ class SketchedSite:
         """K, the number of devices."""
         return self.network.devices
 
+    @property
+    def totals(self) -> NDArray[np.int64]:
+        """n, the number of scores, of the only trial."""
+        return np.array([self.most])
+
 
 @dataclass(frozen=True, eq=False)
 class Terrain:

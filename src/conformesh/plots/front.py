@@ -8,10 +8,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh.plots.pictures import FAINT, GROUND, INK, PANELS, STYLE, _in_thousands, hues_of_methods
+from conformesh.plots.pictures import FAINT, GROUND, INK, PANELS, STYLE, Where, _in_thousands, hues_of_methods
 
 if TYPE_CHECKING:
     from conformesh.comparing import Front, Point
@@ -32,16 +31,17 @@ ROOM = 0.62 * SIZE, 1.25 * SIZE  # of a letter, and of a line
 Box = tuple[float, float, float, float]
 
 
-def draw_front(path: Path, fronts: Sequence[Front]) -> None:
+def draw_front(path: Where, fronts: Sequence[Front]) -> Any:
     """Draw bits against rounds, one panel per network, with the front, the diameter and the floor for bits."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
+
+    from conformesh.plots.figures import Picture, kept
 
     shown = fronts[:PANELS]
     columns = min(2, len(shown))
     rows = -(-len(shown) // columns)
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(0.6 + 5.2 * columns, 1.2 + 4.2 * rows), layout="constrained")
+        figure = Picture(figsize=(0.6 + 5.2 * columns, 1.2 + 4.2 * rows), layout="constrained")
         panels = figure.subplots(rows, columns, squeeze=False, sharex=True, sharey=True)
         for axes in panels.flat[len(shown) :]:
             axes.axis("off")
@@ -58,7 +58,7 @@ def draw_front(path: Path, fronts: Sequence[Front]) -> None:
         for axes, front in zip(panels.flat, shown, strict=False):
             _write_names(axes, front)
         figure.set_layout_engine("none")
-        figure.savefig(path, dpi=150)
+        return kept(figure, path)
 
 
 def _draw_panel(axes: Any, front: Front) -> None:

@@ -6,6 +6,7 @@ Matplotlib is imported when a picture is drawn. Colours keep their order in grey
 from __future__ import annotations
 
 import itertools
+import os
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,12 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.layout import drawn_lines, drawn_places, is_lattice
 from conformesh.graph.network import Network
 
 if TYPE_CHECKING:
     from conformesh.comparing import Comparison, Group, Run
     from conformesh.methods import Way
 
+Where = str | os.PathLike[str] | None  # a picture is written to, if anywhere
+PICTURES = (".png", ".pdf", ".svg")
 NUMBERED = 40  # devices up to which a number fits into each
 INK, FAINT = "#222222", "#b8b8b8"
 MARKS = (  # colour, marker and filling of the first, second, ... network
@@ -43,6 +47,20 @@ STYLE: dict[Any, Any] = {
     "axes.grid": False,
     "legend.frameon": False,
 }
+
+
+def picture_file(out: str | os.PathLike[str], usual: str | None = None) -> Path:
+    """Return the file to draw to, whose folder is made now: a bad path is an error before the work, not after.
+
+    A folder gets a picture of the name `usual`.
+    """
+    path = Path(out)
+    if usual is not None and (path.is_dir() or not path.suffix):
+        path = path / usual
+    if path.suffix.lower() not in PICTURES:
+        raise ValueError(f"{path}: the picture must end in {', '.join(PICTURES)}, got {path.suffix!r}")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 @dataclass(frozen=True)
@@ -125,23 +143,21 @@ def draw_agreement(path: Path, agreements: Sequence[Agreement]) -> None:
         figure.savefig(path, dpi=150)
 
 
-def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
-    network, sizes = agreement.network, agreement.sizes
-    where = _positions(network)
-    for a, b in _segments(network, where):
-        axes.plot([a[0], b[0]], [a[1], b[1]], color=FAINT, linewidth=1.6, zorder=1, solid_capstyle="round")
-    crowd = min(1.0, 20 / network.devices)
-    area = crowd * (320 + 900 * sizes / sizes.max())
-    axes.scatter(*where.T, s=area, c=colour.to_rgba(agreement.local), edgecolors=INK, linewidths=0.8, zorder=2)
-    if network.devices <= NUMBERED:
-        for (x, y), size, own in zip(where, sizes, agreement.local, strict=True):
-            ink = "white" if colour.norm(own) < 0.5 else INK
-            axes.text(x, y, str(size), ha="center", va="center_baseline", fontsize=9, color=ink, zorder=3)
-    shown = "numbers" if network.devices <= NUMBERED else "area"
-    axes.set_title(f"{network.name}   ({shown}: scores a device holds)")
+def _draw_edges(axes: Any, network: Network, where: NDArray[np.float64]) -> None:
+    """Draw the lines between devices, and give the axes their frame."""
+    from matplotlib.collections import LineCollection
+
+    lines = [*map(np.array, drawn_lines(network, where))]
+    look: dict[str, Any] = {
+        "colors": FAINT,
+        "linewidths": max(0.4, 1.6 * _crowd(network)),
+        "capstyle": "round",
+        "zorder": 1,
+    }
+    axes.add_collection(LineCollection(lines, **look), autolim=False)
     axes.set_aspect("equal")
     low, high = where.min(axis=0) - 0.65, where.max(axis=0) + 0.65
-    if _is_lattice(where):
+    if is_lattice(where):
         axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]))
     else:
         axes.margins(0.15)
@@ -149,6 +165,38 @@ def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
     if network.name.startswith("torus"):
         words = "lines that leave the picture come back on the other side"
         axes.text(0.5, -0.01, words, transform=axes.transAxes, ha="center", va="top", fontsize=8.5, color="#666666")
+
+
+def draw_map(axes: Any, network: Network, values: NDArray[np.float64], what: str) -> None:
+    """Draw a network, its devices coloured by a value, with a bar that says what the colours mean."""
+    where = drawn_places(network)
+    _draw_edges(axes, network, where)
+    area = 260 * _crowd(network)
+    look: dict[str, Any] = {"cmap": "cividis", "edgecolors": INK, "linewidths": 0.8 * _crowd(network), "zorder": 2}
+    marks = axes.scatter(*where.T, s=area, c=values, **look)
+    bar = axes.get_figure().colorbar(marks, ax=axes, location="left", shrink=0.8)
+    bar.set_label(what)
+    bar.outline.set_visible(False)
+    axes.set_title(network.name)
+
+
+def _crowd(network: Network) -> float:
+    """Return by how much marks shrink where many devices must fit."""
+    return min(1.0, 20 / network.devices)
+
+
+def _draw_network(axes: Any, agreement: Agreement, colour: Any) -> None:
+    network, sizes = agreement.network, agreement.sizes
+    where = drawn_places(network)
+    _draw_edges(axes, network, where)
+    area = _crowd(network) * (320 + 900 * sizes / sizes.max())
+    axes.scatter(*where.T, s=area, c=colour.to_rgba(agreement.local), edgecolors=INK, linewidths=0.8, zorder=2)
+    if network.devices <= NUMBERED:
+        for (x, y), size, own in zip(where, sizes, agreement.local, strict=True):
+            ink = "white" if colour.norm(own) < 0.5 else INK
+            axes.text(x, y, str(size), ha="center", va="center_baseline", fontsize=9, color=ink, zorder=3)
+    shown = "numbers" if network.devices <= NUMBERED else "area"
+    axes.set_title(f"{network.name}   ({shown}: scores a device holds)")
 
 
 def _draw_views(axes: Any, agreement: Agreement, colour: Any, longest: int) -> None:
@@ -170,35 +218,6 @@ def _draw_views(axes: Any, agreement: Agreement, colour: Any, longest: int) -> N
         axes.set_title(f"certain after {len(agreement.views):,} rounds: threshold {agreement.threshold:.4g}")
     else:
         axes.set_title("they hold too few scores for a finite threshold")
-
-
-def _positions(network: Network) -> NDArray[np.float64]:
-    """Return where to draw the devices: a line folded to and fro, and a grid lying rather than standing."""
-    where = np.array(network.positions())
-    if network.devices >= 6 and np.ptp(where[:, 1]) == 0:
-        short = next((c for c in range(int(network.devices**0.5), 1, -1) if network.devices % c == 0), 5)
-        row, column = np.divmod(np.arange(network.devices), short)
-        where = np.column_stack([np.where(row % 2, short - 1 - column, column), -row]).astype(np.float64)
-    standing = _is_lattice(where) and np.ptp(where[:, 1]) > np.ptp(where[:, 0])
-    return -where[:, ::-1] if standing else where
-
-
-def _is_lattice(where: NDArray[np.float64]) -> bool:
-    return bool((where == where.round()).all())
-
-
-def _segments(network: Network, where: NDArray[np.float64]) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    """Return the lines to draw; an edge around a torus becomes two ends that leave the picture on opposite sides."""
-    pairs = np.column_stack([network.receivers, network.indices])
-    found = []
-    for a, b in pairs[pairs[:, 0] < pairs[:, 1]]:
-        step = where[b] - where[a]
-        if network.name.startswith("torus") and np.abs(step).max() > 1.5:
-            away = 0.6 * np.sign(step)
-            found += [(where[a], where[a] - away), (where[b], where[b] + away)]
-        else:
-            found.append((where[a], where[b]))
-    return found
 
 
 def draw_methods(path: Path, measured: Sequence[Measured], alpha: float) -> None:
@@ -260,16 +279,16 @@ HUES = ("#d9822b", "#4b8b3b", "#8b5fa8", "#a33b3b")
 FILLING = {"counted": "full", "bounded": "bottom"}  # anything less is hollow
 
 
-def draw_comparison(path: Path, comparison: Comparison) -> None:
+def draw_comparison(path: Where, comparison: Comparison) -> Any:
     """Draw bits against rounds, one panel per network, and at the right each way's name, certificate and slack.
 
     Both axes are logarithmic; what sends nothing has no place on them. Marks that would cover each other stand side by
-    side. The dashed line is the diameter: to its left only a server can be.
+    side. The dashed line is the diameter: to its left only a server can be. Returns the figure.
     """
     import matplotlib as mpl
-    from matplotlib.figure import Figure
 
     from conformesh.comparing import ways_of
+    from conformesh.plots.figures import Picture, kept
 
     groups, ways = comparison.groups[:PANELS], comparison.ways()
     marks = _marks(ways_of())  # of all there are, so that a mark means the same in every picture
@@ -279,7 +298,7 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
         sized = any(run.size is not None for group in groups for run in group.runs)
         widths = 2.75 * columns + 0.5, 4.8 + sized
         height = max(2.9 * rows, 1.6 + 0.29 * len(ways)) + 0.6
-        figure = Figure(figsize=(sum(widths), height), layout="constrained")
+        figure = Picture(figsize=(sum(widths), height), layout="constrained")
         sides: Any = figure.subfigures(1, 2, width_ratios=widths)
         left, right = sides
         panels = left.subplots(rows, columns, sharex=True, sharey=True, squeeze=False)
@@ -310,7 +329,7 @@ def draw_comparison(path: Path, comparison: Comparison) -> None:
             x=0.012,
             ha="left",
         )
-        figure.savefig(path, dpi=150)
+        return kept(figure, path)
 
 
 def hues_of_methods() -> dict[str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,7 +14,7 @@ from conformesh.planning.planner import Plan, Row, plan
 from conformesh.planning.sending import seconds_on
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import terrain_of
-from conformesh.plots.pictures import INK, MUTED, STYLE, hues_of_methods
+from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
 from conformesh.promises import AUTO
 
 
@@ -38,10 +37,11 @@ TICKS = {
 }
 
 
-def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[str, Any]) -> None:
+def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[str, Any]) -> Any:
     """Draw one line per way that has any guarantee and sends something; without a topology only the left panel."""
     import matplotlib as mpl
-    from matplotlib.figure import Figure
+
+    from conformesh.plots.figures import Picture, kept
 
     bandwidth = str(found.link).split(",")[1]
     panels = [(_by_latency(found), "latency of a link", f"{found.terrain.map.name}, uplinks of {bandwidth}")]
@@ -50,7 +50,7 @@ def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[st
         panels.append((lines, "devices", f"{topology} of any size, link {found.link}"))
     styles = _styles([*dict.fromkeys(way for lines, _, _ in panels for way in lines)])
     with mpl.rc_context(STYLE):
-        figure = Figure(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
+        figure = Picture(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
         every = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
         for axes, (lines, what, title) in zip(every, panels, strict=True):
             _draw_lines(axes, lines, styles)
@@ -76,7 +76,7 @@ def draw_plan(path: Path, found: Plan, topology: str | None, options: Mapping[st
             x=0.012,
             ha="left",
         )
-        figure.savefig(path, dpi=150)
+        return kept(figure, path)
 
 
 def _is_drawn(row: Row) -> bool:

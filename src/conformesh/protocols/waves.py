@@ -495,8 +495,8 @@ def bent_by(three: Sequence[float] | Floats, step: float, scores: float, devices
     f' / f^2 = -Q'' / Q'. BENT was measured on normal and lognormal scores; uniform ones have no such bias. Of very
     few scores that is no longer true: nowhere was it more than about a tenth of a score for each device.
     """
-    slope, bend = (three[2] - three[0]) / 2, three[2] - 2 * three[1] + three[0]
-    each = BENT * (devices / scores) * (bend / slope) * (scores / step)
+    twice, bend = three[2] - three[0], three[2] - 2 * three[1] + three[0]  # the smallest floats have no half
+    each = BENT * (devices / scores) * (2 * (bend / twice)) * (scores / step)
     return float(devices * each / (1 + abs(each) / MOST_BENT))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +21,8 @@ from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
 from conformesh.names import natural_order, unknown
 from conformesh.promises import AUTO, Alpha, exact_alpha
-from conformesh.result.certificate import Certificate, Cost
+from conformesh.quantities import in_bits, in_count
+from conformesh.result.certificate import KINDS, Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Function, Score, as_score, saved_score
@@ -31,6 +32,8 @@ from conformesh.scores.draws import Rng
 if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.protocols.site import Outcome
+
+PROMISED = ("rank", "mean loss", "about", "weights", "epsilon", "assuming")  # facts that are the certificate's
 
 
 @dataclass(frozen=True, eq=False)
@@ -206,9 +209,83 @@ class Calibration:
         rows = device if device is not None and np.ndim(device) == 1 else None
         table, truth = self.table_of(outputs), as_array(labels, "labels")
         if kind.task == "regression":
-            return evaluate_intervals(kind, table, truth, threshold, rows)
-        draws = kind.draws(table, rng=rng, keys=keys)
-        return evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
+            found = evaluate_intervals(kind, table, truth, threshold, rows)
+        else:
+            draws = kind.draws(table, rng=rng, keys=keys)
+            found = evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
+            found = found.named(self.classes or columns_of(outputs))
+        return replace(found, target=1 - self.alpha)
+
+    def plot(self, network: Network | None = None, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the threshold of every device and what each sent, under the certificate; returns the figure.
+
+        With `network` on its map; with `ax` one panel alone; `path` also writes .png, .pdf or .svg.
+        """
+        from conformesh.plots.results import draw_calibration
+
+        return draw_calibration(self, network, ax, path)
+
+    what = "threshold"
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        return f"{self.what} {self.threshold:.6g}, {self.method} at alpha {self.alpha:g}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first: what the command line prints."""
+        low, high = float(self.thresholds.min()), self.threshold
+        same = "the same on every device" if low == high else f"valid on every device; the smallest is {low:.6g}"
+        certificate, cost = self.certificate, self.cost
+        said = dict(certificate.facts(self.scores))
+        lines = [
+            ("threshold", f"{high:.6g} ({same})"),
+            ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
+        ]
+        if "rank" in said or "mean loss" in said:
+            lines += [(name, said[name]) for name in ("rank", "about") if name in said]
+        if self.weight_bound is not None:
+            lines.append(
+                ("weights", f"at most {self.weight_bound:g}: how much likelier a new example is, up to a factor")
+            )
+        if certificate.epsilon is not None:
+            lines.append(("epsilon", self._epsilon()))
+        if certificate.assumption:
+            lines.append(("note" if certificate.kind == "none" else "assuming", certificate.assumption))
+        if "sums_by" in self.options:
+            lines.append(("sums", f"by {self.options['sums_by']}, {self.options['sums_why']}"))
+        sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+        return [
+            *lines,
+            ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
+            ("devices", f"{self.devices:,} with {self.scores:,} scores in all"),
+            ("network", self.network),
+            ("method", f"{self.method}, alpha {self.alpha:g}"),
+            ("seconds", f"{self.seconds:.3f}"),
+        ]
+
+    def _epsilon(self) -> str:
+        c = self.certificate
+        if c.epsilon_T is None or c.epsilon_bias is None:
+            return f"{c.epsilon:.3g} of the scores"
+        return f"{c.epsilon:.3g} added to the estimate (convergence {c.epsilon_T:.3g}, bias {c.epsilon_bias:.3g})"
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        rows = [(name, words) for name, words in self.facts() if words and name != "guarantee"]
+        rows.sort(key=lambda row: row[0] not in PROMISED)  # the certificate first, the rest as it was
+        if self.score is not None:
+            rows.insert(-1, ("score", repr(self.score)))
+        rows += [("note", note) for note in self.notes]
+        each = {name: cards.Mark(t, t, t) for name, t in zip(self.device_ids, self.thresholds.tolist(), strict=True)}
+        parts = [cards.marks(each, self.what, "device")] if len({*each.values()}) > 1 else []
+        return cards.card(
+            self.title(),
+            kind=self.certificate.kind,
+            claim=KINDS[self.certificate.kind],
+            rows=rows,
+            parts=parts,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""

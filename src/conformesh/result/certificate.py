@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.promises import RULES, TARGETS
-from conformesh.quantities import in_count, several
+from conformesh.quantities import in_bits, in_count, several
 
 Kind = Literal["counted", "bounded", "assumed", "none"]
 
@@ -87,6 +87,42 @@ class Certificate:
         whole = self.weight or 0
         return (whole - self.counted_rank) / self.losses, (whole - self.required_rank) / self.losses
 
+    def facts(self, n: int | None = None) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know, the ranks out of n scores where these are known."""
+        lines = []
+        if self.mean_losses is not None:
+            left, allowed = self.mean_losses
+            lines.append(("mean loss", f"{left:.4g} of the largest possible at the threshold, allowed {allowed:.4g}"))
+        elif isinstance(self.required_rank, int):
+            counted = "" if self.counted_rank is None else f", counted {self.counted_rank:,}"
+            of = "" if n is None else f" of {n:,} scores"
+            of = of if self.weight is None else f" of weight {self.weight:,}"
+            lines.append(("rank", f"required {self.required_rank:,}{counted}{of}"))
+        elif self.required_rank is not None:
+            lines.append(("rank", "required and counted by each device for itself"))
+        if self.rule:
+            lines.append(("about", f"{TARGETS[self.target]}; by {RULES[self.rule]}"))
+        if self.bound is not None:
+            lines.append(("weights", "for new examples that are as likely as there, times their weight"))
+        if self.confidence is not None:
+            lines.append(("confidence", f"with probability {self.confidence:g} over the draw of the scores"))
+        if self.epsilon is not None:
+            parts = ""
+            if self.epsilon_T is not None and self.epsilon_bias is not None:
+                parts = f" (convergence {self.epsilon_T:.3g}, bias {self.epsilon_bias:.3g})"
+            lines.append(("epsilon", f"{self.epsilon:.3g}{parts}"))
+        if self.assumption:
+            lines.append(("assuming" if self.kind != "none" else "note", self.assumption))
+        return lines
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        return cards.card("Certificate", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+
+    def __repr__(self) -> str:
+        return f"Certificate({self})"
+
     def __str__(self) -> str:
         parts = [f"{self.kind}: {KINDS[self.kind]}"]
         if self.mean_losses is not None:
@@ -152,6 +188,25 @@ class Cost:
             "bits_per_device": self.bits_per_device,
         }
         return figures if self.sent is None else {**figures, "sent": self.sent.to_dict()}
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know."""
+        lines = [("rounds", f"{self.rounds:,}")]
+        for what, each, show in (("numbers", self.numbers, in_count), ("bits", self.bits, in_bits)):
+            if len(each):
+                spread = "" if each.min() == each.max() else f", {show(float(each.min()))} to {show(float(each.max()))}"
+                lines.append((what, f"{show(float(each.mean()))} sent by each device{spread}"))
+        if self.sent is not None:
+            lines.append(("on the mesh", str(self.sent)))
+        return lines
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        return cards.card("Cost", rows=self.facts())
+
+    def __repr__(self) -> str:
+        return f"Cost({self})"
 
     def __str__(self) -> str:
         numbers, bits = in_count(self.numbers_per_device), in_count(self.bits_per_device)

@@ -13,6 +13,7 @@ from conformesh.graph.network import Network
 from conformesh.io.arrays import as_array
 from conformesh.io.json_numbers import in_json
 from conformesh.losses import Loss, as_loss, get_loss
+from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.files import RiskFields
 
@@ -65,6 +66,21 @@ class RiskEvaluation:
     empty: float
     per_device: dict[str, MeanLoss] = field(default_factory=dict)
 
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        one = self.loss
+        rows = [
+            ("mean loss", f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows"),
+            ("mean size", f"{self.mean_size:.4g}; empty {self.empty:.1%}"),
+        ]
+        each = {name: cards.Mark(part.mean, part.low, part.high) for name, part in self.per_device.items()}
+        parts = [cards.marks(each, "mean loss", "device", one.mean)] if each else []
+        return cards.card("RiskEvaluation", rows=rows, parts=parts)
+
+    def __repr__(self) -> str:
+        return f"RiskEvaluation({self})"
+
     def __str__(self) -> str:
         one = self.loss
         return (
@@ -88,6 +104,38 @@ class Control(Calibration):
     risk: float = 0.1
     bound: float = 1.0
     loss: Loss | None = None
+
+    what = "lambda"
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        loss = "loss" if self.loss is None else self.loss.name
+        return f"lambda {self.threshold:.6g}, {loss} at most {self.risk:g}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first."""
+        lines = dict(super().facts())
+        words: dict[str, str] = {
+            "lambda": lines["threshold"],
+            "guarantee": lines["guarantee"],
+            "mean loss": self._losses(),
+            "about": lines["about"],
+            **{name: lines[name] for name in ("sums", "cost") if name in lines},
+            "devices": f"{self.devices:,} with {several(self.scores, 'item')} in all",
+            "network": self.network,
+            "method": f"{self.method}, risk {self.risk:g} of a loss up to {self.bound:g}",
+            "seconds": lines["seconds"],
+        }
+        return [*words.items()]
+
+    def _losses(self) -> str:
+        """Return the mean loss of the items at lambda, and the largest allowed, in words."""
+        if not self.certificate.losses:
+            return "no device that is asked about has items"
+        left, allowed = self.mean_losses
+        if allowed < 0:
+            return f"the new example alone may lose more than the risk of {self.risk:g} allows"
+        return f"{left:.4g} of the items at lambda, allowed {allowed:.4g}"
 
     @property
     def level(self) -> float:

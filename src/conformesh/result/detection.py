@@ -159,13 +159,35 @@ class Detection:
     def __str__(self) -> str:
         return f"{self.flags:,} of {several(self.tests, 'test point')} flagged; {self.certificate}"
 
+    def _lines(self, most: int | None) -> list[list[str]]:
+        """Return how many are flagged on each device, in words, and what the columns are."""
+        return [["device", "tests", "flagged"]] + [
+            [name, f"{len(own):,}", f"{int(self.flagged[name].sum()):,}"] for name, own in [*self.scores.items()][:most]
+        ]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        head, *rows = self._lines(None)
+        facts = [
+            ("threshold", f"test scores above {self.threshold:.6g} are flagged"),
+            ("cost", str(self.cost)),
+            ("network", self.network),
+        ]
+        return cards.card(
+            f"{self.flags:,} of {several(self.tests, 'test point')} flagged",
+            kind=self.kind,
+            claim=self.certificate.removeprefix(f"{self.kind}: "),
+            rows=[fact for fact in facts if fact[1]],
+            parts=[
+                cards.fold(f"by device ({len(rows):,})", cards.table(head, rows, right=head[1:]), len(rows) <= SHOWN)
+            ],
+        )
+
     def __repr__(self) -> str:
         """Return how many are flagged on each device."""
         head = f"Detection({self.flags:,} of {several(self.tests, 'test point')} flagged, {self.kind}; {self.cost})"
-        lines = [["device", "tests", "flagged"]] + [
-            [name, f"{len(own):,}", f"{int(self.flagged[name].sum()):,}"]
-            for name, own in [*self.scores.items()][:SHOWN]
-        ]
+        lines = self._lines(SHOWN)
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         shown = ["  ".join([line[0].ljust(widths[0]), *map(str.rjust, line[1:], widths[1:])]) for line in lines]
         more = [f"... and {len(self.scores) - SHOWN:,} more devices"] if len(self.scores) > SHOWN else []

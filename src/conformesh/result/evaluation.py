@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.io.json_numbers import in_json
+from conformesh.names import natural_order
+from conformesh.quantities import several
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng
@@ -30,6 +34,17 @@ class Coverage:
     def rate(self) -> float:
         """The fraction covered; nan without rows."""
         return self.covered / self.rows if self.rows else float("nan")
+
+    def __str__(self) -> str:
+        return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {several(self.rows, 'row')}"
+
+    def misses(self, target: float | None) -> bool:
+        """Say whether even the upper end of the interval is below a target."""
+        return target is not None and self.rows > 0 and self.high < target
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object."""
+        return {"rate": self.rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
 
     @classmethod
     def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
@@ -71,7 +86,14 @@ class Evaluation:
     empty, singleton
         Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
     per_class, per_device, per_group
-        Coverage by true label, by device and by group (where rows named their devices or groups).
+        Coverage by true label, by device and by group (where rows named their devices or groups). Labels are columns
+        of the outputs; in an evaluation of a `MeshClassifier` they are its classes.
+    sizes
+        How many sets have so many labels; empty for intervals.
+    target
+        What was asked for, 1 - alpha, where that is known.
+    classes
+        The classes of the columns, where they are known.
     row_hits, row_sizes
         Of every row whether it is covered, and how many labels its set has or how wide its interval is. From these come
         `by_size`, `by_feature` and `worst_slab`.
@@ -81,9 +103,12 @@ class Evaluation:
     mean_size: float
     empty: float
     singleton: float | None = None
-    per_class: dict[int, Coverage] = field(default_factory=dict)
+    per_class: dict[Any, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
+    sizes: dict[int, int] = field(default_factory=dict)
+    target: float | None = None
+    classes: tuple[Any, ...] | None = None
     row_hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_), repr=False, compare=False)
     row_sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
 
@@ -124,13 +149,83 @@ class Evaluation:
 
         return worst_slab(self.row_hits, features, mass=mass, directions=directions, held_out=held_out, rng=rng)
 
-    def __str__(self) -> str:
-        c = self.coverage
-        one = "" if self.singleton is None else f", one label {self.singleton:.1%}"
-        return (
-            f"coverage {c.rate:.4f} [{c.low:.4f}, {c.high:.4f}] on {c.rows:,} rows, mean size {self.mean_size:.4g}, "
-            f"empty {self.empty:.1%}{one}"
+    @property
+    def parts(self) -> dict[str, dict[str, Coverage]]:
+        """Coverage by device, by group and by class, each where it is known, by name; of what has rows."""
+        names = dict(enumerate(self.classes or ()))
+        classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
+        devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
+        found = {"device": devices, "group": self.per_group, "class": classes}
+        some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}
+        return {what: parts for what, parts in some.items() if parts}
+
+    def named(self, classes: Sequence[Any] | None) -> Evaluation:
+        """Return the same with these classes."""
+        return replace(self, classes=None if classes is None else tuple(classes))
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None, by: str | None = None) -> Any:
+        """Draw coverage by device, group and class with the target, and how large sets are; returns the figure.
+
+        With `ax` or `by` (`device`, `group`, `class`, `size`) one panel alone; `path` also writes .png, .pdf or .svg.
+        """
+        from conformesh.plots.results import draw_evaluation
+
+        return draw_evaluation(self, ax, path, by)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; classes go by their names."""
+        parts = {f"per_{what}": {n: c.to_dict() for n, c in parts.items()} for what, parts in self.parts.items()}
+        clean: dict[str, Any] = in_json(
+            {
+                "target": self.target,
+                "coverage": self.coverage.to_dict(),
+                "mean_size": self.mean_size,
+                "empty": self.empty,
+                "singleton": self.singleton,
+                "sizes": {str(size): count for size, count in self.sizes.items()},
+                **parts,
+            }
         )
+        return clean
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first."""
+        asked = "" if self.target is None else f"; asked for {self.target:.6g}"
+        lines = [("coverage", f"{self.coverage}{asked}")]
+        if self.singleton is None:
+            lines.append(("mean width", f"{self.mean_size:.4g}; empty {self.empty:.1%}"))
+        else:
+            sizes = f"{self.mean_size:.4g} labels; empty {self.empty:.1%}, one label {self.singleton:.1%}"
+            lines.append(("mean size", sizes))
+        for what, parts in self.parts.items():
+            lowest = min(parts, key=lambda name: parts[name].rate)
+            below = sum(part.misses(self.target) for part in parts.values())
+            less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
+            lines.append((f"by {what}", f"least {parts[lowest].rate:.4f} ({lowest}){less}"))
+        return lines
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        charts = [
+            cards.marks(
+                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.target)) for name, c in parts.items()},
+                "coverage",
+                what,
+                self.target,
+                top=1.0,
+            )
+            for what, parts in self.parts.items()
+        ]
+        sizes = [cards.bars(self.sizes, "labels in a set")] if self.sizes else []
+        return cards.card("Evaluation", rows=self.facts(), parts=[*charts, *sizes])
+
+    def __repr__(self) -> str:
+        return f"Evaluation({self})"
+
+    def __str__(self) -> str:
+        one = "" if self.singleton is None else f", one label {self.singleton:.1%}"
+        return f"coverage {self.coverage}, mean size {self.mean_size:.4g}, empty {self.empty:.1%}{one}"
 
 
 def evaluate_sets(
@@ -144,8 +239,18 @@ def evaluate_sets(
 ) -> Evaluation:
     """Evaluate label sets; the set and the coverage come from the same table, and so from the same draws."""
     _same_length(outputs, labels, devices)
-    sets = score.sets(outputs, threshold, **(draws or {}))
-    labels = labels_of(score.name, sets, labels)
+    return evaluation_of(score.sets(outputs, threshold, **(draws or {})), labels, score.name, devices, groups)
+
+
+def evaluation_of(
+    sets: NDArray[np.bool_],
+    labels: NDArray[Any],
+    who: str,
+    devices: ArrayLike | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> Evaluation:
+    """Evaluate label sets that are there already, (rows, classes); `who` made them, for errors."""
+    labels = labels_of(who, sets, labels)
     hits = sets[np.arange(len(labels)), labels]
     sizes = sets.sum(axis=1)
     return Evaluation(
@@ -156,6 +261,7 @@ def evaluate_sets(
         per_class={int(c): Coverage.of(hits[labels == c]) for c in np.unique(labels)},
         per_device=_per_device(hits, devices),
         per_group={name: Coverage.of(hits[rows]) for name, rows in (groups or {}).items()},
+        sizes={int(size): int(count) for size, count in zip(*np.unique(sizes, return_counts=True), strict=True)},
         row_hits=hits,
         row_sizes=sizes,
     )

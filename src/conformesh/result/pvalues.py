@@ -134,15 +134,32 @@ class PValues:
         given = ", valid given the class" if self.classwise else ""
         return f"p-values{given}: {TARGETS[self.target]}; {rule}"
 
-    def __repr__(self) -> str:
-        """Return a table of the first rows."""
-        what = several(len(self.values), "test score" if self.values.ndim == 1 else "row")
-        head = f"PValues({what} beside {self.scores:,} scores of {several(self.devices, 'device')}; {self.cost})"
+    def _lines(self) -> list[list[str]]:
+        """Return the first rows in words, and the names of their columns."""
         columns = {name: cells for name, cells in self.columns().items() if not name.startswith("p_")}
-        lines = [[*columns]] + [
+        return [[*columns]] + [
             [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row]
             for row in zip(*(cells[:SHOWN].tolist() for cells in columns.values()), strict=True)
         ]
+
+    @property
+    def _what(self) -> str:
+        many = several(len(self.values), "test score" if self.values.ndim == 1 else "row")
+        return f"{many} beside {self.scores:,} scores of {several(self.devices, 'device')}"
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        head, *rows = self._lines()
+        right = [name for name in head if name != "predicted"]
+        parts = [cards.table(head, rows, right=right, more=len(self.values) - len(rows))]
+        facts = [("tests", self._what), ("cost", str(self.cost)), ("network", self.network)]
+        title, _, claim = str(self).partition(": ")
+        return cards.card(title, claim=claim, rows=[fact for fact in facts if fact[1]], parts=parts)
+
+    def __repr__(self) -> str:
+        """Return a table of the first rows."""
+        head, lines = f"PValues({self._what}; {self.cost})", self._lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         more = [f"... and {len(self.values) - SHOWN:,} more"] if len(self.values) > SHOWN else []
         return "\n".join([head, *("  ".join(map(str.rjust, line, widths)) for line in lines), *more])

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.memberships import EVERYONE, Atom, Memberships
@@ -19,8 +19,8 @@ from conformesh.names import natural_order
 from conformesh.promises import GROUP_RULES, exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import Certificate, Cost
-from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
+from conformesh.result.certificate import KINDS, Certificate, Cost
+from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets, evaluation_of
 from conformesh.result.files import SEVERAL, checked_calibrations
 from conformesh.scores import Function, Score, as_score
 from conformesh.scores.draws import Rng
@@ -146,9 +146,8 @@ class Calibrations:
         every row: the smallest computed one at or above it counts. `rng` and `keys` are for randomised scores, as in
         `Calibration.predict`.
         """
-        first = next(iter(self.items.values()))
-        table = first.table_of(outputs)
-        if self._controlled:
+        table = self._first.table_of(outputs)
+        if self.controlled:
             return self.get(alpha).predict(table)
         kind = self._score(score)
         level = self._alpha(alpha)
@@ -181,28 +180,45 @@ class Calibrations:
         outputs: ArrayLike,
         labels: ArrayLike,
         *,
-        groups: Any,
+        groups: Any = None,
         alpha: float | None = None,
         score: Score | str | Function | None = None,
+        classes: Sequence[object] | None = None,
         rng: Rng | None = None,
         keys: Iterable[Any] | None = None,
     ) -> Evaluation:
-        """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`."""
-        kind, given = self._score(score), Memberships.of(groups, "groups")
-        first = next(iter(self.items.values()))
-        table, truth = first.table_of(outputs), as_array(labels, "labels")
-        thresholds = self.thresholds(given, alpha)
-        names = [str(name) for name in self.groups if name != EVERYONE]
-        within = {name: given.is_in(name) for name in names}
-        if kind.task == "regression":
-            return evaluate_intervals(kind, table, truth, thresholds, groups=within)
-        draws = kind.draws(table, rng=rng, keys=keys)
-        columns = first.columns_of(truth, outputs)
-        return evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
+        """Measure coverage and size on labelled data, overall, by class and by group; the rest is as in `predict`.
+
+        Without `groups` these are the labels, as there, called 0, 1, ... or as `classes` says: class-conditional sets
+        are measured.
+        """
+        kind, level = self._score(score), self._alpha(alpha)
+        table, truth = self._first.table_of(outputs), as_array(labels, "labels")
+        columns = truth if kind.task == "regression" else self._first.columns_of(truth, outputs)
+        if groups is None:
+            sets = self.predict(table, alpha=level, score=kind, labels=classes or self.classes, rng=rng, keys=keys)
+            found = evaluation_of(sets, columns, kind.name)
+        else:
+            given = Memberships.of(groups, "groups")
+            thresholds = self.thresholds(given, alpha)
+            within = {str(name): given.is_in(str(name)) for name in self.groups if name != EVERYONE}
+            if kind.task == "regression":
+                found = evaluate_intervals(kind, table, truth, thresholds, groups=within)
+            else:
+                draws = kind.draws(table, rng=rng, keys=keys)
+                found = evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
+        names = None if kind.task == "regression" else self.classes or columns_of(outputs)
+        return replace(found.named(names), target=1 - level)
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the threshold of every group at every level; returns the figure."""
+        from conformesh.plots.results import draw_calibrations
+
+        return draw_calibrations(self, ax, path)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: shared facts, and one calibration per group and level."""
-        first = next(iter(self.items.values()))
+        first = self._first
         return {
             "format": SEVERAL,
             "method": first.method,
@@ -243,22 +259,50 @@ class Calibrations:
         return tuple(sorted(levels)) if len(levels) == len(tests) else None
 
     @property
+    def _first(self) -> Calibration:
+        """Any of the results: for what they have in common."""
+        return next(iter(self.items.values()))
+
+    @property
     def score(self) -> Score | None:
         """The score the thresholds belong to, where it was named."""
-        return next(iter(self.items.values())).score
+        return self._first.score
 
     @property
     def classes(self) -> tuple[Any, ...] | None:
-        """The names of the classes, where they are known."""
-        return next(iter(self.items.values())).classes
+        """The classes, where they are known."""
+        return self._first.classes
 
-    def __repr__(self) -> str:
-        """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
-        first = next(iter(self.items.values()))
-        word, what = "risk" if self._controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
+    def _table(self) -> list[list[str]]:
+        """Return thresholds in words: a line for each group or atom, a column for each level."""
+        word, what = "risk" if self.controlled else "alpha", "groups" if self.rule in BY_ATOM else "group"
         rows = [[what, *(f"{word} {alpha:g}" for alpha in self.alphas)]]
         for part in self.parts[:MOST]:
             rows.append([str(part or "all"), *(f"{self.items[part, a].threshold:.6g}" for a in self.alphas)])
+        return rows
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        first = self._first
+        kinds = {*(item.certificate.kind for item in self.items.values())}
+        kind = first.certificate.kind if len(kinds) == 1 else ""
+        said = dict(first.certificate.facts())
+        head, *rows = self._table()
+        facts = [
+            *([("rule", f"{self.rule}: {GROUP_RULES[self.rule]}")] if self.rule else []),
+            *([("about", said["about"])] if "about" in said else []),
+            ("cost", f"{self.cost}, in one run"),
+            ("devices", f"{first.devices:,} with scores on {first.network}" if first.network else f"{first.devices:,}"),
+        ]
+        title = f"{several(len(self.items), first.what)}, {first.method}"
+        claim = KINDS[kind] if kind else f"certificates are {' or '.join(sorted(kinds))}, each says why"
+        table = cards.table(head, rows, right=head[1:], most=None, more=len(self.parts) - len(rows))
+        return cards.card(title, kind=kind, claim=claim, rows=facts, parts=[table])
+
+    def __repr__(self) -> str:
+        """Return a table of thresholds: a line for each group or atom, a column for each alpha."""
+        first, rows = self._first, self._table()
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = ["  ".join([row[0].ljust(widths[0]), *map(str.rjust, row[1:], widths[1:])]).rstrip() for row in rows]
         more = [f"... and {len(self.parts) - MOST:,} more groups"] if len(self.parts) > MOST else []
@@ -282,9 +326,9 @@ class Calibrations:
         return [at_most(levels[place]) for place in np.searchsorted(levels, each)]
 
     @property
-    def _controlled(self) -> bool:
+    def controlled(self) -> bool:
         """Whether the results are of risk control."""
-        return next(iter(self.items.values())).certificate.losses is not None
+        return self._first.certificate.losses is not None
 
     def _score(self, score: Score | str | Function | None) -> Score:
         kind = self.score if score is None else as_score(score)

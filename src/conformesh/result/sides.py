@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from conformesh.result.files import SIDES, checked_sides
 from conformesh.scores import RegressionScore, Score, as_score
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SidesCertificate:
     """Why intervals may be trusted: each side has its certificate, and both together a union bound.
 
@@ -38,6 +38,27 @@ class SidesCertificate:
     def kind(self) -> Kind:
         """The weaker of both: `counted`, `bounded`, `assumed`, `none`."""
         return max(self.lower.kind, self.upper.kind, key=[*KINDS].index)
+
+    def facts(self, n: int | None = None) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know: of each side, of both by the union bound, the rest."""
+        each = [side.facts(n) for side in (self.lower, self.upper)]
+        both = [fact for fact in each[0] if fact in each[1] and fact[0] != "rank"]
+        sides = [
+            (
+                f"{name} side",
+                "; ".join([f"missed at most {alpha:g}", *(" ".join(fact) for fact in own if fact not in both)]),
+            )
+            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
+        ]
+        return [*sides, ("both", f"missed at most {_sum(self.alphas):g}, by the union bound"), *both]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        return cards.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+
+    def __repr__(self) -> str:
+        return f"SidesCertificate({self})"
 
     def __str__(self) -> str:
         each = [str(side).split("; ") for side in (self.lower, self.upper)]
@@ -80,6 +101,11 @@ class Sides:
         return _sum(self.alphas)
 
     @property
+    def level(self) -> float:
+        """What was asked for: alpha."""
+        return self.alpha
+
+    @property
     def certificate(self) -> SidesCertificate:
         """Why intervals may be trusted."""
         return SidesCertificate(self.lower.certificate, self.upper.certificate, self.alphas)
@@ -120,7 +146,32 @@ class Sides:
         below, above = kind.sides(table, truth).T
         lower, upper = (side.thresholds_for(device) for side in (self.lower, self.upper))
         hits = np.less_equal(below, lower) & np.less_equal(above, upper)
-        return of_intervals(hits, kind.side_intervals(table, lower, upper), rows)
+        found = of_intervals(hits, kind.side_intervals(table, lower, upper), rows)
+        return replace(found, target=1 - self.alpha)
+
+    def title(self) -> str:
+        """Say in a few words what was found, for a heading."""
+        below, above = self.thresholds
+        return f"thresholds {below:.6g} below and {above:.6g} above, {self.lower.method} at alpha {self.alpha:g}"
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first: the certificate, then what one side says."""
+        shared = ("cost", "devices", "network", "seconds")
+        method = f"{self.lower.method}, alpha {self.alphas[0]:g} below and {self.alphas[1]:g} above"
+        return [
+            *self.certificate.facts(self.lower.scores),
+            ("method", method),
+            *((name, words) for name, words in self.lower.facts() if name in shared),
+        ]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        rows = [(name, words) for name, words in self.facts() if words]
+        rows += [] if self.score is None else [("score", repr(self.score))]
+        rows += [("note", note) for note in dict.fromkeys((*self.lower.notes, *self.upper.notes))]
+        kind = self.certificate.kind
+        return cards.card(self.title(), kind=kind, claim=KINDS[kind], rows=rows)
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object: a calibration for each side."""

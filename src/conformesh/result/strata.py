@@ -17,6 +17,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 SIZES = (1, 3, 10, 100, 1000)  # of label sets, the largest of each stratum: those of [Angelopoulos2021]
 STRATA = 5  # of numbers, with about equally many rows each
+SHOWN = 6  # parts of a direction
 FEW = 20  # different numbers that are strata of their own
 CHUNK = 2**21  # numbers that are held at a time
 
@@ -77,7 +78,7 @@ def _names(edges: Floats, whole: bool) -> list[str]:
     return [first, *(f"{low} to {high}" for low, high in pairwise(ends)), f"above {ends[-1]}"]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Slab:
     r"""The rows between two parallel planes, :math:`a \le v^\top x \le b`, in which coverage is worst.
 
@@ -100,11 +101,27 @@ class Slab:
     low: float
     high: float
 
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know first."""
+        more = f", ... ({len(self.direction):,} features)" if len(self.direction) > SHOWN else ""
+        v = ", ".join(f"{part:.3g}" for part in self.direction[:SHOWN])
+        return [
+            ("coverage", f"{self.coverage}, which had no part in finding it"),
+            ("mass", f"{self.mass:.1%} of these rows"),
+            ("found by", f"{self.found}, lower than the truth: the lowest of many"),
+            ("between", f"{self.low:.4g} and {self.high:.4g} along ({v}{more})"),
+        ]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        return cards.card("Worst slab", rows=self.facts())
+
+    def __repr__(self) -> str:
+        return f"Slab({self})"
+
     def __str__(self) -> str:
-        c = self.coverage
-        return (
-            f"worst slab: coverage {c.rate:.4f} [{c.low:.4f}, {c.high:.4f}] on {c.rows:,} rows, {self.mass:.1%} of all"
-        )
+        return f"worst slab: coverage {self.coverage}, {self.mass:.1%} of all"
 
 
 def worst_slab(

@@ -108,10 +108,14 @@ class ClassificationScore(Score):
 
 
 class RegressionScore(Score):
-    """A score of real numbers; `outputs` is what the model predicts for each row."""
+    """A score of real numbers; `outputs` is what the model predicts for each row.
+
+    `columns` says what the columns of outputs are, in their order: what files call them.
+    """
 
     task: ClassVar[Task] = "regression"
     reads: ClassVar[str] = "predictions"
+    columns: ClassVar[tuple[str, ...]] = ("prediction",)
 
     @abstractmethod
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:

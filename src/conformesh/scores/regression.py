@@ -104,8 +104,8 @@ class NormalisedResidual(_Band):
     Reference: [Lei2018], Section 5.2, locally weighted conformal inference.
     Departures: intervals are rounded outwards.
 
-    Same as: `ConformalRegressor` of crepes with sigmas: scores bit for bit, intervals up to that rounding. MAPIE and
-    TorchCP fit or transform the scale themselves.
+    Same as: `ConformalRegressor` of crepes with sigmas, and `ResidualNormalisedScore` of MAPIE with a fitted model of
+    scales: scores bit for bit, intervals up to that rounding. TorchCP transforms the scale.
 
     Examples
     --------
@@ -119,6 +119,7 @@ class NormalisedResidual(_Band):
 
     name: ClassVar[str] = "normalised-residual"
     summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
+    columns: ClassVar[tuple[str, ...]] = ("prediction", "scale")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
@@ -175,6 +176,7 @@ class CQR(_Band):
 
     name: ClassVar[str] = "cqr"
     summary: ClassVar[str] = "how far the label lies outside the predicted quantiles"
+    columns: ClassVar[tuple[str, ...]] = ("lower", "upper")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies outside its band."""

@@ -21,6 +21,7 @@ from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.pvalues import p_values
+from conformesh.result.certificate import KINDS
 from conformesh.result.evaluation import Evaluation
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
@@ -317,6 +318,26 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         if tags.regressor_tags is not None and own.regressor_tags is not None:
             tags.regressor_tags = own.regressor_tags
         return tags
+
+    def _repr_html_inner(self) -> str:
+        """Return the diagram that scikit-learn draws and, once there is a calibration, its certificate below."""
+        return str(super()._repr_html_inner()) + self._certified()
+
+    def _repr_mimebundle_(self, **options: Any) -> dict[str, Any]:
+        bundle: dict[str, Any] = super()._repr_mimebundle_(**options)
+        if "text/html" in bundle:  # unless scikit-learn was asked for text
+            bundle["text/html"] += self._certified()
+        return bundle
+
+    def _certified(self) -> str:
+        if not hasattr(self, "calibration_"):
+            return ""
+        from conformesh import cards
+
+        found = self.calibration_
+        kind, rows = found.certificate.kind, dict(found.facts())
+        shown = [(name, rows[name]) for name in ("devices", "cost")]
+        return cards.card(found.title(), kind=kind, claim=KINDS[kind], rows=[*shown, ("more", "in calibration_")])
 
     def get_metadata_routing(self) -> MetadataRouter:
         """Return who asks for what: this estimator for `devices` in `fit`, the model for its own."""

@@ -202,7 +202,8 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         """
         found = super().evaluate(X, y, **options)
         names = self.classes_.tolist()
-        return replace(found, per_class={names[column]: own for column, own in found.per_class.items()})
+        own = {names[column]: own for column, own in found.per_class.items()}
+        return replace(found, per_class=own, classes=None)  # which would name columns
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
@@ -235,5 +236,5 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
             ) from None
 
     def _run(self, *given: Any, **options: Any) -> Calibration:
-        found: Calibration = super()._run(*given, **options)
-        return replace(found, classes=tuple(self.classes_.tolist()))
+        found: Calibration = super()._run(*given, classes=self.classes_, **options)
+        return found

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from conformesh._version import __version__
 from conformesh.io.files import write_file
+from conformesh.progress import Progress
 from conformesh.sweeping.cached import Job, OnPoint, run_jobs
 from conformesh.sweeping.cells import Cell, cells_of, code_digest, compute, digest_of_file, schema
 from conformesh.sweeping.config import Config, read_config
@@ -38,6 +39,7 @@ def sweep(
     backend: str = "loky",
     address: str | None = None,
     on_point: OnPoint | None = None,
+    progress: bool = False,
 ) -> pl.DataFrame:
     """Calibrate over many networks, methods, alphas and draws, and return a row for each combination.
 
@@ -54,6 +56,8 @@ def sweep(
         ``loky`` for processes on this machine, ``dask`` or ``ray``; the address of a cluster that runs already.
     on_point
         Hears how many cells are done, of how many, and the last one's name.
+    progress
+        Show a bar, in a terminal or a notebook.
 
     Examples
     --------
@@ -75,10 +79,12 @@ def sweep(
     def count(done: int, total: int, name: str) -> None:
         if not name:
             seen[0] = total - done
+        bar.on_point(done, total, name)
         if on_point is not None:
             on_point(done, total, name)
 
     with ExitStack() as stack:
+        bar = stack.enter_context(Progress("preparing", unit="cells", shown=progress))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
         facts = {"version": __version__, "machine": machine()}
         work = [Job(folder / "cells" / f"{p.key()}.parquet", str(p), partial(compute, p), facts) for p in cells]

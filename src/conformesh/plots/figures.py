@@ -1,0 +1,36 @@
+"""Figures that a notebook shows and a path keeps, whether or not pyplot was imported.
+
+Only what draws imports this module: it loads Matplotlib.
+"""
+
+from __future__ import annotations
+
+import io
+from typing import Any
+
+from matplotlib.figure import Figure
+
+from conformesh.plots.pictures import Where, picture_file
+
+DPI = 150
+
+
+class Picture(Figure):
+    """A figure of its own: a notebook shows it as PNG, and no window manager knows of it."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png", dpi=DPI)
+        return buffer.getvalue()
+
+
+def kept(figure: Any, path: Where) -> Any:
+    """Return a figure, after it was written where a path is given: .png, .pdf or .svg."""
+    if path is not None:
+        figure.savefig(picture_file(path), dpi=DPI)
+    return figure
+
+
+def root_of(axes: Any) -> Any:
+    """Return the whole figure that axes are part of, also where they are in a subfigure."""
+    return axes.get_figure(root=True)

@@ -1,0 +1,238 @@
+"""Pictures of single results: what an evaluation measured, and what a calibration found.
+
+Marks and lines differ in shape and in lightness, so that the pictures hold in grey. With `ax` one panel is drawn.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
+from conformesh.quantities import several
+
+if TYPE_CHECKING:
+    from conformesh.result.calibration import Calibration
+    from conformesh.result.evaluation import Coverage, Evaluation
+    from conformesh.result.several import Calibrations
+
+NAMED = 30  # devices, groups or classes up to which each has its name at the axis
+SIZES = 25  # set sizes that have a bar of their own
+BLUE, ORANGE = MARKS[0][0], MARKS[1][0]
+
+
+def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: str | None = None) -> Any:
+    """Draw coverage by device, group and class with its intervals and the target, and how large sets are.
+
+    With `ax` or `by` only one panel: `device`, `group`, `class` or `size`, by default the first there is.
+    """
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept, root_of
+
+    panels = [*found.parts, *(["size"] if found.sizes else [])] or ["all"]
+    if by is not None and by not in panels:
+        raise ValueError(f"by must be {' or '.join(map(repr, panels))}, what this evaluation knows, got {by!r}")
+    with mpl.rc_context(STYLE):
+        if ax is not None:
+            _draw_panel(ax, found, by or panels[0])
+            return kept(root_of(ax), path)
+        shown = [by] if by else panels
+        wide = [_width(found, what) for what in shown]
+        figure = Picture(figsize=(max(sum(wide), 5.2), 3.7), layout="constrained")
+        every = figure.subplots(1, len(shown), squeeze=False, width_ratios=wide)[0]
+        for axes, what in zip(every, shown, strict=True):
+            _draw_panel(axes, found, what)
+        figure.suptitle(_headline(found), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
+        if found.target is not None and shown != ["size"]:
+            words = f"lines: 95 % intervals     dashed: {found.target:.4g}, asked for"
+            if any(part.misses(found.target) for parts in found.parts.values() for part in parts.values()):
+                words += "     hollow squares: below it by the whole interval"
+            figure.supxlabel(words, fontsize=8.5, x=0.012, ha="left")
+        return kept(figure, path)
+
+
+def _headline(found: Evaluation) -> str:
+    one = found.coverage
+    asked = "" if found.target is None else f", asked for {found.target:.4g}"
+    size = "width" if found.singleton is None else "size"
+    return (
+        f"coverage {one.rate:.3f} [{one.low:.3f}, {one.high:.3f}] on {one.rows:,} rows{asked}; mean {size} "
+        f"{found.mean_size:.3g}"
+    )
+
+
+def _width(found: Evaluation, what: str) -> float:
+    number = len(found.parts.get(what, found.sizes))
+    return 1.8 + 0.14 * min(max(number, 8), NAMED)
+
+
+def _draw_panel(axes: Any, found: Evaluation, what: str) -> None:
+    if what == "size":
+        _draw_sizes(axes, found.sizes)
+    else:
+        draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.target, what)
+
+
+def draw_coverages(axes: Any, parts: Mapping[str, Coverage], target: float | None, what: str) -> None:
+    """Draw rates with their intervals; many of them in ascending order and without names."""
+    names = [*parts]
+    if len(names) > NAMED:
+        names.sort(key=lambda name: parts[name].rate)
+    rates = np.array([parts[name].rate for name in names])
+    ends = np.array([[parts[name].low, parts[name].high] for name in names]).reshape(-1, 2)
+    places = np.arange(len(names))
+    missed = np.array([parts[name].misses(target) for name in names], dtype=bool)
+    few = len(names) <= NAMED
+    if not few:
+        axes.fill_between(places, *ends.T, color=FAINT, alpha=0.5, linewidth=0, step="mid")
+    for chosen, colour, marker in ((~missed, BLUE, "o"), (missed, ORANGE, "s")):
+        look: dict[str, Any] = {"fmt": marker, "color": colour, "linestyle": "none", "elinewidth": 1}
+        look |= {"markersize": 5 if few else 2, "markerfacecolor": colour if marker == "o" else "white"}
+        reach = np.abs(ends[chosen].T - rates[chosen])
+        axes.errorbar(places[chosen], rates[chosen], yerr=reach if few else None, **look)
+    if target is not None:
+        axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    axes.set_ylabel("coverage")
+    low = np.nanmin([*ends[:, 0], 1.0 if target is None else target], initial=1.0)
+    axes.set_ylim(max(0.0, low - 0.04 * (1.04 - low) - 0.01), 1.005)
+    _name_places(axes, names, what)
+    axes.set_title(f"by {what}" + (f", {missed.sum():,} of {len(names):,} below" if missed.any() else ""), fontsize=9.5)
+
+
+def _draw_sizes(axes: Any, sizes: Mapping[int, int]) -> None:
+    most = max(sizes)
+    if most <= SIZES:
+        places = [*range(most + 1)]
+        axes.bar(places, [sizes.get(size, 0) for size in places], color=BLUE, width=0.7)
+        axes.set_xticks([place for place in places if most <= 12 or place % 5 == 0])
+    else:
+        ends = np.linspace(0, most + 1, SIZES + 1)
+        counts, _ = np.histogram([*sizes], bins=ends, weights=[*sizes.values()])
+        axes.bar(ends[:-1], counts, width=np.diff(ends) * 0.9, align="edge", color=BLUE)
+    axes.set_xlabel("labels in a set")
+    axes.set_ylabel("sets")
+    axes.set_title("how large sets are", fontsize=9.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def _name_places(axes: Any, names: list[str], what: str) -> None:
+    if len(names) > NAMED:
+        axes.set_xticks([])
+        axes.set_xlabel(f"{len(names):,} {what}{'es' if what.endswith('s') else 's'}, in ascending order")
+        return
+    short = [textwrap.shorten(name, 18, placeholder="…") if len(name) > 18 else name for name in names]
+    longest = max(map(len, short), default=0)
+    slanted = longest > 2 and longest * len(short) > 40
+    axes.set_xticks(range(len(names)), short, rotation=60 if slanted else 0, ha="right" if slanted else "center")
+    axes.tick_params(axis="x", labelsize=8 if longest * len(short) > 30 else 10, length=0)
+    if slanted:
+        for label in axes.get_xticklabels():
+            label.set_rotation_mode("anchor")
+    axes.set_xlim(-0.7, len(names) - 0.3)
+    axes.set_xlabel(what)
+
+
+# --- what a calibration found -----------------------------------------------------------------------------------------
+
+
+def draw_calibration(found: Calibration, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
+    """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
+
+    With `ax` only the thresholds, or only the map.
+    """
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept, root_of
+
+    if network is not None and network.ids != found.device_ids:
+        raise ValueError(
+            f"the network {network.name!r} has other devices than this result, {several(network.devices, 'device')} "
+            f"and {several(found.devices, 'device')}; give the one it was calibrated on"
+        )
+    with mpl.rc_context(STYLE):
+        if ax is not None:
+            _draw_half(ax, found, network)
+            return kept(root_of(ax), path)
+        tall = 3.7 if network is None else 4.6
+        spoke = bool(found.cost.bits.any())
+        figure = Picture(figsize=(9.2 if spoke else 5.6, tall), layout="constrained")
+        left, *right = figure.subplots(1, 1 + spoke, squeeze=False, width_ratios=(1.25, 1)[: 1 + spoke])[0]
+        _draw_half(left, found, network)
+        for axes in right:
+            _draw_sent(axes, found)
+        words = f"{found.title()}; {found.certificate}"
+        figure.suptitle(textwrap.fill(words, 118 if spoke else 72), fontsize=10, x=0.012, ha="left")
+        return kept(figure, path)
+
+
+def _draw_half(axes: Any, found: Calibration, network: Network | None) -> None:
+    if network is None:
+        _draw_thresholds(axes, found)
+    elif np.ptp(found.thresholds) > 0 and np.isfinite(found.thresholds).all():
+        draw_map(axes, network, found.thresholds, "threshold of a device")
+    else:
+        draw_map(axes, network, found.cost.bits, f"bits sent; threshold {found.threshold:.6g} everywhere")
+
+
+def _draw_thresholds(axes: Any, found: Calibration) -> None:
+    values, names = found.thresholds, [*found.device_ids]
+    if len(names) > NAMED:
+        order = np.argsort(values, kind="stable")
+        values, names = values[order], [names[k] for k in order]
+    finite = np.isfinite(values)
+    axes.plot(np.flatnonzero(finite), values[finite], "o", color=BLUE, markersize=5 if len(names) <= NAMED else 2)
+    if finite.any():
+        axes.axhline(found.threshold, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    _name_places(axes, names, "device")
+    axes.set_ylabel(found.what)
+    same = "the same on every device" if finite.all() and np.ptp(values) == 0 else "dashed: valid on every device"
+    axes.set_title(same if finite.any() else f"{found.what} is infinite", fontsize=9.5)
+    axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def _draw_sent(axes: Any, found: Calibration) -> None:
+    bits: NDArray[np.float64] = np.sort(found.cost.bits)[::-1]
+    axes.bar(np.arange(len(bits)), bits, width=0.8 if len(bits) <= NAMED else 1.0, color=BLUE, edgecolor="none")
+    axes.axhline(found.cost.bits_per_device, color=INK, linewidth=1, linestyle=(0, (1, 2)))
+    axes.set_xticks([])
+    axes.set_xlabel("devices, who sent most first; dotted: mean")
+    axes.set_ylabel("bits sent")
+    axes.set_title(f"{several(found.cost.rounds, 'round')} of communication", fontsize=9.5)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
+
+
+def draw_calibrations(found: Calibrations, ax: Any = None, path: Where = None) -> Any:
+    """Draw the threshold of every group, a mark for each level."""
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept, root_of
+
+    with mpl.rc_context(STYLE):
+        axes = ax
+        if ax is None:
+            axes = Picture(figsize=(3.2 + 0.18 * min(len(found.parts), 30), 3.7), layout="constrained").add_subplot()
+        names = [str(part or "all") for part in found.parts]
+        for index, alpha in enumerate(found.alphas):
+            colour, marker, filled = MARKS[index % len(MARKS)]
+            values = np.array([found.items[part, alpha].threshold for part in found.parts])
+            finite = np.isfinite(values)
+            axes.plot(
+                np.flatnonzero(finite) + 0.12 * (index - (len(found.alphas) - 1) / 2),
+                values[finite],
+                marker,
+                color=colour,
+                markerfacecolor=colour if filled else "white",
+                label=f"{alpha:g}",
+            )
+        _name_places(axes, names, "group")
+        axes.set_ylabel("threshold")
+        axes.set_title(f"thresholds by group; {next(iter(found.items.values())).certificate.kind}", fontsize=9.5)
+        if len(found.alphas) > 1:
+            axes.legend(title="risk" if found.controlled else "alpha", fontsize=8.5, title_fontsize=8.5)
+        return kept(root_of(axes), path)
