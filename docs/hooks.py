@@ -13,13 +13,15 @@ from typing import Any
 
 import notebooks
 from docstrings import linked
-from mathml import mathml
+from mathml import breakable, mathml
 from mkdocs.structure.files import File
 
 log = logging.getLogger("mkdocs.hooks")
 
 INLINE = re.compile(r'<span class="arithmatex">\\\((.*?)\\\)</span>', re.DOTALL)
 DISPLAY = re.compile(r'<div class="arithmatex">\\\[(.*?)\\\]</div>', re.DOTALL)
+
+NEXT_TO = re.compile(r"((?:[(\[“]+)?<math>(?:(?!</math>).)*</math>(?:-\w+)?(?:[,.;:!?)\]”]|'s)+)")
 
 
 def on_files(files: Any, *, config: Any) -> Any:
@@ -54,10 +56,12 @@ def on_page_content(content: str, *, page: Any, **_: Any) -> str:
 
     def drawn(found: re.Match[str], display: bool) -> str:
         try:
-            return mathml(html.unescape(found[1]), display=display)
+            latex = html.unescape(found[1])
+            return mathml(latex, display=True) if display else breakable(latex)
         except ValueError as problem:
             log.warning("%s: %s", page.file.src_uri, problem)
             return f"<code>{found[1]}</code>"
 
     content = DISPLAY.sub(lambda found: drawn(found, True), content)
-    return INLINE.sub(lambda found: drawn(found, False), content)
+    content = INLINE.sub(lambda found: drawn(found, False), content)
+    return NEXT_TO.sub(r'<span class="nobreak">\1</span>', content)

@@ -28,6 +28,8 @@ LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has i
 FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
+RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")
+OPENING, CLOSING = ("(", "[", r"\{", r"\lceil", r"\lfloor"), (")", "]", r"\}", r"\rceil", r"\rfloor")
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
@@ -39,6 +41,30 @@ def mathml(latex: str, *, display: bool = False) -> str:
     parser = _Parser(latex, display)
     row = parser.row(until="")
     return f'<math display="block">{row}</math>' if display else f"<math>{row}</math>"
+
+
+def breakable(latex: str) -> str:
+    r"""Return an equation that stands in a line of text, in pieces between which the line may end: after =, ≤ ...
+
+    >>> breakable("a = b").split("<wbr>")
+    ['<math><mrow><mi>a</mi><mo form="infix">=</mo></mrow></math>', '<math><mi>b</mi></math>']
+    """
+    parser = _Parser(latex, display=False)
+    pieces, depth = [""], 0
+    while token := parser.peek():
+        depth += (token in OPENING) - (token in CLOSING)
+        relation = token in RELATIONS and not depth
+        part = parser.scripted()
+        pieces[-1] += part.replace("<mo>", '<mo form="infix">') if relation and pieces[-1] else part
+        if relation and pieces[-1] != part:
+            pieces.append("")
+    rows = [each if _is_one(each) else f"<mrow>{each}</mrow>" for each in pieces if each]
+    return "<wbr>".join(f"<math>{row}</math>" for row in rows)
+
+
+def _is_one(markup: str) -> bool:
+    """Whether this is a single leaf, such as a letter."""
+    return re.fullmatch(r"<(m[a-z]+)>[^<]*</\1>", markup) is not None
 
 
 class _Parser:
@@ -72,7 +98,7 @@ class _Parser:
         """Read atoms with their scripts up to a token, which is consumed."""
         found = []
         while self.peek() != until:
-            found.append(self._scripted())
+            found.append(self.scripted())
         self.at += bool(until)
         return found[0] if len(found) == 1 else f"<mrow>{''.join(found)}</mrow>"
 
@@ -83,7 +109,8 @@ class _Parser:
             return self.row("}")
         return self._atom(single=True)
 
-    def _scripted(self) -> str:
+    def scripted(self) -> str:
+        """Read an atom with its subscript, superscript and primes."""
         limits = self.display and self.peek().removeprefix("\\") in LIMITS
         base, scripts = self._atom(), {}
         if primes := self._primes():

@@ -44,7 +44,7 @@ def test_a_tutorial_runs_and_becomes_a_page_and_a_notebook(script, notebooks, tm
     notebooks.write(cells, script.stem, tmp_path / "made")
     page = (tmp_path / "made" / f"{script.stem}.md").read_text(encoding="utf-8")
     assert page.startswith("# ")
-    assert "counted: the rank was counted exactly" in page
+    assert "the rank was counted exactly" in page
     assert "## Where to go next" in page
     pictures = re.findall(r"!\[(.*?)\]\((.*?)\)", page)
     assert pictures

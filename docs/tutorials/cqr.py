@@ -1,13 +1,14 @@
 # # Regression with CQR
 #
-# Eight gauges along a river predict tomorrow's level. Floods come fast and droughts slowly, so errors are lopsided,
-# and larger in some seasons than in others. *Conformalised quantile regression* (CQR) starts from two predicted
-# quantiles and moves them until the band holds the truth often enough. Here the gauges agree on how far, each from
-# its own measurements.
+# Eight gauges along a river predict tomorrow's level. Floods come fast and droughts slowly, so
+# errors are lopsided, and larger in some seasons than in others. *Conformalised quantile
+# regression* (CQR) starts from two predicted quantiles and moves them until the band holds the
+# truth often enough. Here the gauges agree on how far, each from its own measurements.
 
 # ## Data and two quantiles
 #
-# The data are made, so that we know what is true: noise has a long tail upwards, and grows with the season.
+# The data are made, so that we know what is true: noise has a long tail upwards, and grows with
+# the season.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -54,8 +55,8 @@ print(f"the band is moved by {even.threshold:.2f} on both sides")
 
 # ## A threshold for each side
 #
-# One threshold gives as much room below as above. `calibrate_sides` finds one for each side in the same run: each
-# side is missed at most half as often as both together may be.
+# One threshold gives as much room below as above. `calibrate_sides` finds one for each side in
+# the same run: each side is missed at most half as often as both together may be.
 
 two = [cqr.sides(band(X), y) for X, y in gauges]
 sides = calibrate_sides(two, network, alpha=0.1, score=cqr)
@@ -67,9 +68,16 @@ sides
 X, y = measured(2000)
 grid = np.linspace(0, 1, 200)[:, None]
 fig, axes = plt.subplots(
-    1, 2, figsize=(8, 3.4), sharey=True, layout="constrained", num="Intervals with one threshold and with two"
+    1,
+    2,
+    figsize=(8, 3.4),
+    sharey=True,
+    layout="constrained",
+    num="Intervals with one threshold and with two",
 )
-for ax, found, title in zip(axes, (even, sides), ("one threshold", "a threshold for each side"), strict=True):
+for ax, found, title in zip(
+    axes, (even, sides), ("one threshold", "a threshold for each side"), strict=True
+):
     low, high = found.predict(band(grid)).T
     ax.plot(X[:400], y[:400], ".", color="0.7", ms=3)
     ax.plot(grid, band(grid), color="C0", lw=0.8)
@@ -77,20 +85,23 @@ for ax, found, title in zip(axes, (even, sides), ("one threshold", "a threshold 
     ax.set(title=title, xlabel="season")
 axes[0].set_ylabel("level")
 
-# Thin lines are the predicted quantiles, the shade is what was certified. And in numbers, on new rows:
+# Thin lines are the predicted quantiles, the shade is what was certified. And in numbers, on new
+# rows:
 
 for name, found in (("even", even), ("sides", sides)):
     intervals = found.predict(band(X))
     below, above = np.mean(y < intervals[:, 0]), np.mean(y > intervals[:, 1])
-    print(f"{name:5} missed below {below:.1%}, above {above:.1%}; mean width {np.diff(intervals).mean():.1f}")
+    width = np.diff(intervals).mean()
+    print(f"{name:5} missed below {below:.1%}, above {above:.1%}; mean width {width:.1f}")
 
-# With one threshold nearly all misses are floods, which is what the gauges are for. With two, each side keeps a
-# promise of its own. `alpha=(0.09, 0.01)` would give nearly all misses to the droughts.
+# With one threshold nearly all misses are floods, which is what the gauges are for. With two,
+# each side keeps a promise of its own. `alpha=(0.09, 0.01)` would give nearly all misses to the
+# droughts.
 
 # ## The same around a scikit-learn model
 #
-# `MeshRegressor(model, nonconformity="cqr", symmetric=False)` trains the quantiles, too, and does all of the above:
-# see [With scikit-learn](../sklearn.md#regression).
+# `MeshRegressor(model, nonconformity="cqr", symmetric=False)` trains the quantiles, too, and does
+# all of the above: see [With scikit-learn](../sklearn.md#regression).
 
 # ## Where to go next
 #

@@ -1,14 +1,15 @@
 # # First sets
 #
-# Six post offices sort letters. Each has scanned digits that were checked by hand, and none may send them away. They
-# share one model, which errs now and then. In this tutorial they agree, without pooling a single image, on
-# **prediction sets** that hold the true digit for at least 95 of 100 new images, and on a **certificate** that says
-# why.
+# Six post offices sort letters. Each has scanned digits that were checked by hand, and none may
+# send them away. They share one model, which errs now and then. In this tutorial they agree,
+# without pooling a single image, on **prediction sets** that hold the true digit for at least 95
+# of 100 new images, and on a **certificate** that says why.
 
 # ## A model that errs
 #
-# The images are the handwritten digits of scikit-learn. The model is trained on 80 of them, so that there is
-# something to be unsure about. conformesh trains nothing: it starts with a model of yours.
+# The images are the handwritten digits of scikit-learn. The model is trained on 80 of them, so
+# that there is something to be unsure about. conformesh trains nothing: it starts with a model of
+# yours.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -36,8 +37,8 @@ for name in offices:
 
 # ## Three lines
 #
-# `MeshClassifier` wraps the model. `calibrate` is given the images that were checked by hand and whose they are; the
-# offices talk along a ring, each with two neighbours only.
+# `MeshClassifier` wraps the model. `calibrate` is given the images that were checked by hand and
+# whose they are; the offices talk along a ring, each with two neighbours only.
 
 from conformesh.sklearn import MeshClassifier
 
@@ -45,23 +46,29 @@ mesh = MeshClassifier(model, alpha=0.05)
 mesh.calibrate(images[held], digits[held], devices=office[held], network="cycle")
 sets = mesh.predict_set(images[new])
 
-# What did they find? One threshold, the same in every office. The certificate is the reason to believe in it: of all
-# scores together a certain number must lie at or below the threshold, and the offices have *counted* that so many do.
+# What did they find? One threshold, the same in every office. The certificate is the reason to
+# believe in it: of all scores together a certain number must lie at or below the threshold, and
+# the offices have *counted* that so many do.
 
 mesh.calibration_
 
-# A *score* says how badly the model did on an image, here one minus the probability of the true digit. What travelled
-# were counts and a few scores near the threshold: some hundred bits from each office, where the images themselves
-# would be millions.
+# A *score* says how badly the model did on an image, here one minus the probability of the true
+# digit. What travelled were counts and a few scores near the threshold: from each office about as
+# many bits as one of its images has.
 
 # ## Sets to look at
 #
-# Where the model is sure, a set has one digit. Where it is not, the set says which digits it could be.
+# Where the model is sure, a set has one digit. Where it is not, the set says which digits it
+# could be.
 
 sizes = sets.sum(axis=1)
 shown = [np.flatnonzero(sizes == size)[i] for size in (1, 2, 3) for i in (0, 1)]
 fig, axes = plt.subplots(
-    1, 6, figsize=(7.5, 1.9), num="Six new images, each with its prediction set", layout="constrained"
+    1,
+    6,
+    figsize=(7.5, 1.9),
+    num="Six new images, each with its prediction set",
+    layout="constrained",
 )
 for ax, row in zip(axes, shown, strict=True):
     ax.imshow(images[new][row].reshape(8, 8), cmap="gray_r")
@@ -71,21 +78,22 @@ for ax, row in zip(axes, shown, strict=True):
 
 # ## Does it hold?
 #
-# The images in `new` were never used. The truth should be in at least 95 % of their sets, up to chance.
+# The images in `new` were never used. The truth should be in at least 95 % of their sets, up to
+# chance.
 
 report = mesh.evaluate(images[new], digits[new], devices=office[new])
 print(f"{report.coverage.rate:.3f} of the sets hold the truth")
 print(f"between {report.coverage.low:.2f} and {report.coverage.high:.2f}, by a 95 % interval")
 
-# The promise is about images of all offices together, in proportion to what they hold. Single offices may be a little
-# above or below:
+# The promise is about images of all offices together, in proportion to what they hold. Single
+# offices may be a little above or below:
 
 report.plot(by="device")
 
 # ## Where to go next
 #
-# - Is the promise not quite the one you need: for every office, for every digit, after a shift? [Which promise do I
-#   need?](../promises.md)
+# - Is the promise not quite the one you need: for every office, for every digit, after a shift?
+#   [Which promise do I need?](../promises.md)
 # - Numbers in place of labels: [Regression with CQR](cqr.py).
 # - You know MAPIE: [From MAPIE to a mesh](from-mapie.py).
 # - All that the estimators can do: [With scikit-learn](../sklearn.md).

@@ -1,11 +1,13 @@
 # # From MAPIE to a mesh
 #
-# You calibrate with MAPIE today, on rows in one place. Tomorrow the rows are in eight clinics and must stay there.
-# This tutorial goes there in small steps, and looks at each step what has changed. It is less than one would think.
+# You calibrate with MAPIE today, on rows in one place. Tomorrow the rows are in eight clinics and
+# must stay there. This tutorial goes there in small steps, and looks at each step what has
+# changed. It is less than one would think.
 
 # ## Today: everything in one place
 #
-# A forest reads digits that were written by hand on forms. It has learned from few of them; 400 others calibrate it.
+# A forest reads digits that were written by hand on forms. It has learned from few of them; 400
+# others calibrate it.
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -26,8 +28,8 @@ print(f"MAPIE: {theirs.sum(axis=1).mean():.2f} labels in a set")
 
 # ## The same with one device
 #
-# `MeshClassifier` takes the same model and the same words. With one device there is nobody to talk to, and the sets
-# are MAPIE's, row by row.
+# `MeshClassifier` takes the same model and the same words. With one device there is nobody to
+# talk to, and the sets are MAPIE's, row by row.
 
 from conformesh.sklearn import MeshClassifier
 
@@ -37,8 +39,8 @@ print("equal sets:", np.array_equal(one.predict_set(X[new]), theirs))
 
 # ## Tomorrow: eight clinics
 #
-# The only thing to add is whose row is whose. Here rows are spread unevenly: the first clinic has many, the last has
-# few.
+# The only thing to add is whose row is whose. Here rows are spread unevenly: the first clinic has
+# many, the last has few.
 
 rng = np.random.default_rng(0)
 clinic = rng.choice(8, size=len(held), p=np.array([30, 20, 15, 10, 10, 7, 5, 3]) / 100)
@@ -47,25 +49,30 @@ mesh.calibrate(X[held], y[held], devices=clinic, network="cycle")
 print("rows:", np.bincount(clinic))
 print(mesh.calibration_.certificate)
 
-# How much did it cost that no row has moved? One place asks for rank ⌈(n + 1)(1 − α)⌉ among the scores, the mesh for
-# ⌈(1 − α)n⌉ + 1: the same, or one more. And the clinics may differ from each other as they like, where one place
-# takes all rows for alike.
+# How much did it cost that no row has moved? One place asks for rank ⌈(n + 1)(1 − α)⌉ among the
+# scores, the mesh for ⌈(1 − α)n⌉ + 1: the same, or one more. And the clinics may differ from each
+# other as they like, where one place takes all rows for alike.
 
-found, before = mesh.calibration_.certificate.required_rank, one.calibration_.certificate.required_rank
+found, before = (
+    mesh.calibration_.certificate.required_rank,
+    one.calibration_.certificate.required_rank,
+)
 print(f"rank {before} of {len(held)} in one place, rank {found} on the mesh")
 ours = mesh.predict_set(X[new])
 print(f"rows whose sets have changed: {(ours != theirs).any(axis=1).mean():.0%}")
 
 # ## What each clinic could do alone
 #
-# Calibrating alone needs no agreement, but few rows make uneven promises: some clinics are lucky with the draw of
-# their rows, and others pay for theirs with large sets.
+# Calibrating alone needs no agreement, but few rows make uneven promises: some clinics are lucky
+# with the draw of their rows, and others pay for theirs with large sets.
 
 alone = MeshClassifier(model, confidence_level=0.9, nonconformity="lac", method="local")
 alone.calibrate(X[held], y[held], devices=clinic, network="cycle")
 
 fig, ax = plt.subplots(
-    figsize=(6.5, 3), num="Mean set size: alone, each clinic; together; in one place", layout="constrained"
+    figsize=(6.5, 3),
+    num="Mean set size: alone, each clinic; together; in one place",
+    layout="constrained",
 )
 own = [alone.predict_set(X[new], devices=np.full(len(new), k)).sum(axis=1).mean() for k in range(8)]
 ax.bar(range(8), own, color="0.75", label="alone")
