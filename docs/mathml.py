@@ -15,13 +15,15 @@ GREEK = {
     **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
     **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
     **{"omega": "ω"},
+    **{"infty": "∞", "nabla": "∇", "dots": "…", "#": "#"},  # set as letters, without room around them
     **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
 }
 OPERATORS = {
-    **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
-    **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←", "#": "#"},
-    **{"pm": "±", "nabla": "∇", "dots": "…"},
+    **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×"},
+    **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←"},
+    **{"pm": "±"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
+    **{"lbrace": "{", "rbrace": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
@@ -29,7 +31,10 @@ FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")
-OPENING, CLOSING = ("(", "[", r"\{", r"\lceil", r"\lfloor"), (")", "]", r"\}", r"\rceil", r"\rfloor")
+OPENING, CLOSING = (
+    ("(", "[", r"\{", r"\lbrace", r"\lceil", r"\lfloor"),
+    (")", "]", r"\}", r"\rbrace", r"\rceil", r"\rfloor"),
+)
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
@@ -82,6 +87,7 @@ class _Parser:
             r"\int": lambda: "<mo>∫</mo>",
             **{rf"\{name}": partial(_function, name) for name in FUNCTIONS},
             r"\|": lambda: _operator("‖", stretches=False),
+            r"\Vert": lambda: _operator("‖", stretches=False),
             r"\left": self._fenced,
         }
 
@@ -145,6 +151,8 @@ class _Parser:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
+        if token in "+-" and (self.at < 2 or self.tokens[self.at - 2] in (*RELATIONS, *OPENING, ",", "{")):
+            return _operator(token.replace("-", "−")).replace("<mo>", '<mo form="prefix">')  # a sign, not a sum
         return _operator(token.replace("-", "−").replace("*", "∗"), stretches=token not in FENCES)
 
     def _command(self, token: str) -> str:
@@ -174,6 +182,8 @@ class _Parser:
 
 
 def _operator(sign: str, stretches: bool = True) -> str:
+    if sign in "|‖":
+        return f'<mo stretchy="false" lspace="0" rspace="0">{sign}</mo>'
     return f"<mo>{escape(sign)}</mo>" if stretches else f'<mo stretchy="false">{escape(sign)}</mo>'
 
 

@@ -255,6 +255,12 @@ def test_every_key_is_in_the_references(tool):
     assert used <= known, f"not in docs/references.bib: {sorted(used - known)}"
 
 
+def test_references_are_written_without_bibtex(tool):
+    page = tool("references").page_of(tool("references").entries((DOCS / "references.bib").read_text(encoding="utf-8")))
+    assert "Albert-László Barabási" in page
+    assert not re.search(r"[{}\\]", page)
+
+
 def test_the_paper_is_mapped(tool):
     mapped = tool("paper_to_code").tags_in(ROOT / "src")
     for item in ("Algorithm 1", "Algorithm 2", "Theorem 5.2", *(f"Eq. ({n})" for n in (4, 9, 16, 17, 18, 19, 23, 26))):
@@ -354,6 +360,10 @@ def test_drawn_equations(tool):
     assert "<msubsup><mi>n</mi><mi>k</mi><mn>2</mn></msubsup>" in mathml(r"\max_k n_k^2")
     assert mathml("n'_i") == "<math><msubsup><mi>n</mi><mi>i</mi><mo>′</mo></msubsup></math>"
     assert "<mi>cosh</mi>" in mathml(r"\cosh \theta")
+    assert '<mo>=</mo><mo form="prefix">+</mo><mi>∞</mi>' in mathml(r"q = +\infty")
+    breakable = tool("mathml").breakable
+    assert breakable(r"\#\{s \le t\} \ge r = 1").count("<wbr>") == 2, "lines end after relations, not inside braces"
+    assert breakable(r"\alpha") == "<math><mi>α</mi></math>"
     assert "<mn>1000</mn>" in mathml("1000 < n")
     assert "&lt;" in mathml("1000 < n")
     for wrong, message in ((r"\oint x", r"does not know \\oint"), (r"\frac{1", "ends too early")):
