@@ -60,7 +60,8 @@ def _titled(text: str) -> str:
         if re.fullmatch("-{3,}", following):
             section = line
         title = "Examples" if line.startswith(">>> ") else "Notes" if re.match("Reference|Departures", line) else ""
-        if title and title != section and section in ("Parameters", "Attributes", "Returns", "Notes"):
+        loose = section in ("Parameters", "Attributes", "Returns", "Notes") or (title == "Examples" and not section)
+        if title and title != section and loose:
             out += [title, "-" * len(title)]
             section = title
         out.append(line)

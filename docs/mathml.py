@@ -1,29 +1,40 @@
-r"""LaTeX of the docstrings to MathML, so that the site shows equations without a script and without a network.
+r"""LaTeX of docstrings and pages to MathML, so that the site shows equations without a script and without a network.
 
-Browsers draw MathML themselves. Only what the docstrings use is known: an unknown command is an error that says where
-to add it.
+Browsers draw MathML themselves. Only what docstrings and pages use is known: an unknown command is an error that says
+where to add it.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from html import escape
 
 GREEK = {
     **{"alpha": "α", "beta": "β", "gamma": "γ", "delta": "δ", "epsilon": "ε", "eta": "η", "theta": "θ", "kappa": "κ"},
     **{"lambda": "λ", "mu": "μ", "nu": "ν", "pi": "π", "rho": "ρ", "varrho": "ϱ", "sigma": "σ", "tau": "τ", "phi": "φ"},
+    **{"omega": "ω"},
+    **{"infty": "∞", "nabla": "∇", "dots": "…", "#": "#"},  # set as letters, without room around them
     **{"Gamma": "Γ", "Delta": "Δ", "Lambda": "Λ", "Sigma": "Σ", "Phi": "Φ"},
 }
 OPERATORS = {
-    **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×", "infty": "∞"},
-    **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←", "#": "#"},
+    **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×"},
+    **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←"},
+    **{"pm": "±"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
+    **{"lbrace": "{", "rbrace": "}"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
+FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
+RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")
+OPENING, CLOSING = (
+    ("(", "[", r"\{", r"\lbrace", r"\lceil", r"\lfloor"),
+    (")", "]", r"\}", r"\rbrace", r"\rceil", r"\rfloor"),
+)
 
 
 def mathml(latex: str, *, display: bool = False) -> str:
@@ -35,6 +46,30 @@ def mathml(latex: str, *, display: bool = False) -> str:
     parser = _Parser(latex, display)
     row = parser.row(until="")
     return f'<math display="block">{row}</math>' if display else f"<math>{row}</math>"
+
+
+def breakable(latex: str) -> str:
+    r"""Return an equation that stands in a line of text, in pieces between which the line may end: after =, ≤ ...
+
+    >>> breakable("a = b").split("<wbr>")
+    ['<math><mrow><mi>a</mi><mo form="infix">=</mo></mrow></math>', '<math><mi>b</mi></math>']
+    """
+    parser = _Parser(latex, display=False)
+    pieces, depth = [""], 0
+    while token := parser.peek():
+        depth += (token in OPENING) - (token in CLOSING)
+        relation = token in RELATIONS and not depth
+        part = parser.scripted()
+        pieces[-1] += part.replace("<mo>", '<mo form="infix">') if relation and pieces[-1] else part
+        if relation and pieces[-1] != part:
+            pieces.append("")
+    rows = [each if _is_one(each) else f"<mrow>{each}</mrow>" for each in pieces if each]
+    return "<wbr>".join(f"<math>{row}</math>" for row in rows)
+
+
+def _is_one(markup: str) -> bool:
+    """Whether this is a single leaf, such as a letter."""
+    return re.fullmatch(r"<(m[a-z]+)>[^<]*</\1>", markup) is not None
 
 
 class _Parser:
@@ -50,8 +85,9 @@ class _Parser:
             r"\sqrt": lambda: f"<msqrt>{self.argument()}</msqrt>",
             r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(('<mi mathvariant="normal">', "</mi>")),
             r"\int": lambda: "<mo>∫</mo>",
-            r"\log": lambda: '<mi>log</mi><mspace width="0.17em"></mspace>',
+            **{rf"\{name}": partial(_function, name) for name in FUNCTIONS},
             r"\|": lambda: _operator("‖", stretches=False),
+            r"\Vert": lambda: _operator("‖", stretches=False),
             r"\left": self._fenced,
         }
 
@@ -68,7 +104,7 @@ class _Parser:
         """Read atoms with their scripts up to a token, which is consumed."""
         found = []
         while self.peek() != until:
-            found.append(self._scripted())
+            found.append(self.scripted())
         self.at += bool(until)
         return found[0] if len(found) == 1 else f"<mrow>{''.join(found)}</mrow>"
 
@@ -79,9 +115,12 @@ class _Parser:
             return self.row("}")
         return self._atom(single=True)
 
-    def _scripted(self) -> str:
+    def scripted(self) -> str:
+        """Read an atom with its subscript, superscript and primes."""
         limits = self.display and self.peek().removeprefix("\\") in LIMITS
         base, scripts = self._atom(), {}
+        if primes := self._primes():
+            scripts["^"] = primes
         while (mark := self.peek()) in ("_", "^") and mark not in scripts:
             self.at += 1
             scripts[mark] = self.argument()
@@ -92,6 +131,13 @@ class _Parser:
             tag = tag.replace("sub", "under").replace("sup", "over")
         parts = "".join(scripts[mark] for mark in "_^" if mark in scripts)
         return f"<m{tag}>{base}{parts}</m{tag}>"
+
+    def _primes(self) -> str:
+        signs = ""
+        while self.peek() == "'":
+            self.at += 1
+            signs += "′"
+        return f"<mo>{signs}</mo>" if signs else ""
 
     def _atom(self, single: bool = False) -> str:
         token = self.next()
@@ -105,6 +151,8 @@ class _Parser:
             return f"<mn>{token}</mn>"
         if token.isalpha():
             return f"<mi>{token}</mi>"
+        if token in "+-" and (self.at < 2 or self.tokens[self.at - 2] in (*RELATIONS, *OPENING, ",", "{")):
+            return _operator(token.replace("-", "−")).replace("<mo>", '<mo form="prefix">')  # a sign, not a sum
         return _operator(token.replace("-", "−").replace("*", "∗"), stretches=token not in FENCES)
 
     def _command(self, token: str) -> str:
@@ -134,4 +182,10 @@ class _Parser:
 
 
 def _operator(sign: str, stretches: bool = True) -> str:
+    if sign in "|‖":
+        return f'<mo stretchy="false" lspace="0" rspace="0">{sign}</mo>'
     return f"<mo>{escape(sign)}</mo>" if stretches else f'<mo stretchy="false">{escape(sign)}</mo>'
+
+
+def _function(name: str) -> str:
+    return f'<mi>{name}</mi><mspace width="0.17em"></mspace>'

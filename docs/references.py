@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 
 ENTRY = re.compile(r"@(\w+)\{(\w+),\n(.*?)\n\}", re.DOTALL)
 FIELD = re.compile(r"^  (\w+) += \{(.*)\},$", re.MULTILINE)
@@ -28,4 +29,15 @@ def _citation(entry: dict[str, str]) -> str:
     pages = f", {entry['pages'].replace('--', '–')}" if "pages" in entry else ""
     address = f" <{entry['url']}>" if "url" in entry else ""
     note = f"\n\n{entry['note']}." if "note" in entry else ""
-    return f"{', '.join(people)}. **{title}**. {place}{pages}, {entry['year']}.{address}{note}"
+    return plain(f"{', '.join(people)}. **{title}**. {place}{pages}, {entry['year']}.{address}{note}")
+
+
+def plain(text: str) -> str:
+    r"""Return text without BibTeX's accents and braces.
+
+    >>> plain(r"L{\'a}szl{\'o} Barab{\'a}si and {AI}")
+    'László Barabási and AI'
+    """
+    accents = {"'": "\u0301", "`": "\u0300", '"': "\u0308", "^": "\u0302", "~": "\u0303"}
+    text = re.sub(r"\{\\(['`\"^~])(\w)\}", lambda found: found[2] + accents[found[1]], text)
+    return unicodedata.normalize("NFC", re.sub(r"[{}]", "", text))

@@ -257,6 +257,12 @@ def test_every_key_is_in_the_references(tool):
     assert used <= known, f"not in docs/references.bib: {sorted(used - known)}"
 
 
+def test_references_are_written_without_bibtex(tool):
+    page = tool("references").page_of(tool("references").entries((DOCS / "references.bib").read_text(encoding="utf-8")))
+    assert "Albert-László Barabási" in page
+    assert not re.search(r"[{}\\]", page)
+
+
 def test_the_paper_is_mapped(tool):
     mapped = tool("paper_to_code").tags_in(ROOT / "src")
     for item in ("Algorithm 1", "Algorithm 2", "Theorem 5.2", *(f"Eq. ({n})" for n in (4, 9, 16, 17, 18, 19, 23, 26))):
@@ -309,7 +315,8 @@ def test_links_lead_somewhere(page):
 
 def test_the_navigation_lists_every_page():
     listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
-    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")}
+    tutorials = {f"tutorials/{script.stem}.md" for script in DOCS.glob("tutorials/*.py")}
+    assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | tutorials
 
 
 def test_commands_that_pages_name_exist():
@@ -321,11 +328,31 @@ def test_commands_that_pages_name_exist():
 # --- equations --------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_equations_of_pages_can_be_drawn(page, tool):
+    """Inline between dollars, as GitHub draws them; displays between square brackets or two dollars."""
+    text = re.sub(r"`[^`\n]*`", "", FENCE.sub("", page.read_text(encoding="utf-8")))
+    for display, latex in equations(text):
+        assert "<math" in tool("mathml").mathml(latex, display=display)
+    rest = EQUATION.sub("", text)
+    assert "$" not in rest, f"{page.name}: a dollar without its partner: {rest[rest.index('$') - 40 :][:80]}"
+
+
+EQUATION = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?!\s)([^$\n]+?(?:\n[^$\n]+?)*)(?<!\s)\$", re.DOTALL)
+
+
+def equations(text):
+    for found in EQUATION.finditer(text):
+        yield bool(found[1]), found[1] or found[2]
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_equations_of_docstrings_can_be_drawn(name, tool):
     text = Path(importlib.util.find_spec(name).origin).read_text(encoding="utf-8")
     for latex in re.findall(r"^ *\.\. math:: (.*(?:\n +\S.*)*)", text, re.MULTILINE):
         assert "<math" in tool("mathml").mathml(" ".join(latex.split()), display=True)
+    for latex in re.findall(r":math:`([^`]+)`", text):
+        assert "<math" in tool("mathml").mathml(" ".join(latex.split()))
 
 
 def test_drawn_equations(tool):
@@ -333,6 +360,12 @@ def test_drawn_equations(tool):
     assert mathml(r"\tfrac1K") == "<math><mfrac><mn>1</mn><mi>K</mi></mfrac></math>"
     assert "<munder><mo>max</mo><mi>k</mi></munder>" in mathml(r"\max_k n_k^2", display=True)
     assert "<msubsup><mi>n</mi><mi>k</mi><mn>2</mn></msubsup>" in mathml(r"\max_k n_k^2")
+    assert mathml("n'_i") == "<math><msubsup><mi>n</mi><mi>i</mi><mo>′</mo></msubsup></math>"
+    assert "<mi>cosh</mi>" in mathml(r"\cosh \theta")
+    assert '<mo>=</mo><mo form="prefix">+</mo><mi>∞</mi>' in mathml(r"q = +\infty")
+    breakable = tool("mathml").breakable
+    assert breakable(r"\#\{s \le t\} \ge r = 1").count("<wbr>") == 2, "lines end after relations, not inside braces"
+    assert breakable(r"\alpha") == "<math><mi>α</mi></math>"
     assert "<mn>1000</mn>" in mathml("1000 < n")
     assert "&lt;" in mathml("1000 < n")
     for wrong, message in ((r"\oint x", r"does not know \\oint"), (r"\frac{1", "ends too early")):
