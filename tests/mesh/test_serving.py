@@ -15,6 +15,7 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.watching import ScoreWatch
+from conformesh.peer.frames import SIZE
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, finish, make_mesh, simulated, start, wait_for, write_scores
 
@@ -86,7 +87,7 @@ def test_devices_that_stay_up_calibrate_again():
             for own, other, name in zip(shown, reversed(shown), ("device-01", "device-00"), strict=True):
                 heard = own["neighbours"][name]
                 assert own["round"] == heard["round"] > 0
-                assert 32 * heard["frames_received"] <= heard["bytes_received"] <= other["sent"]["bytes"]
+                assert SIZE * heard["frames_received"] <= heard["bytes_received"] <= other["sent"]["bytes"]
                 assert 0 <= heard["last_heard_seconds_ago"] < 30
                 assert own["sent"]["frames"] > own["round"]
             assert f'frames_received_total{{neighbour="device-01"}} {_frames(shown[0])}' in clients[0].metrics()
