@@ -407,8 +407,20 @@ def test_the_site_builds(tmp_path):
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    home = (tmp_path / "site" / "index.html").read_text(encoding="utf-8")
-    assert not re.findall(r'<(?:link|script)[^>]+"https?://[^"]+"', home), "the site fetches something"
-    bounds = (tmp_path / "site" / "reference" / "bounds.html").read_text(encoding="utf-8")
-    assert '<math display="block">' in bounds
-    assert "arithmatex" not in bounds
+    site = {path.relative_to(tmp_path / "site").as_posix(): path for path in (tmp_path / "site").rglob("*")}
+    pages = {name: path.read_text(encoding="utf-8") for name, path in site.items() if name.endswith(".html")}
+    for name, page in pages.items():
+        assert not re.findall(r'<(?:link|script|img)[^>]+(?:src|href)="https?://[^"]+"', page), (
+            f"{name} fetches something"
+        )
+        assert "arithmatex" not in page, f"{name} has an equation that was not drawn"
+    assert '<math display="block">' in pages["guarantees.html"]
+    assert '<math display="block">' in pages["reference/protocols.html"]
+    heading = re.search(r'<h3 id="([^"]+)"', pages["reference/calibrating.html"])
+    assert heading[1] == "conformesh.calibrating.calibrate", "the reference begins with what people call"
+    for script in DOCS.glob("tutorials/*.py"):
+        assert {
+            f"tutorials/{script.stem}.html",
+            f"tutorials/{script.stem}.ipynb",
+            f"tutorials/{script.stem}-1.png",
+        } <= set(site)
