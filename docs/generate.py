@@ -318,8 +318,8 @@ def skeleton(name: str) -> str:
     return f"```python\n{(DOCS / 'skeletons' / f'{name}.py').read_text(encoding='utf-8').strip()}\n```"
 
 
-def modules(folder: str) -> str:
-    """A line for the API reference of every module in a folder; "." is what no other page of the reference shows."""
+def modules(folder: str, *first: str) -> str:
+    """A line for the API reference of every module in a folder, some `first`; "." is what no other page shows."""
     package = ROOT / "src" / "conformesh"
     if folder == ".":
         shown = "\n".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
@@ -327,9 +327,13 @@ def modules(folder: str) -> str:
         names = [f"conformesh.{path.stem}" for path in sorted(package.glob("[!_]*.py"))]
         names = [name for name in names if not re.search(rf"^::: {name}(\.|$)", shown, re.MULTILINE)]
     else:
-        paths = sorted((package / folder).rglob("[!_]*.py"))
+        paths = sorted((package / folder).rglob("[!_]*.py"), key=lambda path: (_place(path.stem, first), path))
         names = [".".join(path.relative_to(package.parent).with_suffix("").parts) for path in paths]
     return "\n\n".join(f"::: {name}" for name in names)
+
+
+def _place(name: str, first: Sequence[str]) -> int:
+    return first.index(name) if name in first else len(first)
 
 
 def references() -> str:

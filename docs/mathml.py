@@ -85,7 +85,7 @@ class _Parser:
             r"\sqrt": lambda: f"<msqrt>{self.argument()}</msqrt>",
             r"\mathrm": lambda: re.sub("</?m[a-z]+>", "", self.argument()).join(('<mi mathvariant="normal">', "</mi>")),
             r"\int": lambda: "<mo>∫</mo>",
-            **{rf"\{name}": partial(_function, name) for name in FUNCTIONS},
+            **{rf"\{name}": partial(self._function, name) for name in FUNCTIONS},
             r"\|": lambda: _operator("‖", stretches=False),
             r"\Vert": lambda: _operator("‖", stretches=False),
             r"\left": self._fenced,
@@ -170,6 +170,12 @@ class _Parser:
             return f'<mspace width="{SPACES[name]}"></mspace>'
         raise ValueError(f"docs/mathml.py does not know {token}; add it to one of its tables")
 
+    def _function(self, name: str) -> str:
+        """Set a name upright, with a little room after it, and before it where something stands there."""
+        room = '<mspace width="0.17em"></mspace>'
+        first = self.at < 2 or self.tokens[self.at - 2] in (*RELATIONS, *OPENING, ",", "{", "+", "-", "/")
+        return f"{'' if first else room}<mi>{name}</mi>{room}"
+
     def _fraction(self) -> str:
         above = self.argument()
         return f"<mfrac>{above}{self.argument()}</mfrac>"
@@ -185,7 +191,3 @@ def _operator(sign: str, stretches: bool = True) -> str:
     if sign in "|‖":
         return f'<mo stretchy="false" lspace="0" rspace="0">{sign}</mo>'
     return f"<mo>{escape(sign)}</mo>" if stretches else f'<mo stretchy="false">{escape(sign)}</mo>'
-
-
-def _function(name: str) -> str:
-    return f'<mi>{name}</mi><mspace width="0.17em"></mspace>'

@@ -409,11 +409,24 @@ def test_the_site_builds(tmp_path):
     command = [sys.executable, str(DOCS / "versions.py"), "--site", str(tmp_path / "site")]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    site = tmp_path / "site" / __version__
-    assert [each["version"] for each in json.loads((site.parent / "versions.json").read_text())] == [__version__]
-    home = (site / "index.html").read_text(encoding="utf-8")
+    root = tmp_path / "site" / __version__
+    assert [each["version"] for each in json.loads((root.parent / "versions.json").read_text())] == [__version__]
+    home = (root / "index.html").read_text(encoding="utf-8")
     assert '"version": {"provider": "mike"}' in home, "the theme does not show the switch between versions"
-    assert not re.findall(r'<(?:link|script)[^>]+"https?://[^"]+"', home), "the site fetches something"
-    bounds = (site / "reference" / "protocols.html").read_text(encoding="utf-8")
-    assert '<math display="block">' in bounds
-    assert "arithmatex" not in bounds
+    site = {path.relative_to(root).as_posix(): path for path in root.rglob("*")}
+    pages = {name: path.read_text(encoding="utf-8") for name, path in site.items() if name.endswith(".html")}
+    for name, page in pages.items():
+        assert not re.findall(r'<(?:link|script|img)[^>]+(?:src|href)="https?://[^"]+"', page), (
+            f"{name} fetches something"
+        )
+        assert "arithmatex" not in page, f"{name} has an equation that was not drawn"
+    assert '<math display="block">' in pages["guarantees.html"]
+    assert '<math display="block">' in pages["reference/protocols.html"]
+    heading = re.search(r'<h3 id="([^"]+)"', pages["reference/calibrating.html"])
+    assert heading[1] == "conformesh.calibrating.calibrate", "the reference begins with what people call"
+    for script in DOCS.glob("tutorials/*.py"):
+        assert {
+            f"tutorials/{script.stem}.html",
+            f"tutorials/{script.stem}.ipynb",
+            f"tutorials/{script.stem}-1.png",
+        } <= set(site)

@@ -94,7 +94,7 @@ for name, found in (("even", even), ("sides", sides)):
     width = np.diff(intervals).mean()
     print(f"{name:5} missed below {below:.1%}, above {above:.1%}; mean width {width:.1f}")
 
-# With one threshold nearly all misses are floods, which is what the gauges are for. With two,
+# With one threshold most misses are floods, which is what the gauges are for. With two,
 # each side keeps a promise of its own. `alpha=(0.09, 0.01)` would give nearly all misses to the
 # droughts.
 

@@ -23,6 +23,13 @@ for valley in valleys:
     nx.add_path(graph, valley)
 print(f"{graph.number_of_nodes()} villages, {graph.number_of_edges()} links")
 
+places = nx.spring_layout(graph, seed=2)
+fig, ax = plt.subplots(figsize=(6.5, 3), num="The villages and their links", layout="constrained")
+nx.draw_networkx(
+    graph, places, ax=ax, node_size=700, node_color="#9ecae1", edge_color="0.6", font_size=9
+)
+ax.set_axis_off()
+
 # Every village has scores: how far its forecasts were off. The high ones have more trouble and
 # fewer measurements.
 

@@ -48,12 +48,16 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: s
         every = figure.subplots(1, len(shown), squeeze=False, width_ratios=wide)[0]
         for axes, what in zip(every, shown, strict=True):
             _draw_panel(axes, found, what)
-        figure.suptitle(_headline(found), fontsize=11.5, fontweight="bold", x=0.012, ha="left")
+        inches = figure.get_figwidth()  # of which one holds about 11 letters of the headline, 17 of the words below
+        headline = textwrap.fill(_headline(found), int(11 * inches))
+        figure.suptitle(headline, fontsize=11.5, fontweight="bold", x=0.012, ha="left")
         if found.target is not None and shown != ["size"]:
             words = f"lines: 95 % intervals     dashed: {found.target:.4g}, asked for"
-            if any(part.misses(found.target) for parts in found.parts.values() for part in parts.values()):
+            if any(part.misses(found.target) for what in shown for part in found.parts.get(what, {}).values()):
                 words += "     hollow squares: below it by the whole interval"
-            figure.supxlabel(words, fontsize=8.5, x=0.012, ha="left")
+            parts = words.split("     ")
+            lines = [words] if len(words) <= 17 * inches else parts
+            figure.supxlabel("\n".join(lines), fontsize=8.5, x=0.012, ha="left")
         return kept(figure, path)
 
 
