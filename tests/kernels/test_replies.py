@@ -471,6 +471,13 @@ def test_where_a_distribution_function_reaches_a_mass(target, value):
     assert replies.value_at(target, knots, left, right, 3) == value
 
 
+def test_zeros_at_their_ends_that_all_keys_share_are_not_said():
+    """Of float32 scores 29 each."""
+    keys = np.sort(to_keys(np.random.default_rng(15).random(8).astype(np.float32).astype(float)))
+    short, long = (replies.put_keys(buffer(), 0, those, 8, LOWEST, HIGHEST, 1) for those in (keys, keys | 1))
+    assert long - short >= 7 * 28
+
+
 def test_how_often_is_a_number_where_it_is_said():
     """A score is one number, and its multiplicity another, of all in a list where one is there more than once."""
     for own, numbers in (([1.0, 2.0, 3.0], 3), ([1.0, 2.0, 2.0], 4), ([2.0, 2.0], 2), ([], 0)):

@@ -125,6 +125,27 @@ def test_ends_of_a_bracket_come_back(ends, bracket, numbers):
     assert said == numbers
 
 
+@pytest.mark.parametrize(("focused", "level"), [(1, 1000), (0, 7)])
+def test_a_question_for_a_sketch_says_where_its_points_are_to_be(focused, level):
+    """Around a level that it names, or evenly; the level of before then stays, and is not used."""
+    question, out = ask(), np.zeros(64, np.uint8)
+    question[replies.LEVEL] = 7
+    at = 0
+    for _ in range(2):
+        at = replies.put(out, at, 0, 1)
+        at, numbers = waves._put_ends(out, at, (key(1.0), key(2.0)), question, (LOWEST, HIGHEST))
+        at = replies.put(out, at, BOTH, 2)
+        at = replies.put(out, at, 0, 1)
+        at = replies.put(out, at, focused, 1)
+        at = replies.put(out, at, level, 16 * focused)
+    asked = waves.Asked(np.array([question, question]), [0, 1], [waves.Found(), waves.Found()])
+    assert waves.hear_word(out, 0, asked, 12) == (at, 2 * (numbers + focused))
+    for row in asked.asks:
+        assert (row[EVEN], row[replies.LEVEL], row[replies.LIMIT]) == (1 - focused, level, 0)
+        assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(2.0), BELOW)
+    assert (asked.passes, asked.sketches) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", [5, 6, 40])
 def test_ends_of_no_kind_are_no_word(kind):
     out = np.zeros(64, np.uint8)
@@ -276,3 +297,17 @@ def test_what_all_losses_weigh_is_asked_for_in_the_first_pass_and_not_before():
     found = control(steps, network, 0.3, schedule="window")
     assert found.cost.rounds % network.centre_depth == 0  # a wave down, and then some up and down: no sum before
     assert found.cost.rounds <= 5 * network.centre_depth
+
+
+@pytest.mark.parametrize(("spares", "lost"), [(np.array([1, 2]), 3), (None, 0)])
+def test_what_rounding_took_from_weights_is_added_up_too(spares, lost):
+    def total(values):
+        yield from ()
+        return values.sum(axis=0)[None]
+
+    site = SimpleNamespace(knows_totals=False, rounds_weights=True)
+    samples = SimpleNamespace(masses=np.array([[5], [6]]), spares=spares)
+    with pytest.raises(StopIteration) as end:
+        next(e_dcp.weigh_all(site, samples, total))
+    n, spare = end.value.value
+    assert (n.tolist(), spare.tolist()) == ([11], [lost])
