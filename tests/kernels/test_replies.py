@@ -567,7 +567,7 @@ def test_exact_scores_are_steps():
 @given(st.integers(1, 4000), st.integers(1, LEVELS - 1), st.integers(1, 40), st.booleans())
 def test_levels_of_a_sketch_ascend_and_lie_half_a_score_beyond_whole_numbers(mass, level, count, even):
     levels = np.full(count + 1, -1.0)
-    replies.fill_levels(float(mass), level / LEVELS, int(even), count, levels)
+    replies.fill_levels(float(mass), 1.0, level / LEVELS, int(even), count, levels)
     assert levels[count] == -1.0
     inside = levels[:count]
     assert (inside % 1 == 0.5).all()

@@ -8,9 +8,11 @@ import pytest
 
 from conformesh import Network, Samples, control
 from conformesh.kernels import replies
-from conformesh.kernels.keys import to_keys
+from conformesh.kernels.items import packets_of
+from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
 from conformesh.protocols import e_dcp, top_k, waves
+from conformesh.protocols.known import Known, Runs, Said
 from conformesh.protocols.site import Site
 from tests import test_controlling
 
@@ -98,9 +100,11 @@ def test_counts_that_cannot_be_are_not_believed(below, values, words):
 def test_the_next_start_looks_half_as_far_around_the_answer(low, high):
     answer = low / 4 + 3 * high / 4
     found = waves._halfway(ask(key(low), key(high)), key(answer))
-    assert found == (key(low / 2 + answer / 2), key(answer / 2 + high / 2))
-    assert waves._halfway(ask(LOWEST, key(high)), key(answer)) == (LOWEST, HIGHEST)
-    assert waves._halfway(ask(key(low)), key(answer)) == (LOWEST, HIGHEST)
+    assert from_keys([*found]) == pytest.approx([low / 2 + answer / 2, answer / 2 + high / 2], abs=0)
+    down, up = answer / 2 - low / 2, high / 2 - answer / 2  # a side that was open is as wide as the other
+    assert waves._halfway(ask(LOWEST, key(high)), key(answer)) == (key(answer - up), key(answer + up))
+    assert waves._halfway(ask(key(low)), key(answer)) == (key(answer - down), key(answer + down))
+    assert waves._halfway(ask(), key(answer)) == (LOWEST, HIGHEST)
 
 
 @pytest.mark.parametrize(
@@ -166,13 +170,13 @@ def test_a_start_around_one_threshold_has_a_width():
 def test_a_first_question_from_an_old_bracket(known):
     """It counts what lies below, and what lies above where nobody knows the sum."""
     n, ranks = (np.array([200]), np.array([[150]])) if known else (None, None)
-    site = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4)
+    site = SimpleNamespace(trials=1, alphas=(0.25,), most=400, devices=4, totals=np.array([100]))
     asked = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (1.0, 3.0))
     (row,) = asked.asks.tolist()
     assert (row[BEGIN], row[END], row[COUNTED]) == (key(1.0), key(3.0), BELOW if known else replies.OUTSIDE)
     assert row[replies.SIDE] == BOTH
     assert row[replies.LIMIT] == 9 * waves.MOST_LISTED
-    assert row[replies.USUAL] == (50 if known else 100)
+    assert (row[replies.USUAL], row[replies.EACH]) == ((50, 2) if known else (100, 4))
     assert row[replies.LEVEL] == 3 * replies.LEVELS // 4
     cold = waves._first(site, waves.Pace(7, 0, 12.0), 9, n, ranks, False, (-math.inf, 3.0)).asks[0]
     assert (cold[BEGIN], cold[END], cold[COUNTED], cold[replies.LIMIT]) == (LOWEST, HIGHEST, 0, 0)
@@ -196,35 +200,49 @@ def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
 # --- the flood --------------------------------------------------------------------------------------------------------
 
 
-def known(keys, likely, k=3, smallest=False):
-    return top_k.Known(top_k.Wanted(0, smallest, k), 0, np.array(keys), np.ones(len(keys), np.int64), likely)
+def known(keys, likely, k=3, times=None):
+    """What one device knows of a list, device 0 of the network, after it has looked at its own scores."""
+    each = np.ones(len(keys), np.int64) if times is None else np.array(times)
+    runs = Runs(np.zeros(len(keys), np.int64), np.array(keys, np.int64), each)
+    return Known(k, False, np.array([0]), runs, np.array([min(likely, k)]))
+
+
+def hear(one, *said):
+    """Let the device hear these of its neighbours."""
+    listeners, starts = (np.array([0]), np.array([0])) if said else (np.empty(0, np.int64), np.empty(0, np.int64))
+    one.hear(listeners, starts, 1 + np.arange(len(said)), [*said])
+
+
+def said_of(keys, owners, held_back=LOWEST):
+    return Said(np.array(keys, np.int64), np.array(owners, np.int64), np.ones(len(keys), np.int64), held_back)
 
 
 def test_who_has_only_heard_of_something_held_back_passes_that_on():
     one = known([1, 2, 3, 4], likely=1)
-    assert (one.held_back, one.news_held_back) == (3, True)
-    one.hear([], 3)
-    assert top_k._packet(replies, [one], 2) == (b"", 0)
-    one.hear([], 9)
-    said, numbers = top_k._packet(replies, [one], 2)
-    assert numbers == 1
-    (((keys, owners, times), held_back),) = top_k._read(replies, said, 1, 1, site_of())
+    assert (one.held_back[0], one.news_held_back[0]) == (3, True)
+    hear(one, said_of([], [], 3))
+    assert not one.has_news.any()
+    hear(one, said_of([], [], 9))
+    assert one.has_news.all()
+    packet, offsets, numbers = packets_of([one.said(np.array([0]))], 2)
+    assert (numbers.tolist(), offsets.tolist()) == ([1], [0, len(packet)])
+    ((keys, owners, times, held_back),) = top_k._read(replies, packet.tobytes(), 1, 1, site_of())
     assert ([*keys], [*owners], [*times], held_back) == ([], [], [], 9)
 
 
 def test_what_is_known_is_no_news():
     one = known([1, 2, 3], likely=9)
-    again = one.news
-    one.hear([again, (np.array([2]), np.array([5]), np.array([1]))], LOWEST)
-    assert [part.tolist() for part in one.news] == [[2], [5], [1]]
-    assert one.keys.tolist() == [2, 2, 3]
+    hear(one, said_of([1, 2, 3], [0, 0, 0]), said_of([2], [5]))
+    news = one.said(np.array([0]))
+    assert (news.keys.tolist(), news.owners.tolist(), news.times.tolist()) == ([2], [5], [1])
+    assert one.of_first.keys.tolist() == [2, 2, 3]
 
 
 def test_nothing_is_held_back_that_does_not_count():
     """Where what was said is enough, or is all."""
-    assert known([1, 2, 3, 4], likely=3).held_back == LOWEST
-    assert known([1, 2], likely=9).held_back == LOWEST
-    assert known([], likely=1).held_back == LOWEST
+    assert known([1, 2, 3, 4], likely=3).held_back[0] == LOWEST
+    assert known([1, 2], likely=9).held_back[0] == LOWEST
+    assert known([], likely=1).held_back[0] == LOWEST
 
 
 @pytest.mark.parametrize(
@@ -252,10 +270,10 @@ def test_a_flood_is_as_large_as_there_are_scores():
 
 
 def test_scores_with_weights_are_two_numbers_each():
-    one = known([1, 2], likely=9)
-    assert top_k._packet(replies, [one], 2)[1] == 2
-    heavy = top_k.Known(top_k.Wanted(0, False, 9), 0, np.array([1, 2]), np.array([1, 3]), 99)
-    assert top_k._packet(replies, [heavy, one], 2)[1] == 4 + 2
+    one, heavy = known([1, 2], likely=9), known([1, 2], likely=99, k=9, times=[1, 3])
+    nobody = np.array([0])
+    assert packets_of([one.said(nobody)], 2)[2].tolist() == [2]
+    assert packets_of([heavy.said(nobody), one.said(nobody)], 2)[2].tolist() == [4 + 2]
 
 
 # --- what is chosen ---------------------------------------------------------------------------------------------------
@@ -287,7 +305,7 @@ def test_the_schedule_follows_from_what_is_asked_and_from_how_much_a_flood_would
 
 
 def test_a_guess_may_be_off_by_what_its_parts_are():
-    right = 2 * (waves.NOISE * 10 + waves.PIECES * 20 + waves.BIAS * 1e6 + 8 / 4)
+    right = 2 * (10 + waves.PIECES * 20) + waves.BIAS * 1e6 + waves.TRUSTED * 8
     assert waves.half_width(2.0, 10.0, 20.0, 1e6, -8.0) == pytest.approx(max(right, 3.0))
     assert waves.half_width(1.0, 0.0, 0.0, 0.0, 0.0) == 3.0
 
