@@ -6,7 +6,7 @@ BIN     = $(VENV)/bin
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/_version.py)
 CODE    = src tests benchmarks docs examples tools
 JOBS   ?= 2
-WORKERS ?= 3  # of the tests, many of which wait for something
+WORKERS ?= 4  # of the tests, many of which wait for something
 SAMPLE ?= 300
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many commands, each of which would compile the package again
 
