@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     )
     from conformesh.controlling import control, control_several
     from conformesh.detecting import detect
+    from conformesh.faults import Faults
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
@@ -55,6 +56,7 @@ __all__ = [
     "Cost",
     "Detection",
     "Evaluation",
+    "Faults",
     "LocalCalibration",
     "Network",
     "PValues",
@@ -96,6 +98,7 @@ _HOMES = {
     "Cost": "result.certificate",
     "Detection": "result.detection",
     "Evaluation": "result.evaluation",
+    "Faults": "faults",
     "LocalCalibration": "localising",
     "Network": "graph.network",
     "PValues": "result.pvalues",

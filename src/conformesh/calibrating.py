@@ -15,11 +15,12 @@ from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import get_method, make_options, promise_of, promised
+from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults
 from conformesh.names import natural_order
 from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
@@ -61,6 +62,7 @@ def calibrate(
     observer: Observer | None = None,
     progress: bool = False,
     engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Calibration:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
@@ -108,6 +110,9 @@ def calibrate(
         Who drives the devices: a name of `ENGINES` or an engine made for this network. With "mpi" every rank of the job
         calls `calibrate` and gets the whole result; `devices` may then hold one array for each device of this rank
         only, in the order of ``engine.here``.
+    faults
+        What goes wrong in the simulated network: a `Faults`, or a dict of its fields. A method that does not bear it
+        refuses it.
     **options
         The method's own options, see `METHODS[method].options`.
 
@@ -146,6 +151,7 @@ def calibrate(
             promise=shifted.promise,
             items=shifted.items,
             engine=host,
+            faults=faults,
             **options,
         )
     if shift is not None:
@@ -571,6 +577,7 @@ def calibrate_batch(
     observer: Observer | None = None,
     joint: bool = False,
     engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Batch:
     """Calibrate every trial of `samples` at every alpha in one run of an engine.
@@ -579,12 +586,15 @@ def calibrate_batch(
     as if each trial had been run alone; a search with stages counts those of the slowest. With `joint` the cost is that
     of the whole: the trials are groups of one network that are calibrated together. `samples` are those of all devices,
     by row, or only those of the devices that the engine hosts here. `items` says how many calibration examples these
-    devices hold, (devices, trials), where trials hold a part of them or each example has several entries.
+    devices hold, (devices, trials), where trials hold a part of them or each example has several entries. `faults` as
+    in `calibrate`.
     """
     levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)
+    wrong = as_faults(faults)
+    refuse_faults(method, chosen, wrong)
     kept = promise_of(method, promise)
     check_shares(kept, network.ids)
     with running(engine, network, observer) as host:
@@ -593,7 +603,7 @@ def calibrate_batch(
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         site = Site(network, host.here, sizes, kept, held, levels)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-        part, cost = host.run(promised(method, site, mine, chosen), runs)
+        part, cost = host.run(promised(method, site, mine, chosen, wrong), runs)
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)

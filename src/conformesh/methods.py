@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import KW_ONLY, dataclass, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
 from typing import Any, Literal, NamedTuple, get_type_hints
@@ -12,17 +12,19 @@ from typing import Any, Literal, NamedTuple, get_type_hints
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.names import unknown
 from conformesh.promises import AUTO, PLAIN, Promise
+from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.samples import Samples
 
-MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Protocol[Outcome]]
+MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
 Weights = Literal["scores", "devices", "none"]
@@ -83,6 +85,13 @@ class Method:
     weights
         Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
         or `none`.
+    bears
+        Which faults (fields of `Faults`) it bears with these options.
+    bearing
+        The options to ask for where faults are to be borne, besides the defaults.
+    anytime
+        The options with which it asks nothing but `Gather`, from those given, so that devices need no rounds; None
+        where it has none.
     """
 
     protocol: MethodProtocol
@@ -100,6 +109,9 @@ class Method:
     kernels: tuple[str, ...] = ()
     promise: Promise | None = None
     weights: Callable[[Any], Weights] = lambda options: "none"
+    bears: Callable[[Any], frozenset[str]] = lambda options: frozenset()
+    bearing: Mapping[str, Any] = field(default_factory=dict)
+    anytime: Callable[[Any], Any] = lambda options: None
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -325,8 +337,44 @@ def promise_of(name: str, asked: Promise = PLAIN) -> Promise:
     return own or asked
 
 
-def promised(name: str, site: Site, samples: Samples, options: Any) -> Protocol[Outcome]:
+def refuse_faults(name: str, options: Any, faults: Faults | None) -> None:
+    """Refuse faults that a method does not bear with these options, in a sentence."""
+    entry = get_method(name)
+    for fault in sorted(faults.names if faults is not None else ()):
+        if fault not in entry.bears(options):
+            others = [_bearing(other) for other in METHODS if fault in METHODS[other].bears(_borne(other))]
+            instead = f"; use {' or '.join(others)}, which bear it" if others else ""
+            raise ValueError(
+                f"method {name!r} with these options needs every message, honest and in its round, and the faults have "
+                f"{fault}={getattr(faults, fault)!r}{instead}"
+            )
+
+
+def _borne(name: str) -> Any:
+    """Return the options with which a method bears the most."""
+    return make_options(name, METHODS[name].bearing)
+
+
+def _bearing(name: str) -> str:
+    given = [f"{key}={value!r}" for key, value in METHODS[name].bearing.items()]
+    return f"{name} with {', '.join(given)}" if given else name
+
+
+def promised(name: str, site: Site, samples: Samples, options: Any, faults: Faults | None = None) -> Protocol[Outcome]:
     """Run a method with the weights that the site's promise gives the scores; its certificates say about whom."""
+    return (yield from flooded(_promised(name, site, samples, options), site, attack_of(faults)))
+
+
+def attack_of(faults: Faults | None) -> Any:
+    """Return what liars do to what they say, where there are any."""
+    if faults is None or not faults.liars:
+        return None
+    from conformesh.protocols.attacks import make_attack  # a device of a mesh attacks nobody
+
+    return make_attack(faults)
+
+
+def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gathering[Outcome]:
     entry = get_method(name)
     takes = entry.weights(options)
     if takes == "none" and site.promise.rule == AUTO and any(d.weights is not None for d in site.demands):

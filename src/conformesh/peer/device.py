@@ -286,6 +286,8 @@ class Device(Members):
                 self._back.pop(frame.sender, None)
             self._send(frame.sender, self._hello())
             raise FrameError("a frame of a device that was left out")
+        if frame.kind not in self._on:
+            raise FrameError(f"a frame of {frames.KINDS[frame.kind]}, of which a device in rounds knows nothing")
         self._on[frame.kind](frame)
 
     def _run_of(self, frame: Frame) -> int:

@@ -3,10 +3,11 @@
 All numbers are little-endian. A frame travels as a whole message, so it need not say how long it is::
 
     bytes    field
-    1        0xC0 + version, 3. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
+    1        0xC0 + version, 4. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
              every version can tell which of them is the older one
-    1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed; flags in the others: 8 please send
-             me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the next ones (QUIET)
+    1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed, 6 entries, 7 roster; flags in the
+             others: 8 please send me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the
+             next ones (QUIET)
     8        run: a digest of all that must match, of the run's number and of who was lost
     1 to 5   sender: its row in the roster, 7 bits a byte, the lowest first; all bytes but the last have the high bit
     1 to 5   round, likewise
@@ -36,7 +37,7 @@ from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
 from conformesh.protocols.messages import TYPES
 
 MAGIC = b"cfmh"
-VERSION = 3  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+VERSION = 4  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
 MARK = bytes([FAMILY + VERSION])
 OPENING = MAGIC + bytes([VERSION])
@@ -48,8 +49,8 @@ SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a bod
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
 LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
 
-HELLO, DATA, READY, FINISHED, FAILED = 1, 2, 3, 4, 5
-KINDS = {HELLO: "hello", DATA: "data", READY: "ready", FINISHED: "finished", FAILED: "failed"}
+HELLO, DATA, READY, FINISHED, FAILED, ENTRIES, ROSTER = range(1, 8)
+KINDS = dict(zip(range(1, 8), ("hello", "data", "ready", "finished", "failed", "entries", "roster"), strict=True))
 WANT, SILENT, QUIET = 1, 2, 4
 KIND_BITS = 3  # the flags are in the bits above these
 FLAGS = WANT | SILENT | QUIET

@@ -35,7 +35,7 @@ ENTRY_NS = 12.0  # that a simulation takes for an entry passed on
 SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
-def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
+def everybody(site: Site, mine: Packets, numbers: Ints | None = None) -> Protocol[Packets]:
     """Tell everybody everybody's string.
 
     Parameters
@@ -43,7 +43,8 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
     mine
         What the devices here have to say, in the order of `site.here`.
     numbers
-        How many numbers the string of every device stands for, (devices,) by row: for the ledger.
+        How many numbers the string of every device stands for, (devices,) by row: for the ledger. By default as many
+        as it fills words of 64 bits.
 
     Returns
     -------
@@ -60,7 +61,8 @@ def everybody(site: Site, mine: Packets, numbers: Ints) -> Protocol[Packets]:
         held += each
         complete = speakers[held[speakers] == site.devices]  # after this nothing is news to them
         quiet = Quiet(complete, np.full(len(complete), left))
-        told: Told = yield Tell(entries.told(owners, ends), speakers, _sums(numbers, owners, ends), check, quiet)
+        many = _sums(entries.words if numbers is None else numbers, owners, ends)
+        told: Told = yield Tell(entries.told(owners, ends), speakers, many, check, quiet)
         news = ears.heard(news, entries.from_elsewhere(told, ears, site)) & ~known
         known |= news
     return entries.all_of(site, known)
@@ -195,6 +197,14 @@ class _Entries:
         place = np.full(site.devices, -1, dtype=np.int64)
         place[site.here] = each
         return cls(entries.values, entries.offsets[::2], entries.offsets[1::2], place)
+
+    @property
+    def words(self) -> Ints:
+        """How many words of 64 bits the string of every device fills, (devices,); 0 where it is not known yet."""
+        known, out = self.place >= 0, np.zeros(len(self.place), dtype=np.int64)
+        sizes = (self.offsets[1:] - self.bodies)[self.place[known]]
+        out[known] = -(-sizes // 8)
+        return out
 
     def told(self, owners: Ints, ends: Ints) -> Packets:
         """Return the entries of these owners, as one string up to each end."""

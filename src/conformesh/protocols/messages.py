@@ -15,6 +15,9 @@ nothing, and the answer, an `Extreme`, says who changed. If only these speak nex
 Who knows that it will say nothing for a while may say so (`Quiet`). It costs nothing and changes no answer; on a mesh
 nobody then waits for it, nor does it send frames that say nothing. Every engine checks that it keeps its word.
 
+`Gather` asks for everybody's words, as far as they were heard, and is the only question that needs no rounds. Engines
+never see it: who talks in rounds turns it into a flood (`gathering`), and a device without rounds answers it at once.
+
 A question may be `brief`: neither its values nor the answer are looked at once the next question is asked, and the
 answer is not written to. An engine may then use the same memory for every round; none has to.
 """
@@ -312,6 +315,53 @@ class Pool:
     oracle: bool = False
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Gather:
+    """Ask for everybody's string of bytes, as far as they were heard.
+
+    Who talks in rounds floods the strings, so that all are heard (`gathering.flooded`). A device without rounds answers
+    at once with what has reached it, and runs its protocol again from the beginning when there is more: so a protocol
+    that asks this says the same for the same answers, and has something to hand back whoever was heard.
+
+    Attributes
+    ----------
+    packets
+        What the devices here say, one string each. It never changes within a run.
+    check
+        Raises `ValueError` for a string that nobody could say here; it gets the string and the row of its owner.
+    sealed
+        Whether strings must be signed by their owners, so that nobody can speak for another.
+    """
+
+    packets: Packets
+    check: Callable[[bytes, int], object] | None = None
+    sealed: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Gathered:
+    """What `Gather` brought, the same for all devices here.
+
+    Attributes
+    ----------
+    packets
+        The strings by row, all devices; empty where nothing was heard.
+    heard
+        Whose string is there, (devices,).
+    disputed
+        Who is proven to have signed two different strings, (devices,). Its string is not there.
+    """
+
+    packets: Packets
+    heard: NDArray[np.bool_]
+    disputed: NDArray[np.bool_]
+
+    @property
+    def complete(self) -> bool:
+        """Whether everybody was heard."""
+        return bool(self.heard.all())
+
+
 @dataclass(frozen=True)
 class Kind:
     """One kind of message, and what engines, frames and the ledger must know of it.
@@ -350,6 +400,7 @@ KINDS: dict[type, Kind] = {
 
 Message = Sum | Max | Min | Each | Tell | Pool
 Protocol = Generator[Message, Any, T]
+Gathering = Generator[Message | Gather, Any, T]  # a protocol that may ask everybody, too
 
 
 def kind_of(message: Message) -> Kind:

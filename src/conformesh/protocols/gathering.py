@@ -1,0 +1,60 @@
+"""Everybody's words in rounds: a protocol that asks `Gather` runs on every engine that knows no such question.
+
+Assumes     graph connected, diameter known
+Guarantees  everybody's string on every device; who signs two different ones, and relays do not lie, is found out
+Message     that of `flood`
+Departures  none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from conformesh.protocols.flood import everybody
+from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets, Protocol
+from conformesh.protocols.site import Outcome, Site
+
+
+class Said(NamedTuple):
+    """What devices say where some lie: one string for each device, and whether it says two different ones."""
+
+    packets: Packets
+    twice: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+# From what the devices here would say to what they do; only a simulator, which hosts all of them, has one.
+Attack = Callable[[Gather, Site], Said]
+
+
+def flooded(protocol: Gathering[Outcome], site: Site, attack: Attack | None = None) -> Protocol[Outcome]:
+    """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine."""
+    answer: Any = None
+    while True:
+        try:
+            message = protocol.send(answer)
+        except StopIteration as end:
+            outcome: Outcome = end.value
+            return outcome
+        if not isinstance(message, Gather):
+            answer = yield message
+            continue
+        answer = yield from _gathered(message, site, attack)
+
+
+def _gathered(message: Gather, site: Site, attack: Attack | None) -> Protocol[Gathered]:
+    said, twice = message.packets, np.zeros(len(site.here), dtype=np.bool_)
+    if attack is not None:
+        said, twice = attack(message, site)
+    found = yield from everybody(site, said)
+    disputed = np.zeros(site.devices, dtype=np.bool_)
+    disputed[site.here] = twice  # both strings reach everybody: what relays pass on is signed
+    if message.check is not None:
+        for row in np.flatnonzero(~disputed).tolist():
+            message.check(found[row], row)
+    if disputed.any():
+        kept = [b"" if disputed[row] else found[row] for row in range(site.devices)]
+        found = Packets.of(kept)
+    return Gathered(found, ~disputed, disputed)
