@@ -35,6 +35,8 @@ CERTIFICATE = {
     "bound",
     "test",
     "losses",
+    "heard",
+    "liars",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 

@@ -221,7 +221,6 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
         ({"first": b"cfmh\4"}, "a data frame that begins like a hello"),
         ({"what": 1}, "a hello frame that begins like another"),
         ({"what": 0}, "kind of frame 0"),
-        ({"what": 0}, "kind of frame 0"),
         ({"what": 2 + 64}, "unknown flags 8"),
         ({"what": 2 + 128 + 8}, "unknown flags 16"),
         ({"what": 2 + 32, "numbers": b"\2\3\0"}, "a data frame that announces 0 quiet rounds"),

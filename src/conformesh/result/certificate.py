@@ -8,6 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.names import listed
 from conformesh.promises import RULES, TARGETS
 from conformesh.quantities import in_bits, in_count, several
 
@@ -54,6 +55,11 @@ class Certificate:
         What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
         add up by how much losses fall: `weight` is what is lost without any set, and `weight` minus the counted rank
         what is still lost at the threshold.
+    heard
+        The devices that the promise is about, where these are not all: those that were heard so far. A new example
+        then comes from one of them.
+    liars
+        Up to how many devices may have said anything whatever: the promise is then about the others.
     """
 
     kind: Kind
@@ -70,6 +76,8 @@ class Certificate:
     bound: int | None = None
     test: int | None = None
     losses: int | None = None
+    heard: tuple[str, ...] = ()
+    liars: int | None = None
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
@@ -102,6 +110,10 @@ class Certificate:
             lines.append(("rank", "required and counted by each device for itself"))
         if self.rule:
             lines.append(("about", f"{TARGETS[self.target]}; by {RULES[self.rule]}"))
+        if self.heard:
+            lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
+        if self.liars is not None:
+            lines.append(("liars", self._whatever))
         if self.bound is not None:
             lines.append(("weights", "for new examples that are as likely as there, times their weight"))
         if self.confidence is not None:
@@ -114,6 +126,10 @@ class Certificate:
         if self.assumption:
             lines.append(("assuming" if self.kind != "none" else "note", self.assumption))
         return lines
+
+    @property
+    def _whatever(self) -> str:
+        return f"about the others, whatever up to {several(self.liars or 0, 'device')} may have said"
 
     def _repr_html_(self) -> str:
         from conformesh import cards
@@ -134,6 +150,10 @@ class Certificate:
             parts.append(f"required rank {self.required_rank}{counted}{of}")
         if self.rule:
             parts.append(f"by {RULES[self.rule]}, where {TARGETS[self.target]}")
+        if self.heard:
+            parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
+        if self.liars is not None:
+            parts.append(self._whatever)
         if self.bound is not None:
             parts.append("for new examples that are as likely as there, times their weight")
         if self.confidence is not None:

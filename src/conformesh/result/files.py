@@ -47,6 +47,8 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     bound: Annotated[int, Meta(ge=1)] | None = None
     test: Count | None = None
     losses: Count | None = None
+    heard: list[str] = []
+    liars: Count | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
