@@ -27,7 +27,7 @@ from conformesh.samples import Samples
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
-Weights = Literal["scores", "devices", "none"]
+Weights = Literal["scores", "devices", "none", "own"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 
 
@@ -84,7 +84,7 @@ class Method:
         The promise that it keeps whatever is asked for: that of the paper it comes from. None: the one asked for.
     weights
         Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
-        or `none`.
+        or `none`; `own` where it asks the promise itself, of those who were heard, and signs its certificates.
     bears
         Which faults (fields of `Faults`) it bears with these options.
     bearing
@@ -151,7 +151,8 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="exact pooled threshold by counting: no tuning, no approximation",
         variants="schedule",
-        weights=lambda options: "scores",
+        weights=lambda options: "own" if options.entries else "scores",
+        anytime=lambda options: replace(options, entries=True),
     ),
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
@@ -382,7 +383,12 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
             counting = replace(site, promise=replace(site.promise, rule="ghost"))
             counting.demands  # noqa: B018
             site = counting
-    weighed = samples if entry.promise is not None else site.weighed(samples)
+    weighed = samples if entry.promise is not None or takes == "own" else site.weighed(samples)
+    uneven = site.promise.losses or site.promise.part or {*site.promise.bounds} != {1}
+    if takes == "own" and (uneven or samples.weights is not None):
+        raise ValueError(
+            f"method {name!r} without rounds counts every score alike, and these have weights of their own"
+        )
     uneven = site.promise.losses or {*site.promise.bounds} != {1}
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
@@ -390,6 +396,8 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
             f"{site.promise.target!r}) gives them weights; use e-dcp"
         )
     outcome = yield from entry.protocol(site, weighed, site.alphas, options)
+    if takes == "own":
+        return outcome
     return replace(
         outcome,
         certificates=[
@@ -397,6 +405,29 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
             for t, row in enumerate(outcome.certificates)
         ],
     )
+
+
+def promised_heard(
+    name: str,
+    network: Network,
+    row: int,
+    samples: Samples,
+    alphas: tuple[Fraction, ...],
+    options: Any,
+    promise: Promise = PLAIN,
+    caps: NDArray[np.int64] | None = None,
+) -> Gathering[Outcome]:
+    """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
+
+    `caps` says how many scores each device may hold at most, where that is known.
+    """
+    chosen = get_method(name).anytime(options)
+    if chosen is None:
+        able = [other for other, entry in METHODS.items() if entry.anytime(make_options(other, {})) is not None]
+        raise ValueError(f"method {name!r} needs rounds; without them there are {' and '.join(able)}")
+    nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
+    site = Site(network, np.array([row]), nobody, promise_of(name, promise), None, alphas, caps)
+    return _promised(name, site, samples, chosen)
 
 
 def promised_alone(

@@ -19,7 +19,7 @@ from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
 from conformesh.planning.search import ANY, SHAPES
 from conformesh.promises import Promise
-from conformesh.protocols.e_dcp import EDCP, e_dcp
+from conformesh.protocols.e_dcp import EDCP, in_rounds
 from conformesh.protocols.messages import Protocol, Tell
 from conformesh.protocols.predicting import Run, Stretch
 from conformesh.protocols.site import Site
@@ -107,7 +107,7 @@ def run_on(network: Network, samples: Samples, promise: Promise, alpha: Fraction
     """Run the schedule on these scores."""
     site = replace(Site.everywhere(network, samples.sizes), promise=promise, alphas=(alpha,))
     log = Log(network)
-    outcome, _ = Simulator(network).run(log.watched(e_dcp(site, site.weighed(samples), site.alphas, options)))
+    outcome, _ = Simulator(network).run(log.watched(in_rounds(site, site.weighed(samples), options)))
     return Run(log.stretches(), outcome.facts)
 
 

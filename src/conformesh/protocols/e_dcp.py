@@ -8,6 +8,8 @@ window   a sketch of all scores rises in a spanning tree; then all scores in the
 count    sketches of ever narrower brackets, until few scores are left; or, with sums by another way than a tree, counts
          at a few thresholds a stage, as below
 
+Where devices talk without rounds, a sketch of each of them goes to everybody, then its scores of a window (`entries`).
+
 1. n follows from the sizes or, where scores have weights of their own, comes with the first replies. The promise says
    the rank r. If r > n the threshold is +inf.
 2. The devices agree on the smallest and the largest score.
@@ -50,7 +52,8 @@ from conformesh.protocols.aggregate import (
     ranked,
 )
 from conformesh.protocols.consensus import largest
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.entries import by_entries
+from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
@@ -84,6 +87,7 @@ class EDCP:
     prefer: Literal["rounds", "numbers", "bits", "balanced"] = option("balanced", "what `auto` and `width` save")
     width: int | None = option(None, "points of a sketch, or thresholds a stage; by default the best for `prefer`")
     warm: tuple[float, float] | None = None  # the bracket of an earlier result, to start from
+    entries: bool = False  # by entries, which need no rounds, whatever the schedule
 
     def __post_init__(self) -> None:
         check_choice("prefer", self.prefer, PREFERENCES)
@@ -138,8 +142,16 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
     return Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
 
 
-def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Protocol[Outcome]:
-    """Find the exact threshold of every trial and alpha together."""
+def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Outcome]:
+    """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
+    if not options.entries:
+        return (yield from in_rounds(site, samples, options))
+    outcome = yield from by_entries(site, samples, alphas, options.width)
+    return replace(outcome, facts={"schedule": "entries", "over": "flood"})
+
+
+def in_rounds(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
+    """Find the exact thresholds by the schedule that was asked for, or the best one."""
     n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
     plan = chosen(site, options, ranks, n)
     if plan.schedule == "count" and plan.over != "tree":

@@ -31,7 +31,7 @@ from conformesh.kernels.keys import from_keys
 from conformesh.names import natural_order, unknown
 from conformesh.promises import AUTO, GROUP_RULES
 from conformesh.protocols.aggregate import Total
-from conformesh.protocols.e_dcp import EDCP, best_width, e_dcp, search, with_exact_sums
+from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate
@@ -135,13 +135,13 @@ def grouped(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> 
 
 def _by_atoms(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Search every atom's own swap rank."""
-    return (yield from e_dcp(site, samples, site.alphas, options))
+    return (yield from in_rounds(site, samples, options))
 
 
 def _by_max(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Search every group's own swap rank."""
     merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
-    return (yield from e_dcp(_with_trials(site, merged, grouping), merged, site.alphas, options))
+    return (yield from in_rounds(_with_trials(site, merged, grouping), merged, options))
 
 
 def _by_seq(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:

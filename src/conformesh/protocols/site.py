@@ -46,6 +46,8 @@ class Site:
         are groups have a part of them, losses have several steps each. By default the sizes.
     alphas
         The levels of the run.
+    caps
+        The most scores that every device may hold, (devices,), where that was said beforehand: in a roster.
     """
 
     network: Network
@@ -54,6 +56,7 @@ class Site:
     promise: Promise = PLAIN
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
+    caps: NDArray[np.int64] | None = None
 
     @classmethod
     def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Site:
@@ -189,21 +192,28 @@ class Site:
 
     def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
         """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
-        if certificate.required_rank is None:
-            return certificate
-        demand, promise = self.demands[trial], self.promise
-        bound = promise.bounds[trial % len(promise.bounds)] if promise.part and {*promise.bounds} != {1} else None
-        test = bound if bound is None or promise.tests is None else promise.tests[level]
-        return replace(
-            certificate,
-            bound=bound,
-            test=test,
-            target=promise.target,
-            rule=demand.name(self.alphas[level]),
-            weight=certificate.weight if certificate.weight is not None or self.alike(trial) else demand.total,
-            confidence=None if promise.confidence is None else float(promise.confidence),
-            losses=promise.losses * demand.total if promise.losses else None,
-        )
+        return signed(certificate, self.demands[trial], self.promise, trial, level, self.alphas[level])
+
+
+def signed(
+    certificate: Certificate, demand: Demand, promise: Promise, trial: int, level: int, alpha: Fraction
+) -> Certificate:
+    """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
+    if certificate.required_rank is None:
+        return certificate
+    bound = promise.bounds[trial % len(promise.bounds)] if promise.part and {*promise.bounds} != {1} else None
+    test = bound if bound is None or promise.tests is None else promise.tests[level]
+    alike = demand.weights is None and {*promise.bounds} == {1} and not promise.losses
+    return replace(
+        certificate,
+        bound=bound,
+        test=test,
+        target=promise.target,
+        rule=demand.name(alpha),
+        weight=certificate.weight if certificate.weight is not None or alike else demand.total,
+        confidence=None if promise.confidence is None else float(promise.confidence),
+        losses=promise.losses * demand.total if promise.losses else None,
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -227,6 +237,8 @@ class Outcome:
     sizes, cost
         How many scores every device holds, (devices, trials), and what the method cost the devices here, where nobody
         but the protocol knows: on a mesh, see `joint`.
+    about_all
+        Where thresholds are about those who were heard so far: what is certain about everybody, +inf if nothing is.
     """
 
     thresholds: NDArray[np.float64]
@@ -237,6 +249,7 @@ class Outcome:
     brackets: NDArray[np.float64] | None = None
     sizes: NDArray[np.int64] | None = None
     cost: Cost | None = None
+    about_all: Outcome | None = None
 
     @classmethod
     def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Outcome]) -> Outcome:
