@@ -17,8 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
-from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.frames import can_wait
+from conformesh.peer.linked import EVERYBODY, Linked
 
 if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
@@ -93,7 +93,7 @@ def opened(config: DeviceConfig) -> Iterator[Transport]:
 
 
 def drive(
-    device: Device,
+    device: Linked,
     transport: Transport,
     until: Callable[[], bool],
     each: Callable[[], None] = lambda: None,

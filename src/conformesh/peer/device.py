@@ -24,12 +24,12 @@ from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
-from conformesh.peer.members import Members, short_digest
+from conformesh.peer.linked import EVERYBODY, Make, Phase
+from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
-from conformesh.peer.rounds import EVERYBODY, Make, Phase
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.view import View
-from conformesh.peer.words import Hello, News, in_a_line
+from conformesh.peer.words import Hello, News, in_a_line, short_digest
 
 __all__ = ["EVERYBODY", "Device", "Phase"]
 
@@ -65,8 +65,6 @@ class Device(Members):
         log: Callable[[str], None] = lambda words: None,
     ) -> None:
         super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log)
-        self.error: PeerError | None = None
-        self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
         self._news: News | None = None
         self._own_fault = False
         self._probe_at = 0.0
@@ -96,27 +94,6 @@ class Device(Members):
         except Exception as error:
             self._break(error)
 
-    def receive(self, data: bytes, sender: int, now: float) -> None:
-        """Take bytes that came from a neighbour; the transport knows who that is."""
-        self.now = max(self.now, now)
-        frame = None
-        try:
-            if sender not in self._links:
-                raise FrameError("a frame of a device that is no neighbour")
-            frame = frames.decode(data)
-            if frame.sender != sender:
-                raise FrameError("a frame that names another sender than its connection")
-            self._take(frame)
-        except FrameError as problem:
-            if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
-                self._unread[sender] = str(problem)
-            self._refuse(sender, problem)
-            return
-        except Exception as error:
-            self._break(error)
-        self.counts.heard[sender] += 1
-        self.counts.heard_bytes[sender] += len(data)
-
     def tick(self, now: float) -> None:
         """Notice that time has passed: repeat what may be lost, give up on who is, begin a run that was asked for."""
         self.now = max(self.now, now)
@@ -130,11 +107,6 @@ class Device(Members):
             self._repeat()
         except Exception as error:
             self._break(error)
-
-    def outbox(self) -> list[tuple[int, bytes]]:
-        """Return what to send, as (row of a neighbour or EVERYBODY, bytes), and forget it."""
-        out, self._out = self._out, []
-        return out
 
     @property
     def wake(self) -> float:

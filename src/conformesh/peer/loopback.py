@@ -1,7 +1,8 @@
 """The loopback engine: devices in one process, over a fake network that does what real ones do, on virtual time.
 
-Everything but the socket is the real thing: the same `Device`, the same frames, the same journal. The network loses,
-repeats, delays and reorders frames, falls into parts that heal or do not, and devices freeze, crash and start again.
+Everything but the socket is the real thing: the same device, in rounds or without, the same frames, the same journal.
+The network loses, repeats, delays and reorders frames, falls into parts that heal or do not, its links come and go, and
+devices freeze, crash and start again.
 All of it comes from one seed, so a schedule can be run again, step by step.
 """
 
@@ -16,11 +17,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from conformesh.graph.network import Network
-from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.linked import EVERYBODY, Linked
+from conformesh.streams import stream
 
 AGAIN = 0.5  # seconds between the end of a device that failed and its next start
-Start = Callable[[int, MemoryJournal], Device]
+Start = Callable[[int, MemoryJournal], Linked]
+Delay = Callable[[np.random.Generator, int, int], float]  # how long a frame takes from one row to another
 
 
 @dataclass(frozen=True)
@@ -44,12 +47,30 @@ class Pause:
 
 
 @dataclass(frozen=True)
+class Changing:
+    """Links that come and go: each is up with this probability, drawn anew every `period` seconds."""
+
+    share: float
+    period: float
+    seed: int = 0
+
+    def is_up(self, one: int, other: int, now: float) -> bool:
+        """Return whether a link is up, both ways."""
+        keys = int(now // self.period), min(one, other), max(one, other)
+        return bool(stream(self.seed, "links", *keys).random() < self.share)
+
+
+@dataclass(frozen=True)
 class Faults:
-    """What goes wrong, in shares of frames and seconds of virtual time."""
+    """What goes wrong, in shares of frames and seconds of virtual time.
+
+    `delay` is the shortest and the longest time that a frame takes, or a function that draws it.
+    """
 
     loss: float = 0.0
     duplication: float = 0.0
-    delay: tuple[float, float] = (0.001, 0.01)
+    delay: tuple[float, float] | Delay = (0.001, 0.01)
+    links: Changing | None = None
     cuts: tuple[Cut, ...] = ()
     pauses: tuple[Pause, ...] = ()
     late: dict[int, float] = field(default_factory=dict)
@@ -60,7 +81,7 @@ class Faults:
 class Played:
     """How a schedule ended: every device as it was left, the virtual time, and a digest of all that was delivered."""
 
-    devices: list[Device]
+    devices: list[Linked]
     seconds: float
     trace: str
     frames: int
@@ -74,7 +95,7 @@ def play(
     limit: float = 600.0,
     *,
     stay: bool = False,
-    check: Callable[[list[Device]], None] = lambda devices: None,
+    check: Callable[[list[Linked]], None] = lambda devices: None,
 ) -> Played:
     """Run devices until all are over, or until virtual time is up, which is for the caller to judge.
 
@@ -94,16 +115,16 @@ class _World:
         self.stay = stay
         self.network, self.make, self.faults, self.rng = network, start, faults, rng
         self.journals = [MemoryJournal() for _ in range(network.devices)]
-        self.devices: list[Device | None] = [None] * network.devices
+        self.devices: list[Linked | None] = [None] * network.devices
         self.alive_from = [faults.late.get(k, 0.0) for k in range(network.devices)]
         self.queue: list[tuple[float, int, Callable[[float], None]]] = []
         self.order = itertools.count()
         self.trace = hashlib.sha256()
         self.delivered = 0
-        self.last: list[Device | None] = [None] * network.devices
+        self.last: list[Linked | None] = [None] * network.devices
         self.ticking = [0] * network.devices
 
-    def run(self, limit: float, check: Callable[[list[Device]], None]) -> Played:
+    def run(self, limit: float, check: Callable[[list[Linked]], None]) -> Played:
         for k in range(self.network.devices):
             self._at(self.alive_from[k], lambda now, k=k: self._boot(k, now))  # type: ignore[misc]
         for pause in self.faults.pauses:
@@ -132,7 +153,7 @@ class _World:
         device.start(now)
         self._flush(k, now)
 
-    def _try_again(self, k: int, failed: Device, now: float) -> None:
+    def _try_again(self, k: int, failed: Linked, now: float) -> None:
         """Start a device again that has failed and is over, unless it has crashed in the meantime."""
         if self.devices[k] is failed:
             self._boot(k, now)
@@ -193,12 +214,17 @@ class _World:
     def _wire(self, sender: int, to: int, data: bytes, now: float) -> None:
         cut = any(c.start <= now < c.stop and (sender in c.part) != (to in c.part) for c in self.faults.cuts)
         draws = self.rng.random(2)
-        low, high = self.faults.delay
-        if cut or draws[0] < self.faults.loss:
+        down = self.faults.links is not None and not self.faults.links.is_up(sender, to, now)
+        if cut or down or draws[0] < self.faults.loss:
             return
         for _ in range(2 if draws[1] < self.faults.duplication else 1):
-            arrival = now + low + (high - low) * float(self.rng.random()) ** 3
-            self._at(arrival, lambda then: self._deliver(sender, to, data, then))
+            self._at(now + self._delay(sender, to), lambda then: self._deliver(sender, to, data, then))
+
+    def _delay(self, sender: int, to: int) -> float:
+        if callable(self.faults.delay):
+            return self.faults.delay(self.rng, sender, to)
+        low, high = self.faults.delay
+        return low + (high - low) * float(self.rng.random()) ** 3
 
 
 def drawn_faults(network: Network, rng: np.random.Generator, *, crashes: bool = True) -> Faults:

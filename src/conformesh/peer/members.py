@@ -8,7 +8,6 @@ last result has stood for a while; a device that is lost again waits twice as lo
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -17,11 +16,12 @@ from conformesh.graph.network import Network
 from conformesh.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
+from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, Heading
-from conformesh.peer.rounds import Make, Rounds
+from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Settings
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
+from conformesh.peer.words import Hello, News, differences, pack_rows, short_digest, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
@@ -130,15 +130,9 @@ class Members(Rounds):
         self._send(sender, self._hello())
         if self.phase == "finished" or sender in self.lost:  # who comes with other settings is told, and ends
             raise FrameError("a hello of a device that does not agree")
-        names = sorted({*theirs, *self.agreement})
-        differ = [
-            f"{name}: {self.agreement.get(name, 'nothing')!r} at {self._name(self.row)}, "
-            f"{theirs.get(name, 'nothing')!r} at {self._name(sender)}"
-            for name in names
-            if theirs.get(name) != self.agreement.get(name)
-        ]
+        differ = differences(self.agreement, theirs, self._name(self.row), self._name(sender))
         pair = f"{self._name(self.row)} and {self._name(sender)}"
-        words = f"{pair} do not agree; {'; '.join(differ)}. Nothing was sent; make all folders the same"
+        words = f"{pair} do not agree; {differ}. Nothing was sent; make all folders the same"
         self._fail(words, News(self.row, words, ends=True))
 
     def _move(self, view: View, why: str = "", news: News | None = None) -> None:
@@ -277,15 +271,3 @@ class Members(Rounds):
             f"{why or 'the devices fall into parts'}; without {listed(absent)} {left}, and {self.needed} are needed "
             "to go on; start again what has stopped or check the links"
         )
-
-    def _write(self, how: Callable[[bytes], None], record: bytes) -> None:
-        """Write what the next start had better know, but can do without."""
-        try:
-            how(record)
-        except OSError as problem:
-            self.log(f"the journal cannot be written: {problem}")
-
-
-def short_digest(body: bytes) -> int:
-    """Return what names a run in a frame: a digest of the hello that begins it."""
-    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")

@@ -14,9 +14,9 @@ s on are memory enough, which without quiet rounds are two.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
-from typing import Any, Literal
+from abc import abstractmethod
+from collections.abc import Generator
+from typing import Any
 
 import numpy as np
 
@@ -24,43 +24,17 @@ from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
-from conformesh.peer.journal import Journal
+from conformesh.peer.linked import EVERYBODY, Linked
 from conformesh.peer.memory import Heading, Said, pack_round, unpack_round
-from conformesh.peer.settings import Counts, Settings
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
 from conformesh.protocols.rules import Rules
 
-Make = Callable[[Network, int], Generator[Message, Any, Any]]
-Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
-EVERYBODY = -1  # in the outbox: to all neighbours alike
 
-
-class Rounds(ABC):
+class Rounds(Linked):
     """What a device does between two roll calls; the parameters are those of `Device`."""
 
-    def __init__(
-        self,
-        row: int,
-        network: Network,
-        make: Make,
-        journal: Journal,
-        settings: Settings,
-        scores: str,
-        log: Callable[[str], None],
-    ) -> None:
-        self.row, self.full, self.make, self.journal = row, network, make, journal
-        self.settings, self.scores, self.log = settings, scores, log
-        self.counts = Counts()
-        self.ledger = Ledger(1)
-        self.phase: Phase = "greeting"
-        self.result: Any = None
-        self.number = 1
-        self.lost: frozenset[int] = frozenset()
-        self.now = 0.0
-        self._linked = [int(j) for j in network.neighbours(row)]
-        self._links = frozenset(self._linked)
-        self._out: list[tuple[int, bytes]] = []
+    result: Any = None
 
     def _clear_rounds(self, run: int) -> None:
         """Forget all of an earlier run; `run` is the digest that names this one."""
@@ -297,16 +271,6 @@ class Rounds(ABC):
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
-    def _refuse(self, sender: int, problem: FrameError) -> None:
-        self.counts.refuse(str(problem))
-        self.log(f"refused from row {sender}: {problem}")
-
-    def _send(self, to: int, frame: Frame) -> None:
-        data = frames.encode(frame)
-        self.counts.sent += 1
-        self.counts.sent_bytes += len(data)
-        self._out.append((to, data))
-
     def _send_all(self, frame: Frame) -> None:
         """Send to every neighbour in the run; in one piece where that is every neighbour there is."""
         if len(self._talking) < len(self._linked):
@@ -317,9 +281,6 @@ class Rounds(ABC):
         self.counts.sent += len(self._talking)
         self.counts.sent_bytes += len(self._talking) * len(data)
         self._out.append((EVERYBODY, data))
-
-    def _name(self, row: int) -> str:
-        return self.full.ids[row]
 
     def _survivors(self) -> tuple[Network, int]:
         """Return the map of the devices that are left, and this device's row in it."""

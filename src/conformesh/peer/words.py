@@ -10,6 +10,7 @@ Rows of devices are a hexadecimal number whose bit k stands for row k.
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -66,6 +67,20 @@ class News(NamedTuple):
         if not isinstance(ends, bool):
             raise FrameError("a failure that does not say for whom")
         return cls(origin, why, ends)
+
+
+def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, other: str) -> str:
+    """Return in words what two devices, of these names, do not agree on."""
+    return "; ".join(
+        f"{name}: {mine.get(name, 'nothing')!r} at {me}, {theirs.get(name, 'nothing')!r} at {other}"
+        for name in sorted({*theirs, *mine})
+        if theirs.get(name) != mine.get(name)
+    )
+
+
+def short_digest(body: bytes) -> int:
+    """Return what names a run in a frame: a digest of the hello that begins it."""
+    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")
 
 
 def in_a_line(text: str) -> str:

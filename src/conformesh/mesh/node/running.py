@@ -12,7 +12,7 @@ from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.methods import get_method, make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
-from conformesh.peer.rounds import Make
+from conformesh.peer.linked import Make
 from conformesh.promises import exact_alpha
 from conformesh.protocols.messages import Message
 from conformesh.result.calibration import Calibration

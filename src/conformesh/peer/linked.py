@@ -1,0 +1,160 @@
+"""A device and its links: what every device does with frames, whether it talks in rounds or not.
+
+An engine hands over what arrived (`receive`) and the time (`tick`), and sends what `outbox` holds; it asks when the
+device wants to be called again (`wake`) and whether anything is left to do (`over`). Frames that are malformed, of
+another run, or of a stranger are refused and counted; they change nothing.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator
+from typing import Any, Literal
+
+from conformesh.graph.network import Network
+from conformesh.peer import frames
+from conformesh.peer.frames import Frame, FrameError
+from conformesh.peer.journal import Journal
+from conformesh.peer.settings import Counts, PeerError, Settings
+from conformesh.protocols.ledger import Ledger
+
+Make = Callable[[Network, int], Generator[Any, Any, Any]]
+Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
+EVERYBODY = -1  # in the outbox: to all neighbours alike
+
+
+class Linked(ABC):
+    """One device of a mesh, as an engine sees it.
+
+    Parameters
+    ----------
+    row
+        Its row in the roster.
+    network
+        The whole map; its ids are the roster.
+    make
+        Makes the protocol for a network and a row in it: the whole network, or that of the survivors.
+    journal
+        What survives a crash of the process.
+    scores
+        A digest of this device's own scores: a journal that was written with others is of no use.
+    """
+
+    error: PeerError | None = None
+
+    def __init__(
+        self,
+        row: int,
+        network: Network,
+        make: Make,
+        journal: Journal,
+        settings: Settings,
+        scores: str,
+        log: Callable[[str], None],
+    ) -> None:
+        self.row, self.full, self.make, self.journal = row, network, make, journal
+        self.settings, self.scores, self.log = settings, scores, log
+        self.counts = Counts()
+        self.ledger = Ledger(1)
+        self.phase: Phase = "greeting"
+        self.number, self.round = 1, 0
+        self.lost: frozenset[int] = frozenset()
+        self.now = 0.0
+        self._linked = [int(j) for j in network.neighbours(row)]
+        self._links = frozenset(self._linked)
+        self._out: list[tuple[int, bytes]] = []
+        self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
+
+    # --- what an engine calls -----------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def start(self, now: float) -> None:
+        """Begin, or go on where the journal ends."""
+
+    @abstractmethod
+    def tick(self, now: float) -> None:
+        """Notice that time has passed."""
+
+    @property
+    @abstractmethod
+    def wake(self) -> float:
+        """When the device wants to be ticked again at the latest."""
+
+    @property
+    @abstractmethod
+    def over(self) -> bool:
+        """Whether nothing is left to do, also for the neighbours."""
+
+    @property
+    @abstractmethod
+    def survivors(self) -> tuple[int, ...]:
+        """Rows of the devices that the result is about."""
+
+    @property
+    @abstractmethod
+    def missing(self) -> int:
+        """How many frames of data the device needs to go on; 1 where it waits for anything."""
+
+    @abstractmethod
+    def recalibrate(self, now: float, make: Make | None = None, scores: str = "") -> None:
+        """Ask everybody for one more run, of other scores if `make` and their digest are given."""
+
+    @abstractmethod
+    def refuse(self, reason: str, now: float) -> None:
+        """End this device for a reason of its own, and tell it to every neighbour that waits for it."""
+
+    def receive(self, data: bytes, sender: int, now: float) -> None:
+        """Take bytes that came from a neighbour; the transport knows who that is."""
+        self.now = max(self.now, now)
+        frame = None
+        try:
+            if sender not in self._links:
+                raise FrameError("a frame of a device that is no neighbour")
+            frame = frames.decode(data)
+            if frame.sender != sender:
+                raise FrameError("a frame that names another sender than its connection")
+            self._take(frame)
+        except FrameError as problem:
+            if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
+                self._unread[sender] = str(problem)
+            self._refuse(sender, problem)
+            return
+        except Exception as error:
+            self._break(error)
+        self.counts.heard[sender] += 1
+        self.counts.heard_bytes[sender] += len(data)
+
+    def outbox(self) -> list[tuple[int, bytes]]:
+        """Return what to send, as (row of a neighbour or EVERYBODY, bytes), and forget it."""
+        out, self._out = self._out, []
+        return out
+
+    # --- pieces -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _take(self, frame: Frame) -> None:
+        """Do what a neighbour's frame asks for; `FrameError` where it is refused."""
+
+    @abstractmethod
+    def _break(self, error: Exception) -> None:
+        """End because of an error in the protocol, in the journal or in this program."""
+
+    def _refuse(self, sender: int, problem: FrameError) -> None:
+        self.counts.refuse(str(problem))
+        self.log(f"refused from row {sender}: {problem}")
+
+    def _send(self, to: int, frame: Frame) -> None:
+        data = frames.encode(frame)
+        self.counts.sent += 1
+        self.counts.sent_bytes += len(data)
+        self._out.append((to, data))
+
+    def _name(self, row: int) -> str:
+        return self.full.ids[row]
+
+    def _write(self, how: Callable[[bytes], None], record: bytes) -> None:
+        """Write what the next start had better know, but can do without."""
+        try:
+            how(record)
+        except OSError as problem:
+            self.log(f"the journal cannot be written: {problem}")

@@ -1,0 +1,112 @@
+"""When to say something again to one neighbour: about when its answer is late, and more and more seldom.
+
+The time that answers take is measured, as TCP does it: a mean and a mean deviation, and only of what was sent once, as
+nobody knows to which of two frames an answer belongs.
+"""
+
+from __future__ import annotations
+
+import math
+
+STEP = 0.25  # of a new measurement in the mean
+SPREAD = 2.0  # deviations beyond the mean after which an answer is late
+SHORTEST = 0.02  # seconds between two attempts
+GROWTH = 1.5  # of the pause, with every attempt that nothing came back for
+
+
+class Waiting:
+    """What one neighbour has, what it was sent and when, and whether it waits for an answer.
+
+    Attributes
+    ----------
+    has
+        The keys that it last said it has.
+    answer
+        Whether it is to be sent a frame, whatever is in it.
+    asks
+        Whether it has said nothing since this device last spoke to it.
+    """
+
+    def __init__(self, first: float, longest: float) -> None:
+        self.first, self.longest = first, max(longest, first)
+        self.mean: float | None = None
+        self.deviation = 0.0
+        self.clear()
+
+    def clear(self) -> None:
+        """Forget what was said in an earlier run; how long answers take stays known."""
+        self.has = 0
+        self.answer = True
+        self.asks = True
+        self._sent: dict[int, tuple[float, int]] = {}  # by key: when last, and how often
+        self._spoke = -math.inf
+        self._heard = -math.inf
+        self._tries = 0
+        self._greeted = self._forgotten = -math.inf
+
+    @property
+    def pause(self) -> float:
+        """How long an answer may take before it counts as late."""
+        usual = self.first if self.mean is None else self.mean + SPREAD * self.deviation
+        return min(max(usual, SHORTEST) * GROWTH**self._tries, max(self.longest, usual))
+
+    @property
+    def rest(self) -> float:
+        """Until when a device that is done stays to answer."""
+        return max(self._spoke, self._heard) + 2 * self.pause
+
+    def heard(self, keys: int, now: float) -> None:
+        """Take what the neighbour says that it has."""
+        for key in [key for key in self._sent if keys >> key & 1]:
+            when, times = self._sent.pop(key)
+            if times == 1:
+                self._measure(now - when)
+        self.has, self.asks, self._heard, self._tries = keys, False, now, 0
+
+    def forget(self, now: float) -> None:
+        """Take it that the neighbour has nothing, so that it is sent everything again; not too often."""
+        if now >= self._forgotten + self.pause:
+            self.has, self._forgotten = 0, now
+
+    def _measure(self, took: float) -> None:
+        if self.mean is None:
+            self.mean, self.deviation = took, took / 2
+            return
+        self.deviation += STEP * (abs(took - self.mean) - self.deviation)
+        self.mean += STEP * (took - self.mean)
+
+    def is_due(self, key: int, now: float) -> bool:
+        """Return whether an entry that the neighbour lacks is to be sent: for the first time, or again."""
+        return key not in self._sent or now >= self._sent[key][0] + self.pause
+
+    def pokes(self, now: float, complete: bool) -> bool:
+        """Return whether the neighbour is to be asked for what this device lacks: nothing was said for a while."""
+        return not complete and now >= max(self._spoke, self._heard) + self.pause
+
+    def sent(self, keys: list[int], now: float) -> int:
+        """Note that a frame with these entries is under way; return 1 if some of it was sent before."""
+        again = False
+        for key in keys:
+            times = self._sent[key][1] if key in self._sent else 0
+            self._sent[key] = now, times + 1
+            again |= times > 0
+        if self.asks:
+            self._tries += 1
+        self._spoke, self.answer, self.asks = now, False, True
+        return int(again)
+
+    def next(self, lacks: int, complete: bool) -> float:
+        """Return when there is something to do about this neighbour; `lacks` are the keys it is not known to have."""
+        if self.answer:
+            return -math.inf
+        times = [self._sent[key][0] + self.pause for key in self._sent if lacks >> key & 1]
+        if not complete:
+            times.append(max(self._spoke, self._heard) + self.pause)
+        return min(times, default=math.inf)
+
+    def may_greet(self, now: float) -> bool:
+        """Return whether a neighbour in another run may be told so again, and note that it was."""
+        if now < self._greeted + min(self.pause, self.first):
+            return False
+        self._greeted = now
+        return True
