@@ -55,7 +55,6 @@ from conformesh.peer.words import Hello, differences, in_a_line, short_digest
 from conformesh.protocols.messages import Gather, Gathered, Packets
 from conformesh.result.certificate import Cost
 
-FEW = 64  # devices up to which a result is worked out after every frame
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
 AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
@@ -97,6 +96,7 @@ class Anytime(Linked):
         self._asked, self._begun_at, self._clashes = False, 0.0, 0
         self._reason = ""
         self._numbers = self._bits = 0  # sent in entries, once for all neighbours as everywhere
+        self._of_slot = keys_of(network.devices, [0])  # of the first; of others it is moved by as many bits
         self._compared = keys_of(network.devices, [*range(STAGES), PROOF])
         self._clear()
 
@@ -145,11 +145,13 @@ class Anytime(Linked):
     def outbox(self) -> list[tuple[int, bytes]]:
         """Return what to send: to every neighbour what it is not known to have, and what this device has."""
         try:
-            if self._dirty and self.phase != "failed" and (self.full.devices <= FEW or self._has_stage):
+            if self._dirty and self.phase != "failed" and self._has_stage:
                 self._evaluate()
             for j, wait in self._waits.items():
+                if not wait.may_speak(self.now):
+                    continue
                 entries = self._due(wait)
-                if entries or wait.answer or wait.pokes(self.now, self._complete):
+                if entries or wait.answer or wait.pokes(self.now, self._final):
                     self._tell(j, wait, entries)
         except Exception as error:
             self._break(error)
@@ -158,7 +160,7 @@ class Anytime(Linked):
     @property
     def wake(self) -> float:
         """When the device wants to be ticked again at the latest."""
-        waits = [wait.next(self._keys & ~wait.has, self._complete) for wait in self._waits.values()]
+        waits = [wait.next(self._keys & ~wait.has, self._final) for wait in self._waits.values()]
         if self._asked:
             waits.append(self._begun_at + self.settings.linger)
         if self._dirty:
@@ -175,8 +177,8 @@ class Anytime(Linked):
         """
         if self._asked:
             return False
-        known = all(wait.has & self._all_strings == self._all_strings for wait in self._waits.values())
-        if self._final and known:
+        strings = self._all_strings
+        if self._final and all(wait.has & strings == strings for wait in self._waits.values()):
             return self.now >= max((wait.rest for wait in self._waits.values()), default=0.0)
         return self.now >= self._news_at + self.settings.patience
 
@@ -467,18 +469,13 @@ class Anytime(Linked):
     @property
     def _has_stage(self) -> bool:
         """Whether the last question that is known to be asked can be answered in full."""
-        wanted = keys_of(self.full.devices, [self._stages - 1])
+        wanted = self._of_slot << self._stages - 1
         return self._keys & wanted == wanted
 
     @property
     def _all_strings(self) -> int:
         """The keys of all strings that the protocol is known to ask for."""
-        return keys_of(self.full.devices, range(self._stages))
-
-    @property
-    def _complete(self) -> bool:
-        """Whether nothing is missing here."""
-        return self._final
+        return self._of_slot * ((1 << self._stages) - 1)
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import math
 
+from conformesh.peer.shelf import in_order
+
 STEP = 0.25  # of a new measurement in the mean
-SPREAD = 2.0  # deviations beyond the mean after which an answer is late
+SPREAD = 0.3  # deviations beyond the mean after which an answer is late
 SHORTEST = 0.02  # seconds between two attempts
-GROWTH = 1.5  # of the pause, with every attempt that nothing came back for
+ATTEMPTS, GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
+TOGETHER = 0.3  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
 class Waiting:
@@ -48,7 +51,8 @@ class Waiting:
     def pause(self) -> float:
         """How long an answer may take before it counts as late."""
         usual = self.first if self.mean is None else self.mean + SPREAD * self.deviation
-        return min(max(usual, SHORTEST) * GROWTH**self._tries, max(self.longest, usual))
+        grown = max(usual, SHORTEST) * GROWTH ** max(self._tries - ATTEMPTS, 0)
+        return min(grown, max(self.longest, usual))
 
     @property
     def rest(self) -> float:
@@ -75,9 +79,24 @@ class Waiting:
         self.deviation += STEP * (abs(took - self.mean) - self.deviation)
         self.mean += STEP * (took - self.mean)
 
+    @property
+    def _next_frame(self) -> float:
+        """When the next frame may go: a little after the last, so that what comes in between goes together."""
+        return self._spoke + TOGETHER * (self.first / 2 if self.mean is None else self.mean)
+
+    def may_speak(self, now: float) -> bool:
+        """Return whether a frame may go now."""
+        return now >= self._next_frame
+
     def is_due(self, key: int, now: float) -> bool:
         """Return whether an entry that the neighbour lacks is to be sent: for the first time, or again."""
-        return key not in self._sent or now >= self._sent[key][0] + self.pause
+        return key not in self._sent or now >= self._again(self._sent[key][0])
+
+    def _again(self, when: float) -> float:
+        """Return when to repeat what was sent then: the answer is late, or came and does not know of it."""
+        if self.mean is not None and self._heard >= when + self.mean:
+            return self._heard
+        return when + self.pause
 
     def pokes(self, now: float, complete: bool) -> bool:
         """Return whether the neighbour is to be asked for what this device lacks: nothing was said for a while."""
@@ -97,12 +116,13 @@ class Waiting:
 
     def next(self, lacks: int, complete: bool) -> float:
         """Return when there is something to do about this neighbour; `lacks` are the keys it is not known to have."""
-        if self.answer:
-            return -math.inf
-        times = [self._sent[key][0] + self.pause for key in self._sent if lacks >> key & 1]
+        soon, pause = self._next_frame, self.pause
+        if self.answer or (lacks and any(key not in self._sent for key in in_order(lacks))):
+            return soon
+        times = [self._again(when) for key, (when, _) in self._sent.items() if lacks >> key & 1]
         if not complete:
-            times.append(max(self._spoke, self._heard) + self.pause)
-        return min(times, default=math.inf)
+            times.append(max(self._spoke, self._heard) + pause)
+        return max(min(times, default=math.inf), soon)
 
     def may_greet(self, now: float) -> bool:
         """Return whether a neighbour in another run may be told so again, and note that it was."""

@@ -25,7 +25,7 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -45,6 +45,7 @@ NEAR = 1.8  # most of them lie within so many standard deviations of the level, 
 FAR = 4.0  # and one so many times as far from the end as the level: devices need not be alike
 MOST_HELD = 2**40  # scores of one device; sums over all of them stay far below 2^63
 FLOAT = struct.Struct("<d")
+REMEMBERED = 4096  # entries, of which a device without rounds reads the same again and again
 NOTHING = -(2**63)  # below the key of every float
 
 
@@ -58,6 +59,9 @@ class Known(NamedTuple):
     least: Ints
     most: Ints
     size: int
+
+
+Row = tuple[Known, ...]  # of one device, by trial
 
 
 def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], points: int | None) -> Gathering[Outcome]:
@@ -74,7 +78,7 @@ def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], point
     )
     for row in np.flatnonzero(second.heard).tolist():
         finer = _read_window(second.packets[row], windows, site.trials)
-        known[row] = [_refined(one, finer[t]) for t, one in enumerate(known[row] or ())]
+        known[row] = tuple(_refined(one, finer[t]) for t, one in enumerate(known[row] or ()))
     everybody = _Table(site, alphas, known if second.complete else _with_own(site, samples, known))
     return everybody.outcome(len(site.here), exact=second.complete)
 
@@ -112,7 +116,8 @@ class _Sketch:
             strings.append(head + b"".join(told))
         return Packets.of(strings)
 
-    def read(self, entry: bytes) -> list[Known]:
+    @lru_cache(maxsize=REMEMBERED)  # noqa: B019 - sketches are small, and alike for all devices
+    def read(self, entry: bytes) -> Row:
         """Return what an entry says of each trial; `ValueError` if nobody could say it."""
         data = np.frombuffer(entry, dtype=np.uint8)
         at, sizes = 0, []
@@ -122,7 +127,7 @@ class _Sketch:
         ranks = [self.ranks(size) for size in sizes]
         values = _floats(entry[at:], sum(map(len, ranks)))
         parts = np.split(values, np.cumsum([len(one) for one in ranks])[:-1])
-        return [_known(part, rank, size) for part, rank, size in zip(parts, ranks, sizes, strict=True)]
+        return tuple(_known(part, rank, size) for part, rank, size in zip(parts, ranks, sizes, strict=True))
 
     def check(self, entry: bytes, owner: int) -> None:
         """Refuse what is no first entry."""
@@ -223,7 +228,7 @@ def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
     return Known(at, order, np.full(len(at), known.size), known.size)  # what lies below at most is no longer asked
 
 
-def _with_own(site: Site, samples: Samples, known: Sequence[list[Known] | None]) -> list[list[Known] | None]:
+def _with_own(site: Site, samples: Samples, known: Sequence[Row | None]) -> list[tuple[Known, ...] | None]:
     """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
     found = [*known]
     if len(site.here) == 1:
@@ -231,7 +236,7 @@ def _with_own(site: Site, samples: Samples, known: Sequence[list[Known] | None])
         for t in range(site.trials):
             keys = to_keys(samples.segment(0, t))
             own.append(Known(keys, 1 + np.arange(len(keys)), np.full(len(keys), len(keys)), len(keys)))
-        found[int(site.here[0])] = own
+        found[int(site.here[0])] = tuple(own)
     return found
 
 
@@ -241,7 +246,7 @@ def _with_own(site: Site, samples: Samples, known: Sequence[list[Known] | None])
 class _Table:
     """What is known of some devices, and what the promise asks of these: `known[row]` by trial, None if unheard."""
 
-    def __init__(self, site: Site, alphas: tuple[Fraction, ...], known: Sequence[list[Known] | None]) -> None:
+    def __init__(self, site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None]) -> None:
         self.site, self.alphas = site, alphas
         self.rows = [row for row, one in enumerate(known) if one is not None]
         self.known = [one for one in known if one is not None]
@@ -342,7 +347,7 @@ def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tupl
 
 
 def _as_heard(
-    site: Site, alphas: tuple[Fraction, ...], known: Sequence[list[Known] | None], heard: NDArray[np.bool_]
+    site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
 ) -> Outcome:
     """Return what is certain before the first entries are complete: about the heard, and about everybody."""
     table = _Table(site, alphas, known)
@@ -351,7 +356,7 @@ def _as_heard(
 
 
 def _about_all(
-    site: Site, alphas: tuple[Fraction, ...], known: Sequence[list[Known] | None], heard: NDArray[np.bool_]
+    site: Site, alphas: tuple[Fraction, ...], known: Sequence[Row | None], heard: NDArray[np.bool_]
 ) -> Outcome | None:
     """Return what is certain about everybody though some were not heard, where it is known how much they may hold.
 
@@ -362,7 +367,7 @@ def _about_all(
         return None
     nobody = np.empty(0, np.int64)
     filled = [
-        [Known(nobody, nobody, nobody, int(site.caps[row]))] * site.trials if one is None else one
+        (Known(nobody, nobody, nobody, int(site.caps[row])),) * site.trials if one is None else one
         for row, one in enumerate(known)
     ]
     strict = replace(site, promise=replace(site.promise, rule="swap"))
