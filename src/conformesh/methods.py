@@ -407,6 +407,15 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
     )
 
 
+def without_rounds(name: str, options: Any) -> Any:
+    """Return the options with which a method asks nothing but `Gather`; a method that needs rounds is refused."""
+    chosen = get_method(name).anytime(options)
+    if chosen is None:
+        able = [other for other, entry in METHODS.items() if entry.anytime(make_options(other, {})) is not None]
+        raise ValueError(f"method {name!r} needs rounds; use mode rounds, or without rounds {' or '.join(able)}")
+    return chosen
+
+
 def promised_heard(
     name: str,
     network: Network,
@@ -421,10 +430,7 @@ def promised_heard(
 
     `caps` says how many scores each device may hold at most, where that is known.
     """
-    chosen = get_method(name).anytime(options)
-    if chosen is None:
-        able = [other for other, entry in METHODS.items() if entry.anytime(make_options(other, {})) is not None]
-        raise ValueError(f"method {name!r} needs rounds; without them there are {' and '.join(able)}")
+    chosen = without_rounds(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     site = Site(network, np.array([row]), nobody, promise_of(name, promise), None, alphas, caps)
     return _promised(name, site, samples, chosen)

@@ -19,7 +19,7 @@ from conformesh.cli.panels import FILES, MESH, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
-from conformesh.mesh.config import ON_LOST
+from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.checking import (
     FLOODS,
     Problem,
@@ -119,6 +119,14 @@ def init(
         str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.", rich_help_panel=RUNNING)
     ] = "fail",
     quorum: Quorum = None,
+    mode: Annotated[
+        str,
+        typer.Option(
+            metavar="|".join(MODES),
+            help="Talk in rounds, or at any time without waiting for anybody.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "rounds",
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.", rich_help_panel=RUNNING)
     ] = "0",
@@ -137,6 +145,7 @@ def init(
         network,
         hosts=hosts,
         base_port=whole(base_port, "base-port", 1),
+        mode=cast(Literal["rounds", "anytime"], mode),
         method=method,
         alpha=alpha,
         promise=chosen_promise(target, rank, confidence, scores),

@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.node import OnLost, Patience, Quorum
+from conformesh.cli.node import Mode, OnLost, Patience, Quorum
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
@@ -34,6 +34,7 @@ def up(
     patience: Patience = None,
     on_lost: OnLost = None,
     quorum: Quorum = None,
+    mode: Mode = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
 ) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
@@ -41,11 +42,13 @@ def up(
     In a terminal a live table shows how far each device is. Ends with 1 if a device has failed.
     """
     folders = device_folders(root)
-    with_changes(read_device(folders[0]), patience, on_lost, quorum)  # a mistake is said once, not by every device
+    with_changes(
+        read_device(folders[0]), patience, on_lost, quorum, mode
+    )  # a mistake is said once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
     started = time.perf_counter()
-    watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum)
+    watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
     follow(watched)
     if as_json:
         print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))

@@ -12,7 +12,7 @@ import typer
 
 import conformesh.cli
 from conformesh.cli import console
-from conformesh.mesh.config import ON_LOST
+from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.node.process import Start, in_json, run
 
 
@@ -45,6 +45,16 @@ Quorum = Annotated[
 ]
 
 
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        metavar="|".join(MODES),
+        help="Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
+        show_default=False,
+    ),
+]
+
+
 def node(
     folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's folder, made by mesh init.")],
     once: Annotated[bool, typer.Option("--once", help="Calibrate once and stop; else stay up.")] = False,
@@ -58,13 +68,14 @@ def node(
     patience: Patience = None,
     on_lost: OnLost = None,
     quorum: Quorum = None,
+    mode: Mode = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, "--debug" in sys.argv)
+    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, "--debug" in sys.argv)
     if not once and conformesh.cli.own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)

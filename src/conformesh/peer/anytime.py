@@ -124,8 +124,7 @@ class Anytime(Linked):
         try:
             self._news_at = self._begun_at = now
             self._recall()
-            if self.phase != "failed":
-                self._evaluate()
+            self._begin()
             for wait in self._waits.values():
                 wait.answer = True  # whoever is there hears that this device is, too
         except Exception as error:
@@ -244,12 +243,9 @@ class Anytime(Linked):
         self.now = max(self.now, now)
         self._reason = in_a_line(f"{self._name(self.row)} cannot take part: {reason}")
         self.error = PeerError(self._reason)
-        if self.phase == "failed":
-            return
-        self._recall()
-        self.phase, self._result, self._final = "failed", None, False
         self.log(self._reason)
-        self._say(key_of(self.row, REASON), self._reason.encode())
+        if self._entries:  # it has begun
+            self._begin()
 
     # --- frames -------------------------------------------------------------------------------------------------------
 
@@ -487,11 +483,15 @@ class Anytime(Linked):
         self._clear()
         self.journal.begin(self._heading().pack())
         self.log(f"run {number}")
-        if self._reason:
-            self.phase = "failed"
-            self._say(key_of(self.row, REASON), self._reason.encode())
-        else:
+        self._begin()
+
+    def _begin(self) -> None:
+        """Say the first of what this device has to say, or why it has nothing to."""
+        if not self._reason:
             self._evaluate()
+            return
+        self.phase, self._result, self._final = "failed", None, False
+        self._say(key_of(self.row, REASON), self._reason.encode())
 
     def _heading(self) -> Heading:
         return Heading(self.number, frozenset(), self.run, self.scores)

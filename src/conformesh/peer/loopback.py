@@ -227,8 +227,13 @@ class _World:
         return low + (high - low) * float(self.rng.random()) ** 3
 
 
-def drawn_faults(network: Network, rng: np.random.Generator, *, crashes: bool = True) -> Faults:
-    """Draw a schedule: loss to 30 %, duplication to 50 %, delays, cuts that heal, freezes, crashes, late starts."""
+def drawn_faults(
+    network: Network, rng: np.random.Generator, *, crashes: bool = True, loss: float = 0.3, changing: bool = False
+) -> Faults:
+    """Draw a schedule: loss, duplication to 50 %, delays, cuts that heal, freezes, crashes, late starts.
+
+    With `changing` some graphs change all the time, with a fifth of the links up or more.
+    """
     K = network.devices
     span = 6.0
     cuts = tuple(
@@ -242,13 +247,20 @@ def drawn_faults(network: Network, rng: np.random.Generator, *, crashes: bool = 
         tear = int(rng.integers(0, 40)) if crash and rng.random() < 0.3 else 0
         pauses.append(Pause(k, start, start + float(rng.uniform(0.05, 3.0)), crash, tear))
     return Faults(
-        loss=float(rng.uniform(0, 0.3)),
+        loss=float(rng.uniform(0, loss)),
         duplication=float(rng.uniform(0, 0.5)),
         delay=(0.0005, float(rng.choice([0.005, 0.05, 0.5]))),
         cuts=cuts,
         pauses=tuple(pauses),
         late={k: float(rng.uniform(0, 3.0)) for k in _some(rng, K, 2)},
+        links=_drawn_links(rng) if changing else None,
     )
+
+
+def _drawn_links(rng: np.random.Generator) -> Changing | None:
+    if rng.random() < 0.5:
+        return None
+    return Changing(float(rng.uniform(0.2, 0.9)), float(rng.uniform(0.05, 1.0)), int(rng.integers(2**31)))
 
 
 def drawn_partitions(network: Network, rng: np.random.Generator, patience: float, *, heal: bool = False) -> Faults:

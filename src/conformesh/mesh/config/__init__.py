@@ -10,4 +10,6 @@
 `reach`          whether a neighbour answers, and as whom
 """
 
-ON_LOST = ("fail", "continue")  # here, so that the command line can name them without loading anything
+# here, so that the command line can name them without loading anything
+ON_LOST = ("fail", "continue")
+MODES = ("rounds", "anytime")

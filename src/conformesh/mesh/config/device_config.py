@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
-from conformesh.mesh.config import ON_LOST
+from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.endpoints import parse_endpoint
-from conformesh.methods import make_options, promise_of
+from conformesh.methods import make_options, promise_of, without_rounds
 from conformesh.names import device_names, listed
 from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
@@ -45,6 +45,8 @@ class DeviceConfig:
         The roster in row order and the whole graph: everybody knows the map.
     endpoints
         The ``host:port`` at which each device is reached.
+    mode
+        Whether devices talk in `rounds`, each waiting for its neighbours, or at any time (`anytime`), nobody waiting.
     method, alpha, options
         What is run, alpha as the user wrote it, and the options that differ from the defaults.
     target, rank, confidence, shares
@@ -75,6 +77,7 @@ class DeviceConfig:
     devices: tuple[str, ...]
     edges: tuple[tuple[str, str], ...]
     endpoints: dict[str, str]
+    mode: Literal["rounds", "anytime"] = "rounds"
     method: str = "e-dcp"
     alpha: str = "0.1"
     target: str = "sizes"
@@ -106,6 +109,8 @@ class DeviceConfig:
         object.__setattr__(self, "edges", tuple(sorted(pairs, key=lambda edge: (row[edge[0]], row[edge[1]]))))
         chosen = make_options(self.method, self.options)
         object.__setattr__(self, "options", {name: getattr(chosen, name) for name in self.options})
+        if self.mode == "anytime":
+            without_rounds(self.method, chosen)
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
         _ = (
@@ -165,6 +170,7 @@ class DeviceConfig:
             "mesh": self.mesh,
             "devices": f"{len(self.devices)}, {_digest(self.devices)}",
             "graph": f"{len(edges)} edges, {_digest(edges)}",
+            "mode": self.mode,
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
             "promise": str(promise),
@@ -226,6 +232,8 @@ def _check_values(config: DeviceConfig) -> None:
         value = getattr(config, what)
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{what} must be a positive number of seconds, got {value}")
+    if config.mode not in MODES:
+        raise ValueError(f"mode must be {' or '.join(map(repr, MODES))}, got {config.mode!r}")
     if config.on_lost not in ON_LOST:
         raise ValueError(f"on_lost must be {' or '.join(map(repr, ON_LOST))}, got {config.on_lost!r}")
     if config.quorum is not None and type(config.quorum) is not int:

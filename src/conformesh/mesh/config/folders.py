@@ -54,6 +54,7 @@ def init_mesh(
     *,
     hosts: Path | None = None,
     base_port: int = BASE_PORT,
+    mode: Literal["rounds", "anytime"] = "rounds",
     method: str = "e-dcp",
     alpha: str = "0.1",
     promise: Promise = PLAIN,
@@ -83,7 +84,7 @@ def init_mesh(
         How long the devices' certificates are valid.
     promise
         Whom the threshold is to be about, by the ids of the network.
-    method, alpha, options, score, score_options, model, patience, on_lost, quorum
+    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum
         As in `DeviceConfig`.
     """
     root = Path(root)
@@ -103,6 +104,7 @@ def init_mesh(
             (names[a], names[b]) for a, b in zip(network.receivers.tolist(), network.indices.tolist(), strict=True)
         ),
         endpoints={name: str(endpoint) for name, endpoint in reached.items()},
+        mode=mode,
         method=method,
         alpha=alpha,
         target=promise.target,

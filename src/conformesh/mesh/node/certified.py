@@ -24,6 +24,9 @@ class Certified:
         When, in seconds since 1970 (UTC).
     restored
         True where it was read from disk after a start rather than made since.
+    about_all
+        Where it is about the devices that were heard so far: what is certain about all of them, as another calibration;
+        None where nothing is.
     """
 
     calibration: Calibration
@@ -31,6 +34,12 @@ class Certified:
     roster: tuple[str, ...]
     made: float
     restored: bool = False
+    about_all: Calibration | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether it is about everybody in the roster, and not only about those who were heard so far."""
+        return not self.calibration.certificate.heard
 
     def facts(self) -> dict[str, Any]:
         """Return what every answer about it says besides the numbers."""
@@ -40,7 +49,16 @@ class Certified:
             "made": in_utc(self.made),
             "run": self.run,
             "restored": self.restored,
+            "about": "everybody" if self.whole else "the heard",
+            **({} if self.whole else {"heard": list(self.roster), "everybody": self._everybody()}),
         }
+
+    def _everybody(self) -> dict[str, Any]:
+        """Return what is certain about everybody meanwhile: +inf where nothing is."""
+        if self.about_all is None:
+            return {"threshold": "inf", "certificate": None}
+        raw = self.about_all.to_dict()
+        return {"threshold": raw["threshold"], "certificate": raw["certificate"]}
 
 
 def in_utc(seconds: float) -> str:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
 from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.settings import Counts
 
@@ -39,7 +41,7 @@ class Feed:
         A device that has just been made; its counts start at nothing.
     """
 
-    def __init__(self, state: NodeState, device: Device) -> None:
+    def __init__(self, state: NodeState, device: Device | Anytime) -> None:
         self.state, self.device = state, device
         self._linked = {int(row): device.full.ids[row] for row in device.full.neighbours(device.row)}
         self._told = Counts()
@@ -59,6 +61,8 @@ class Feed:
         if device.phase in PHASES:
             self.state.enter(PHASES[device.phase])
         self.state.at_round(device.round)
+        if isinstance(device, Anytime):
+            self.state.gathered(_gathering(device))
         self._tell_counts(now)
         return True
 
@@ -94,3 +98,15 @@ class Feed:
             heard_bytes=Counter(counts.heard_bytes),
             refused=Counter(counts.refused),
         )
+
+
+def _gathering(device: Anytime) -> dict[str, Any]:
+    """Return what a device without rounds knows of the others, by name."""
+    names = device.full.ids
+    return {
+        "heard": [names[row] for row in device.survivors],
+        "of": len(names),
+        "reasons": {names[row]: words for row, words in device.reasons.items()},
+        "not_agreeing": {names[row]: words for row, words in device.unlike.items()},
+        "liars": [names[row] for row in device.liars],
+    }

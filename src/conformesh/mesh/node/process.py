@@ -31,6 +31,7 @@ class Start:
     patience: str | None = None
     on_lost: str | None = None
     quorum: str | None = None
+    mode: str | None = None
     debug: bool = False
 
     def command(self) -> list[str]:
@@ -53,7 +54,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     from conformesh.mesh.node.logs import set_up
     from conformesh.mesh.node.serving import Node
 
-    config = with_changes(read_device(start.folder), start.patience, start.on_lost, start.quorum)
+    config = with_changes(read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode)
     if start.log == "words":
         set_up(config.name, "words")
     else:
@@ -70,7 +71,11 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
 
 
 def with_changes(
-    config: DeviceConfig, patience: str | None, on_lost: str | None, quorum: str | None = None
+    config: DeviceConfig,
+    patience: str | None,
+    on_lost: str | None,
+    quorum: str | None = None,
+    mode: str | None = None,
 ) -> DeviceConfig:
     """Return the configuration with what the command line says instead; but for patience the same on all devices."""
     changes: dict[str, Any] = {}
@@ -80,6 +85,8 @@ def with_changes(
         changes["on_lost"] = on_lost
     if quorum is not None:
         changes["quorum"] = _number(quorum, int, "quorum must be a whole number")
+    if mode is not None:
+        changes["mode"] = mode
     return replace(config, **changes)
 
 

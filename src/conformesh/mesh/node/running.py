@@ -9,12 +9,13 @@ from typing import Any
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.methods import get_method, make_options, promised_alone
+from conformesh.methods import get_method, make_options, promised_alone, promised_heard
+from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.promises import exact_alpha
-from conformesh.protocols.messages import Message
+from conformesh.protocols.site import Outcome
 from conformesh.result.calibration import Calibration
 from conformesh.samples import Samples
 
@@ -23,9 +24,10 @@ JOURNAL = "journal.bin"
 
 def make_device(
     config: DeviceConfig, scores: OwnScores, journal: Journal, log: Callable[[str], None] = lambda words: None
-) -> Device:
+) -> Device | Anytime:
     """Return the device of a folder, which holds these scores."""
-    return Device(
+    kind = Anytime if config.mode == "anytime" else Device
+    return kind(
         config.row,
         config.network,
         config.agreement(),
@@ -44,18 +46,26 @@ def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
     _ = get_method(config.method).protocol  # loaded now, and not in a run
     samples = Samples.of([scores.values], (config.name,))
 
-    def make(network: Network, row: int) -> Generator[Message, Any, Any]:
+    def make(network: Network, row: int) -> Generator[Any, Any, Any]:
+        if config.mode == "anytime":
+            return promised_heard(config.method, network, row, samples, levels, chosen, config.promise)
         return promised_alone(config.method, network, row, samples, levels, chosen, config.promise)
 
     return make
 
 
-def calibration_of(config: DeviceConfig, device: Device, seconds: float) -> Calibration:
-    """Return a finished device's result: its own threshold, with its reason and what it cost."""
-    outcome = device.result
+def calibration_of(
+    config: DeviceConfig, device: Device | Anytime, seconds: float, outcome: Outcome | None = None
+) -> Calibration:
+    """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
+    outcome = device.result if outcome is None else outcome
+    assert outcome is not None
+    assert outcome.sizes is not None
+    sent = device.cost if isinstance(device, Anytime) else device.ledger.cost()
+    cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
     return Calibration.of(
         outcome,
-        replace(outcome.cost, sent=device.ledger.cost()),
+        cost,
         method=config.method,
         alpha=config.alpha,
         device_ids=(config.name,),

@@ -24,6 +24,7 @@ from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.methods import get_method
+from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 
@@ -51,7 +52,8 @@ class Node:
         self._other_scores = False
         self._certified_run = 0
         self._started = time.perf_counter()
-        self._device: Device | None = None
+        self._device: Device | Anytime | None = None
+        self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
 
     def run(self, once: bool = False) -> None:
@@ -139,11 +141,13 @@ class Node:
             if self.scores.scores is None:
                 return self._wait_for_scores(device, transport, once)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
+            if once and isinstance(device, Anytime) and not device.final:
+                self._certify(device)  # nothing new came for long: what is certain of the heard
             return device.error
         finally:
             journal.close()
 
-    def _wait_for_scores(self, device: Device, transport: Transport, once: bool) -> Exception | None:
+    def _wait_for_scores(self, device: Device | Anytime, transport: Transport, once: bool) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as its scores cannot be read."""
         problem = self.scores.problem
         self.state.fail(problem)
@@ -162,7 +166,7 @@ class Node:
         device = self._device
         log.info(words, extra={} if device is None else {"run": device.number, "round": device.round})
 
-    def _enough(self, device: Device, once: bool) -> bool:
+    def _enough(self, device: Device | Anytime, once: bool) -> bool:
         if self.stopping.is_set():
             return True
         if once:
@@ -180,7 +184,7 @@ class Node:
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
 
-    def _attend(self, device: Device, feed: Feed) -> None:
+    def _attend(self, device: Device | Anytime, feed: Feed) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         if self._other_scores:
@@ -200,11 +204,29 @@ class Node:
         if device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             self._certify(device)
+        elif isinstance(device, Anytime) and device.phase == "running":
+            self._certify_so_far(device)
 
-    def _certify(self, device: Device) -> None:
-        result = calibration_of(self.config, device, time.perf_counter() - self._started)
+    def _certify_so_far(self, device: Anytime) -> None:
+        """Show what is certain by now, unless an earlier result about everybody is still there and this one is not."""
+        outcome, shown = device.result, self.state.certified
+        if outcome is None or outcome is self._shown:
+            return
+        self._shown = outcome
+        if shown is None or not shown.whole or not outcome.certificates[0][0].heard:
+            self._certify(device)
+
+    def _certify(self, device: Device | Anytime) -> None:
+        if device.result is None:
+            return
+        took = time.perf_counter() - self._started
+        result, rest = calibration_of(self.config, device, took), device.result.about_all
+        about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
-        made = self.state.certify(result, roster=roster, run=device.number)
+        made = self.state.certify(result, roster=roster, run=device.number, about_all=about_all)
+        if isinstance(device, Anytime) and not device.final:
+            log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
+            return  # the journal knows the entries: nothing is lost with the process
         try:
             self.store.save(made)
         except OSError as problem:

@@ -93,6 +93,7 @@ class NodeState:
         self._certified: Certified | None = None
         self._error = ""
         self._troubles: dict[Trouble, str] = {}
+        self._gathering: dict[str, Any] | None = None
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -138,17 +139,31 @@ class NodeState:
             self._sent.bytes += size
             self._sent.resent_frames += again
 
+    def gathered(self, what: dict[str, Any]) -> None:
+        """Say what is known of the others, where devices talk without rounds."""
+        with self._lock:
+            self._gathering = what
+
     def certify(
-        self, calibration: Calibration, *, roster: Iterable[str] | None = None, run: int | None = None
+        self,
+        calibration: Calibration,
+        *,
+        roster: Iterable[str] | None = None,
+        run: int | None = None,
+        about_all: Calibration | None = None,
     ) -> Certified:
-        """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps."""
+        """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
+
+        One that is about the heard leaves the phase as it is: more may be heard.
+        """
         refuse_nan(calibration)
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
-            self._certified = Certified(calibration, self._run, names, self._wall())
+            self._certified = Certified(calibration, self._run, names, self._wall(), about_all=about_all)
             self._error = ""
-            self._enter(Phase.CERTIFIED)
+            if self._certified.whole:
+                self._enter(Phase.CERTIFIED)
             return self._certified
 
     def restore(self, certified: Certified) -> None:
@@ -212,6 +227,7 @@ class NodeState:
                 "certified": None if certified is None else _summary(certified),
                 "troubles": {what.value: words for what, words in self._troubles.items()},
                 "last_error": self._error or None,
+                **({} if self._gathering is None else {"gathering": self._gathering}),
             }
 
     def _enter(self, phase: Phase) -> None:

@@ -26,7 +26,7 @@ from conformesh.result.calibration import Calibration
 FORMAT = "conformesh-node-result/2"
 NAME = "result.json"
 LOG = logging.getLogger("conformesh.node")
-HOW = ("protocol", "on_lost", "links")  # how devices talk, which makes no other threshold
+HOW = ("protocol", "on_lost", "links", "mode")  # how devices talk, which makes no other threshold
 
 
 class _ResultFields(Struct, forbid_unknown_fields=True):
