@@ -151,7 +151,7 @@ def with_other_scores(network, scores, others, faults, seed=0, device=Anytime, k
                 journal.data.clear()
         return start(k, journal)
 
-    played = play(network, begin, faults, np.random.default_rng(seed), limit=100.0)
+    played = play(network, begin, faults, np.random.default_rng(seed), limit=40.0)
     return played.devices
 
 

@@ -335,6 +335,8 @@ class Anytime(Linked):
         self.journal.append(pack_number(key) + data)
         self._put(key, data)
         self._dirty, self._news_at = True, self.now
+        for wait in self._waits.values():
+            wait.news()
 
     def _put(self, key: int, data: bytes) -> None:
         self._entries[key] = data

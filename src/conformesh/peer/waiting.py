@@ -14,6 +14,7 @@ STEP = 0.25  # of a new measurement in the mean
 SPREAD = 0.3  # deviations beyond the mean after which an answer is late
 SHORTEST = 0.02  # seconds between two attempts
 ATTEMPTS, GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
+SELDOM = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
 TOGETHER = 0.3  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
@@ -44,7 +45,7 @@ class Waiting:
         self._sent: dict[int, tuple[float, int]] = {}  # by key: when last, and how often
         self._spoke = -math.inf
         self._heard = -math.inf
-        self._tries = 0
+        self._tries = self._pokes = 0
         self._greeted = self._forgotten = -math.inf
 
     @property
@@ -100,7 +101,20 @@ class Waiting:
 
     def pokes(self, now: float, complete: bool) -> bool:
         """Return whether the neighbour is to be asked for what this device lacks: nothing was said for a while."""
-        return not complete and now >= max(self._spoke, self._heard) + self.pause
+        if complete or now < self._next_poke:
+            return False
+        self._pokes += 1
+        return True
+
+    @property
+    def _next_poke(self) -> float:
+        """When to ask: there may be nothing to hear for days, so more and more seldom, until there is something new."""
+        pause = max(self.first, self.pause) * SELDOM ** min(self._pokes, 30)
+        return max(self._spoke, self._heard) + min(pause, max(self.longest, self.pause))
+
+    def news(self) -> None:
+        """Note that something new was heard, from whomever: there may be more."""
+        self._pokes = 0
 
     def sent(self, keys: list[int], now: float) -> int:
         """Note that a frame with these entries is under way; return 1 if some of it was sent before."""
@@ -116,12 +130,12 @@ class Waiting:
 
     def next(self, lacks: int, complete: bool) -> float:
         """Return when there is something to do about this neighbour; `lacks` are the keys it is not known to have."""
-        soon, pause = self._next_frame, self.pause
+        soon = self._next_frame
         if self.answer or (lacks and any(key not in self._sent for key in in_order(lacks))):
             return soon
         times = [self._again(when) for key, (when, _) in self._sent.items() if lacks >> key & 1]
         if not complete:
-            times.append(max(self._spoke, self._heard) + pause)
+            times.append(self._next_poke)
         return max(min(times, default=math.inf), soon)
 
     def may_greet(self, now: float) -> bool:

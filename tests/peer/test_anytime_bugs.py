@@ -1,0 +1,258 @@
+"""Every safeguard of a device without rounds, switched off on purpose: some schedule must notice."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.peer.anytime import Anytime
+from conformesh.peer.loopback import Changing, Faults, Pause, play
+from conformesh.peer.shelf import SLOTS, key_of
+from conformesh.peer.waiting import Waiting
+from conformesh.protocols import entries
+from tests.peer.heard import Judge, drawn, starter, storm
+from tests.peer.test_anytime import GRAPHS, with_other_scores
+
+SEEDS = range(6)
+
+
+class _Waits(Anytime):
+    """A device with another idea of when to say something again."""
+
+    waiting = Waiting
+
+    def __init__(self, *args, **how):
+        super().__init__(*args, **how)
+        self._waits = {j: self.waiting(self.settings.retry, self.settings.linger) for j in self._linked}
+
+
+class TakesSentForKnown(_Waits):
+    """What was sent counts as known there: a lost frame is never repeated."""
+
+    class waiting(Waiting):  # noqa: N801 - a part
+        def sent(self, keys, now):
+            super().sent(keys, now)
+            self.has |= sum(1 << key for key in keys)
+            return 0
+
+        def heard(self, keys, now):
+            super().heard(keys | self.has, now)
+
+
+class NeverForgetsWhatOthersHad(_Waits):
+    """What a neighbour once had counts as known there for ever, also after it has lost a part of its journal."""
+
+    class waiting(Waiting):  # noqa: N801
+        def heard(self, keys, now):
+            super().heard(keys | self.has, now)
+
+
+class NeverRepeats(_Waits):
+    class waiting(Waiting):  # noqa: N801
+        def _again(self, when):
+            return math.inf
+
+
+class NeverAsks(_Waits):
+    class waiting(Waiting):  # noqa: N801
+        @property
+        def _next_poke(self):
+            return math.inf
+
+
+class DropsWhatComesEarly(Anytime):
+    """A second entry before the first of the same device is thrown away, and not asked for again."""
+
+    def _learn(self, key, data, sender):
+        if key % SLOTS == 1 and not self._keys >> key - 1 & 1:
+            self._bad |= 1 << key
+            return
+        super()._learn(key, data, sender)
+
+
+class IsDoneTooEarly(Anytime):
+    """The first entries of all are taken for everything."""
+
+    def _evaluate(self):
+        super()._evaluate()
+        if self._has_stage or len(self.survivors) == self.full.devices:
+            self._final, self.phase = True, "finished"
+
+
+class KeepsNoHeading(Anytime):
+    """A journal is taken for that of these scores, whatever it was written with."""
+
+    def _heading(self):
+        return super()._heading()._replace(scores="")
+
+
+class ComparesNoWords(Anytime):
+    """The same entries are taken for the same words."""
+
+    def _clash(self, sender):
+        pass
+
+
+class IgnoresRuns(Anytime):
+    def _on_entries(self, frame):
+        super()._on_entries(frame._replace(run=self.run))
+
+
+class ClaimsWhatItLacks(Anytime):
+    """The first entry of device 0 is said to be known, though it was not heard."""
+
+    def _recall(self):
+        super()._recall()
+        self._bad |= 1 << key_of(0, 0) if self.row else 0
+
+
+def false_or_hung(device, **how):
+    """Return whether any of the storms ends in a false certificate or not at all."""
+    for seed in SEEDS:
+        network = GRAPHS[seed % len(GRAPHS)]
+        scores = drawn(network, seed, low=4)
+        try:
+            start = starter(network, scores, device=device, **how)
+            played = storm(network, start, seed, Judge(network, scores), limit=40.0)
+        except (AssertionError, KeyError, ValueError):
+            return True
+        if not all(one.final for one in played.devices):
+            return True
+    return False
+
+
+def test_the_storms_find_nothing_in_the_device_itself():
+    assert not false_or_hung(Anytime)
+    assert not false_or_hung(_Waits)
+
+
+@pytest.mark.parametrize(
+    "bug", [TakesSentForKnown, NeverRepeats, DropsWhatComesEarly, IsDoneTooEarly, ClaimsWhatItLacks]
+)
+def test_storms_notice(bug):
+    assert false_or_hung(bug)
+
+
+def forgetful(device):
+    """Device 1 of a chain loses all of its journal but the heading, again and again, on links that lose half."""
+    network = Network.chain(3)
+    scores = drawn(network, 1, low=5)
+    hung = 0
+    for seed in range(6):
+        pauses = tuple(Pause(1, 0.3 + 0.3 * i, 0.4 + 0.3 * i, crash=True, tear=10_000) for i in range(3))
+        faults = Faults(loss=0.5, pauses=pauses, late={0: 0.5})
+        played = play(network, starter(network, scores, device=device), faults, np.random.default_rng(seed), limit=30.0)
+        hung += not all(one.final for one in played.devices)
+    return hung
+
+
+@pytest.mark.parametrize("bug", [NeverForgetsWhatOthersHad, NeverAsks])
+def test_a_torn_journal_notices(bug):
+    assert forgetful(Anytime) == 0
+    assert forgetful(bug) > 0
+
+
+def mixed(device, keeps_journal):
+    """Return in how many schedules a device that starts again with other scores leaves others with the old ones."""
+    wrong = 0
+    for seed in range(5):
+        network = GRAPHS[seed % len(GRAPHS)]
+        scores = drawn(network, seed, low=6)
+        faults = Faults(loss=0.2, pauses=(Pause(0, 0.1 * (1 + seed), 0.1 * (1 + seed) + 0.4, crash=True),))
+        devices = with_other_scores(
+            network, scores, scores[0] - 1.5, faults, seed, device=device, keeps_journal=keeps_journal
+        )
+        right = Judge(network, [scores[0] - 1.5, *scores[1:]]).right
+        wrong += any(one.result is None or one.result.thresholds[0, 0, 0] != right for one in devices)
+    return wrong
+
+
+@pytest.mark.parametrize(
+    ("bug", "keeps_journal"), [(KeepsNoHeading, True), (ComparesNoWords, False), (IgnoresRuns, True)]
+)
+def test_other_scores_notice(bug, keeps_journal):
+    assert mixed(Anytime, keeps_journal) == 0
+    assert mixed(bug, keeps_journal) > 0
+
+
+# --- mistakes in what is certain --------------------------------------------------------------------------------------
+
+
+def counts_too_much(monkeypatch):
+    """A score known to be the i-th is taken for a proof of all scores up to the next known one."""
+    known = entries._known
+
+    def wrong(values, ranks, size):
+        found = known(values, ranks, size)
+        return found._replace(least=found.most)
+
+    monkeypatch.setattr(entries, "_known", wrong)
+
+
+def asks_for_one_less(monkeypatch):
+    rank = entries._Table.rank
+    monkeypatch.setattr(entries._Table, "rank", lambda self, t, level: rank(self, t, level) - 1)
+
+
+def names_nobody(monkeypatch):
+    """What is about the heard passes for a promise about everybody."""
+    outcome = entries._Table.outcome
+
+    def wrong(self, here, heard=(), exact=False):
+        return outcome(self, here, (), exact)
+
+    monkeypatch.setattr(entries._Table, "outcome", wrong)
+
+
+def forgets_who_is_missing(monkeypatch):
+    """About everybody, with the rank that is asked of those who were heard."""
+    about = entries._about_all
+
+    def wrong(site, alphas, known, heard):
+        return about(replace(site, caps=0 * site.caps) if site.caps is not None else site, alphas, known, heard)
+
+    monkeypatch.setattr(entries, "_about_all", wrong)
+
+
+def window_without_its_end(monkeypatch):
+    """The upper end of the window is left out."""
+    windows = entries._Table.windows
+    monkeypatch.setattr(
+        entries._Table, "windows", lambda self: [w._replace(high=max(w.low, w.high - 1)) for w in windows(self)]
+    )
+
+
+def window_that_begins_too_late(monkeypatch):
+    possible = entries._Table._possible
+    monkeypatch.setattr(entries._Table, "_possible", lambda self, t: possible(self, t) // 2)
+
+
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        counts_too_much,
+        asks_for_one_less,
+        names_nobody,
+        forgets_who_is_missing,
+        window_without_its_end,
+        window_that_begins_too_late,
+    ],
+)
+def test_certificates_notice(mistake, monkeypatch):
+    mistake(monkeypatch)
+    entries._Sketch.read.cache_clear()
+    try:
+        assert false_or_hung(Anytime)
+    finally:
+        entries._Sketch.read.cache_clear()
+
+
+def test_links_that_are_never_up_leave_everybody_with_a_true_certificate_about_itself():
+    network = Network.cycle(4)
+    scores = drawn(network, 8, low=12)
+    judge = Judge(network, scores)
+    faults = Faults(links=Changing(1e-12, 1.0))
+    played = play(network, starter(network, scores), faults, np.random.default_rng(0), limit=20.0, check=judge)
+    assert [device.survivors for device in played.devices] == [(0,), (1,), (2,), (3,)]
