@@ -162,7 +162,7 @@ class Anytime(Linked):
         waits = [wait.next(self._keys & ~wait.has, self._final) for wait in self._waits.values()]
         if self._asked:
             waits.append(self._begun_at + self.settings.linger)
-        if self._dirty:
+        if self._dirty and self.phase != "failed":
             waits.append(self._evaluated + self.settings.retry)
         if not self.over:
             waits.append(self.now + self.settings.linger)
