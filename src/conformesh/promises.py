@@ -233,7 +233,7 @@ class Promise:
     def parts(
         self, held: Ints, shares: Sequence[Fraction] | None = None, silent: NDArray[np.bool_] | None = None
     ) -> Parts:
-        """Return what the promise asks of devices one by one, so that sets of them can be asked about that nobody knows.
+        """Return what the promise asks of devices one by one, for sets of them that nobody knows.
 
         The rule follows from the promise alone, `auto` being the swap rank: were it chosen by how many scores devices
         *say* they hold, who lies could choose. Of `silent` devices `held` is the most that they may hold.
@@ -266,7 +266,9 @@ PLAIN = Promise()
 
 @dataclass(frozen=True)
 class Parts:
-    r"""What a promise asks of devices one by one: a set H of them needs, of the scores at or below the threshold,
+    r"""What a promise asks of devices one by one.
+
+    A set H of devices, with c_j scores at or below the threshold, has the rank if
 
     .. math:: \sum_{j \in H} v_j c_j \ge (1 - \alpha) \sum_{j \in H} s_j + \text{slack}
 

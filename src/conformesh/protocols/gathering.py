@@ -56,9 +56,10 @@ def _gathered(message: Gather, site: Site, attack: Attack | None, sealed: bool) 
     found = yield from everybody(site, said)
     disputed = np.zeros(site.devices, dtype=np.bool_)
     disputed[site.here] = twice  # both strings reach everybody: what relays pass on is signed
-    for row in np.flatnonzero(~disputed).tolist() if message.check is not None else ():
+    check = message.check or (lambda said, row: None)
+    for row in np.flatnonzero(~disputed).tolist():
         try:
-            message.check(found[row], row)
+            check(found[row], row)
         except ValueError:
             if not message.sealed:
                 raise

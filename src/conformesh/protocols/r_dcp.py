@@ -107,7 +107,9 @@ def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: R
     heard: Gathered = yield Gather(
         Packets.of(said), partial(_reports_checked, trials=site.trials, most=most), sealed=True
     )
-    words = [reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)]
+    words = [
+        reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)
+    ]
     trials = [
         _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f) for t in range(site.trials)
     ]
@@ -166,9 +168,7 @@ class _Heard:
         cls, site: Site, words: Sequence[Report | None], heard: Gathered, caps: Sequence[int | None], f: int
     ) -> _Heard:
         ids, promise = site.network.ids, site.promise
-        over = [
-            one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)
-        ]
+        over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
         if proven.sum() > f:
             names = listed([ids[row] for row in np.flatnonzero(proven).tolist()])
@@ -182,7 +182,8 @@ class _Heard:
         rows = np.flatnonzero(asked)
         reports = [words[row] for row in rows.tolist()]
         sizes = np.array(
-            [caps[row] or 0 if one is None else one.size for row, one in zip(rows, reports, strict=True)], dtype=np.int64
+            [caps[row] or 0 if one is None else one.size for row, one in zip(rows.tolist(), reports, strict=True)],
+            dtype=np.int64,
         )
         shares = None if promise.shares is None else [promise.shares[ids[row]] for row in rows.tolist()]
         parts = promise.parts(sizes, shares, ~heard.heard[rows])
@@ -252,8 +253,8 @@ def _notes(
     for trial, row in zip(trials, found, strict=True):
         if trial.proven:
             yield (
-                f"r-dcp: devices {listed(trial.proven)} are proven to lie, by two strings that they signed, by one that "
-                "nobody could say or by more scores than they may hold; they are left out, and count among the liars"
+                f"r-dcp: devices {listed(trial.proven)} are proven to lie, by two strings that they signed, one that "
+                "nobody could say or more scores than they may hold; they are left out, and count among the liars"
             )
         for alpha, one in zip(alphas, row, strict=True):
             if one is None or one.threshold < math.inf or one.required > one.weight:
@@ -276,7 +277,9 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
             f"{several(most, 'liar')} of {devices} devices if these want it infinite; use fewer liars, more devices or "
             "a larger alpha, or leave out whom you do not trust"
         )
-    return "hear them, or leave out whom you do not trust"
+    return (
+        "give a cap on how many scores a device holds, hear those that are missing, or leave out whom you do not trust"
+    )
 
 
 # --- what it would send -----------------------------------------------------------------------------------------------
@@ -288,8 +291,8 @@ def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Predictio
     sent = []
     if options.range is None:
         sent.append(flood_of(terrain, "agree on a grid", _words(np.full_like(own, 17)), np.full_like(own, 17)))
-    held = np.rint(options.bins * -np.expm1(own * math.log1p(-1 / options.bins))) if options.bins > 1 else own > 0
-    held = np.asarray(held, dtype=np.int64)  # bins that hold scores, of scores spread evenly
+    spread = options.bins * -np.expm1(own * math.log1p(-1 / max(options.bins, 2)))
+    held = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
     gaps = lengths(options.bins // np.maximum(held, 1))
     size = 25 + lengths(own) + lengths(np.full_like(own, options.bins)) + lengths(held) + 1 + held * (gaps + 1)
     sent.append(flood_of(terrain, "histograms", _words(size), size))

@@ -1,4 +1,4 @@
-"""What a device says of its scores in r-dcp: two strings, which others need not believe, and can read whatever they say.
+"""What a device says of its scores in r-dcp: two strings, which others read whatever they say, and need not believe.
 
 Ends     a byte 1, then of each trial the smallest and the largest finite score
 Report   a byte 2, then of each trial the ends of the grid that was used and the largest finite score, then in whole
@@ -86,7 +86,7 @@ class Report:
 @lru_cache(maxsize=64)
 def edges_of(low: float, high: float, bins: int) -> Floats:
     """Return the upper edges of a grid: the same bits for who counts and for who reads."""
-    edges = edges_between(np.array([low]), np.array([high]), bins)[0]
+    edges: Floats = edges_between(np.array([low]), np.array([high]), bins)[0]
     edges.setflags(write=False)
     return edges
 

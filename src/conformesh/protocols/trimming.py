@@ -119,7 +119,8 @@ class _Margin:
         return cls(scale, np.array(whole, dtype=kind), slack, len(whole) - trimming.liars)
 
     def each(self, counts: Ints) -> NDArray[Any]:
-        return self.scale * counts.astype(self.scale.dtype) - self.needed
+        each: NDArray[Any] = self.scale * counts.astype(self.scale.dtype) - self.needed
+        return each
 
     def worst(self, counts: Ints) -> Ints:
         """Return the devices with the smallest d_j, ascending."""
