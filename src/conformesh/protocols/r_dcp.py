@@ -233,7 +233,9 @@ def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -
 
 
 def bearable(devices: int, alpha: Fraction) -> int:
-    """Return how many liars leave the threshold finite whatever they say, of devices with equally many scores.
+    """Return beyond how many liars every valid rule can be made infinite, of devices with equally many scores n.
+
+    So many are borne if they are fewer than alpha K / (1 + alpha) by a margin of 1 / n (docs/guarantees.md).
 
     >>> bearable(20, Fraction(1, 10)), bearable(100, Fraction(1, 10))
     (1, 9)
