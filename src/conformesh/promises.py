@@ -264,7 +264,7 @@ class Promise:
 PLAIN = Promise()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Parts:
     r"""What a promise asks of devices one by one.
 

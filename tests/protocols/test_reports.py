@@ -1,4 +1,4 @@
-"""Reports: what is said is read as it was said, whatever else is said is refused, and nothing is counted that is not."""
+"""Reports: what is said is read as it was said, all else is refused, and nothing is counted that is not there."""
 
 import numpy as np
 import pytest

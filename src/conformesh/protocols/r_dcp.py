@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.varints import lengths
 from conformesh.names import listed
-from conformesh.promises import LARGEST
+from conformesh.promises import LARGEST, Parts
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import option
@@ -110,8 +110,10 @@ def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: R
     words = [
         reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)
     ]
+    known: dict[bytes, Parts] = {}
     trials = [
-        _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f) for t in range(site.trials)
+        _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f, known)
+        for t in range(site.trials)
     ]
     found = [[trial.trimming.at(alpha) if trial.enough else None for alpha in alphas] for trial in trials]
     thresholds = np.array([[math.inf if one is None else one.threshold for one in row] for row in found])
@@ -165,7 +167,13 @@ class _Heard:
 
     @classmethod
     def of(
-        cls, site: Site, words: Sequence[Report | None], heard: Gathered, caps: Sequence[int | None], f: int
+        cls,
+        site: Site,
+        words: Sequence[Report | None],
+        heard: Gathered,
+        caps: Sequence[int | None],
+        f: int,
+        known: dict[bytes, Parts],
     ) -> _Heard:
         ids, promise = site.network.ids, site.promise
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
@@ -186,9 +194,11 @@ class _Heard:
             dtype=np.int64,
         )
         shares = None if promise.shares is None else [promise.shares[ids[row]] for row in rows.tolist()]
-        parts = promise.parts(sizes, shares, ~heard.heard[rows])
+        key = rows.tobytes() + sizes.tobytes()
+        if key not in known:  # draws of one experiment often have the same sizes
+            known[key] = promise.parts(sizes, shares, ~heard.heard[rows])
         return cls(
-            Trimming(reports, sizes, parts, f - int(proven.sum())),
+            Trimming(reports, sizes, known[key], f - int(proven.sum())),
             tuple(rows.tolist()),
             f,
             promise.target,

@@ -15,7 +15,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -78,7 +78,8 @@ class Trimming:
 
     def at(self, alpha: Fraction) -> Trimmed:
         """Return the smallest threshold with the certificate, +inf where there is none."""
-        margin = _Margin.of(self, alpha)
+        weights = self.parts.weights
+        margin = _margin(self.parts, alpha, sum((weights * self.sizes).tolist()), len(self.reports) - self.liars)
         where = np.unique(self._points[0])
         low, high = 0, len(where)  # d_j only grows with the threshold, and so does the sum of the smallest ones
         while low < high:
@@ -87,36 +88,24 @@ class Trimming:
         threshold = float(where[low]) if low < len(where) else math.inf
         counts = self.counts(threshold)
         worst = margin.worst(counts)
-        weights, base = self.parts.weights[worst], sum((self.parts.bases[k] for k in worst.tolist()), Fraction(0))
         return Trimmed(
             threshold,
-            math.ceil((1 - alpha) * base + self.parts.slack),
-            sum((weights * counts[worst]).tolist()),
-            sum((weights * self.sizes[worst]).tolist()),
+            math.ceil(Fraction(sum(margin.needed[worst].tolist()), margin.common) + self.parts.slack),
+            sum((weights * counts)[worst].tolist()),
+            sum((weights * self.sizes)[worst].tolist()),
             tuple(worst.tolist()),
         )
 
 
 @dataclass(frozen=True, eq=False)
 class _Margin:
-    """d_j and the slack, times a common denominator: `scale` v_j c_j - `needed`, and `slack`."""
+    """d_j and the slack, times a common denominator: `scale` c_j - `needed`, and `slack`; `kept` of them are added."""
 
     scale: NDArray[Any]
     needed: NDArray[Any]
     slack: int
+    common: int
     kept: int
-
-    @classmethod
-    def of(cls, trimming: Trimming, alpha: Fraction) -> _Margin:
-        parts = trimming.parts
-        needed = [(1 - alpha) * base for base in parts.bases]
-        common = math.lcm(*(each.denominator for each in needed))
-        whole = [int(each * common) for each in needed]
-        largest = common * sum((parts.weights * trimming.sizes).tolist()) + sum(whole)
-        kind: Any = np.int64 if largest < _FITS else object
-        scale = np.array([common * weight for weight in parts.weights.tolist()], dtype=kind)
-        slack = math.ceil(parts.slack * common)
-        return cls(scale, np.array(whole, dtype=kind), slack, len(whole) - trimming.liars)
 
     def each(self, counts: Ints) -> NDArray[Any]:
         each: NDArray[Any] = self.scale * counts.astype(self.scale.dtype) - self.needed
@@ -128,4 +117,15 @@ class _Margin:
 
     def holds(self, counts: Ints) -> bool:
         """Say whether their sum is large enough."""
-        return bool(sum(self.each(counts)[self.worst(counts)].tolist()) >= self.slack)
+        return bool(np.sort(self.each(counts))[: self.kept].sum() >= self.slack)
+
+
+@lru_cache(maxsize=64)  # draws of one experiment often have the same sizes
+def _margin(parts: Parts, alpha: Fraction, total: int, kept: int) -> _Margin:
+    """Return d_j in whole numbers; `total` is what all scores weigh."""
+    needed = [(1 - alpha) * base for base in parts.bases]
+    common = math.lcm(*(each.denominator for each in needed))
+    whole = [int(each * common) for each in needed]
+    kind: Any = np.int64 if common * total + sum(whole) < _FITS else object
+    scale = np.array([common * weight for weight in parts.weights.tolist()], dtype=kind)
+    return _Margin(scale, np.array(whole, dtype=kind), math.ceil(parts.slack * common), common, kept)

@@ -257,7 +257,7 @@ def _of_whom(file: _CalibrationFields) -> Iterator[str]:
     if certificate.liars >= file.devices:
         yield f"liars must be fewer than the devices, {file.devices}, got {certificate.liars}"
     if certificate.weight is None or certificate.kind not in ("counted", "assumed"):
-        yield "a certificate that bears liars counts among the devices that fall short the most, and must say their weight"
+        yield "a certificate that bears liars counts among the devices that fall short, and must say their weight"
 
 
 def _for_all(file: _CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:
