@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 
@@ -45,6 +45,7 @@ from conformesh.result.certificate import Certificate
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
 HEARD = "who was heard so far does not depend on the scores, which nobody checked"
 UNSIGNED = "no device changes what it passes on for others, which nobody checked"
 
@@ -300,19 +301,19 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
 def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Prediction:
     """Predict `r_dcp`: two floods; how long histograms are depends on how many bins hold scores."""
     own, f = terrain.own, options.liars_of(terrain.devices)
-    sent = []
-    if options.range is None:
-        sent.append(flood_of(terrain, "agree on a grid", _words(np.full_like(own, 17)), np.full_like(own, 17)))
+    ends = np.full_like(own, 17)
+    first = [] if options.range is not None else [flood_of(terrain, "agree on a grid", _words(ends), ends)]
     spread = options.bins * -np.expm1(own * math.log1p(-1 / max(options.bins, 2)))
-    held = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
-    gaps = lengths(options.bins // np.maximum(held, 1))
-    size = 25 + lengths(own) + lengths(np.full_like(own, options.bins)) + lengths(held) + 1 + held * (gaps + 1)
-    sent.append(flood_of(terrain, "histograms", _words(size), size))
+    likely = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
+    usual = _bytes(own, options.bins, likely, options.bins // np.maximum(likely, 1), np.ones_like(own))
+    longest = _bytes(own, options.bins, np.minimum(own, options.bins), np.full_like(own, options.bins), own)
+    sent, most = (flood_of(terrain, "histograms", _words(size), size) for size in (usual, longest))
     words = f"liars can make the threshold infinite; {_bearing_words(terrain.devices, alpha, f)}"
     return Prediction(
-        tuple(sent),
+        (*first, replace(sent, expected=True)),
         "counted",
         varies=True,
+        most=(*first, most),
         notes=(
             f"thresholds are rounded up to one of {options.bins:,} bins",
             *([words] if f > bearable(terrain.devices, alpha) else []),
@@ -321,6 +322,12 @@ def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Predictio
     )
 
 
-def _words(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+def _bytes(own: Ints, bins: int, occupied: Ints, gap: Ints, count: Ints) -> Ints:
+    """Return how long reports are with so many occupied bins, as far apart and with as many scores as these."""
+    heads = 25 + lengths(own) + lengths(np.full_like(own, bins)) + lengths(occupied) + lengths(own * (count > 1))
+    return np.asarray(heads + occupied * (lengths(gap) + lengths(count)))
+
+
+def _words(sizes: Ints) -> Ints:
     """Return how many words of 64 bits strings fill."""
     return -(-sizes // 8)
