@@ -183,23 +183,46 @@ def holds(cell: Cell) -> bool:
     return cell.coverage + 3 * cell.error >= 1 - ALPHA
 
 
-def shown(cell: Cell) -> str:
-    """Return a cell for people: coverage and labels."""
-    size = f"{cell.labels:.1f}" if cell.endless < 1 else "inf"
-    some = f" ({cell.endless:.0%} of draws infinite)" if 0 < cell.endless < 1 else ""
-    return f"{cell.coverage:.3f}/{size}{some}"
+def shown(cells: Sequence[Cell], rule: str) -> str:
+    """Return what a rule comes to, for people: coverage and labels."""
+    (cell,) = (one for one in cells if one.rule == rule)
+    some = f", infinite in {cell.endless:.0%}" if 0 < cell.endless < 1 else ""
+    return f"{cell.coverage:.3f}/{'inf' if cell.endless == 1 else f'{cell.labels:.1f}'}{some}"
 
 
 def judged(cells: Sequence[Cell]) -> Row:
-    """Return the row of one attack: all rules, and whether the trimmed ones hold."""
-    one = cells[0]
+    """Return the row of so many liars: by attack plain, trimmed and of quantiles, and whether the trimmed ones hold."""
+    words = []
+    for attack in dict.fromkeys(cell.attack for cell in cells):
+        here = [cell for cell in cells if cell.attack == attack]
+        there = {cell.rule for cell in here}
+        rules = [
+            rule for rule in ("plain swap", "trimmed swap", "trimmed ghost", "quantile of quantiles") if rule in there
+        ]
+        words.append(f"**{attack}** " + ", ".join(f"{_SHORT[rule]} {shown(here, rule)}" for rule in rules))
     trimmed = [cell for cell in cells if cell.rule in TRIMMED]
+    error = max(cell.error for cell in trimmed)
+    one = cells[0]
     return Row(
-        f"{one.data}, K={one.devices}, f={one.liars}, {one.attack}",
-        target=f"trimmed: honest coverage at least {1 - ALPHA:g}, within 3 standard errors",
+        f"{one.data}, K={one.devices}, {one.liars} lie, {one.draws} draws",
+        target=f"trimmed: honest coverage at least {1 - ALPHA:g}, within 3 standard errors (at most {error:.4f} each)",
         met=all(map(holds, trimmed)),
-        note="coverage / labels: " + ", ".join(f"{cell.rule} {shown(cell)}" for cell in cells),
+        note="coverage/labels: " + "; ".join(words),
     )
+
+
+_SHORT = {
+    "plain swap": "plain",
+    "trimmed swap": "trimmed",
+    "trimmed ghost": "with ghosts",
+    "quantile of quantiles": "quantiles",
+}
+
+
+def by_liars(cells: Sequence[Cell]) -> list[list[Cell]]:
+    """Return the cells of each number of devices and liars."""
+    keys = dict.fromkeys((cell.data, cell.devices, cell.liars) for cell in cells)
+    return [[cell for cell in cells if (cell.data, cell.devices, cell.liars) == key] for key in keys]
 
 
 def asks(rule: str, attack: str) -> bool:
@@ -243,18 +266,17 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """Coverage of the honest and labels in a set, whatever some devices say."""
     named = os.environ.get("CONFORMESH_DATA")
     folder = Path(named) if named and (Path(named) / "cifar100_logits.npz").exists() else None
-    found = [*everything(folder, quick)]
+    found = [cell for cells in everything(folder, quick) for cell in cells]
     if not quick and folder is not None:
-        keep([cell for cells in found for cell in cells])
-    return [judged(cells) for cells in found], []
+        keep(found)
+    return [*map(judged, by_liars(found))], []
 
 
 def main(folder: Path) -> None:
     """Measure everything, show it, and keep it."""
     kept: list[Cell] = []
     for cells in everything(folder, quick=False):
-        row = judged(cells)
-        print(f"{row.what}: {row.note} [{'met' if row.met else 'NOT MET'}]", flush=True)
+        print(judged(cells).what, judged(cells).note, flush=True)
         kept += cells
     keep(kept)
 

@@ -235,6 +235,12 @@ def test_other_methods_refuse_liars_and_name_r_dcp(twenty):
         calibrate(twenty, Network.cycle(20), faults={"liars": (1,), "attack": "all-low"})
 
 
+def test_people_are_told_how_many_liars_it_bears(twenty):
+    result = calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", liars=2)
+    assert ("liars", "about the others, whatever up to 2 devices may have said") in result.facts()
+    assert "whatever up to 2 devices may have said" in str(result.certificate)
+
+
 def test_a_saved_result_is_checked(twenty, tmp_path):
     path = tmp_path / "robust.json"
     calibrate(twenty, Network.cycle(20), 0.1, "r-dcp", liars=2).save(path)
