@@ -192,7 +192,7 @@ METHODS: dict[str, Method] = {
         summary="holds whatever some devices say: histograms, trimmed",
         weights=lambda options: "said",
         bears=lambda options: frozenset({"liars"}),
-        anytime=lambda options: options,
+        anytime=at("r_dcp.without_agreement"),
     ),
     "cp": Method(
         at("baselines.cp"),

@@ -9,7 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Calibration, CalibrationNote, Network, TooFewScores, calibrate, calibrate_several
+from conformesh import METHODS, Calibration, CalibrationNote, Network, TooFewScores, calibrate, calibrate_several
+from conformesh.methods import make_options
 from conformesh.promises import make_promise
 from conformesh.protocols.attacks import ATTACKS
 from conformesh.protocols.r_dcp import HEARD, UNSIGNED, bearable
@@ -161,6 +162,30 @@ def test_too_few_heard_for_a_grid_is_infinity_and_says_so(twenty):
     outcome = driven(twenty, ALPHA, Hearing(unheard(*range(5), stage=1), np.zeros(20, dtype=bool)))
     assert (outcome.thresholds == math.inf).all()
     assert "15 of 20 devices were heard" in outcome.notes[0]
+
+
+def test_without_rounds_a_device_says_the_same_whoever_was_heard_before(twenty):
+    """Two strings would prove it a liar; so its grid is its own, and there is nothing to wait for."""
+    said, options = {}, METHODS["r-dcp"].anytime(make_options("r-dcp", {"liars": 2}))
+    assert options.grid == "own"
+    for missing in ((), (4,), range(1, 20)):
+
+        def says(stage, row, own, missing=missing):
+            assert stage == 1
+            assert said.setdefault(row, own) == own
+            return None if row in missing else own
+
+        outcome = driven(twenty, ALPHA, Hearing(says, np.zeros(20, dtype=bool)), liars=2, grid=options.grid)
+        assert has_rank(twenty, [k for k in range(20) if k not in missing], outcome.thresholds[0, 0, 0], ALPHA)
+    given = make_options("r-dcp", {"range": (0, 1)})
+    assert METHODS["r-dcp"].anytime(given) == given
+
+
+def test_own_grids_are_as_fine_in_one_flood(twenty):
+    net = Network.torus(5, 4)
+    agreed, own = (calibrate(twenty, net, 0.1, "r-dcp", grid=grid) for grid in ("agreed", "own"))
+    assert abs(own.threshold - agreed.threshold) < 2 / 4096
+    assert own.cost.rounds == agreed.cost.rounds / 2 == net.diameter
 
 
 def test_words_that_nobody_signed_are_an_assumption(twenty):

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,7 +35,7 @@ from conformesh.names import listed
 from conformesh.promises import LARGEST, Parts
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
-from conformesh.protocols.options import option
+from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.quantiser import check_quantiser
 from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
@@ -57,11 +58,15 @@ class RDCP:
     liars: int | None = option(None, "devices f that may say anything; by default 1, if there are others")
     bins: int = option(4096, "bins of a histogram")
     range: tuple[float, float] | None = option(None, "score range LO HI of the histograms; by default agreed on")
+    grid: Literal["agreed", "own"] = option(
+        "agreed", "ends of the bins: agreed on, or each device's own, which takes one flood and bears outliers less"
+    )
     cap: int | None = option(None, "no device holds more scores than this: who says so lies")
     caps: tuple[int, ...] | None = None  # the same by row of the network, as a roster has it
 
     def __post_init__(self) -> None:
         check_quantiser(self.bins, self.range)
+        check_choice("grid", self.grid, ("agreed", "own"))
         if self.bins > MOST_BINS:
             raise ValueError(f"bins must be at most {MOST_BINS}, got {self.bins}")
         if self.liars is not None and self.liars < 0:
@@ -90,18 +95,25 @@ class RDCP:
 def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Outcome]:
     """Agree on a grid, hear everybody's histogram, and trim."""
     f, caps = options.liars_of(site.devices), options.caps_of(site.devices)
-    low, high = np.full((2, site.trials), 0.0)
+    low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
     if options.range is not None:
-        low, high = np.full((2, site.trials), np.array(options.range)[:, None])
+        low, high = (np.full_like(low, end) for end in options.range)
+    elif options.grid == "own":
+        low, high = (np.where(np.isfinite(end), end, 0.0) for end in (low, high))
     else:
-        mine = [ends_said(*ends) for ends in zip(*samples.extremes(finite=True), strict=True)]
+        mine = [ends_said(*ends) for ends in zip(low, high, strict=True)]
         check = partial(_ends_checked, trials=site.trials)
         ends: Gathered = yield Gather(Packets.of(mine), check, sealed=True)
         if ends.heard.sum() + ends.disputed.sum() < site.devices - f:  # liars may stay silent, so wait for no more
             return _waiting(site, alphas, f, ends)
-        low, high = _grid(ends, site.trials, f)
+        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, site.trials, f))
     said = [
-        reports_said([Report.of(samples.segment(k, t), low[t], high[t], options.bins) for t in range(site.trials)])
+        reports_said(
+            [
+                Report.of(samples.segment(k, t), float(low[k, t]), float(high[k, t]), options.bins)
+                for t in range(site.trials)
+            ]
+        )
         for k in range(len(site.here))
     ]
     most = LARGEST // site.devices
@@ -124,6 +136,11 @@ def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: R
         notes=tuple(dict.fromkeys(_notes(site, trials, found, alphas, f))),
         facts={"liars": str(f)},
     )
+
+
+def without_agreement(options: RDCP) -> RDCP:
+    """Return options with which a device says the same whoever was heard before: it must never sign two strings."""
+    return options if options.range is not None else replace(options, grid="own")
 
 
 def _ends_checked(said: bytes, row: int, trials: int) -> None:
@@ -302,7 +319,8 @@ def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Predictio
     """Predict `r_dcp`: two floods; how long histograms are depends on how many bins hold scores."""
     own, f = terrain.own, options.liars_of(terrain.devices)
     ends = np.full_like(own, 17)
-    first = [] if options.range is not None else [flood_of(terrain, "agree on a grid", _words(ends), ends)]
+    alone = options.range is not None or options.grid == "own"
+    first = [] if alone else [flood_of(terrain, "agree on a grid", _words(ends), ends)]
     spread = options.bins * -np.expm1(own * math.log1p(-1 / max(options.bins, 2)))
     likely = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
     usual = _bytes(own, options.bins, likely, options.bins // np.maximum(likely, 1), np.ones_like(own))
