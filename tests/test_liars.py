@@ -193,8 +193,8 @@ def attacked_once(seed):
 
 
 def test_theorem_random_attacks_get_no_false_certificate():
-    """300 attacks; at least a fifth of them leave a finite threshold, so that there is something to be false."""
-    assert sum(map(attacked_once, range(300))) > 60
+    """200 attacks; at least a fifth of them leave a finite threshold, so that there is something to be false."""
+    assert sum(map(attacked_once, range(200))) > 40
 
 
 @pytest.mark.slow
@@ -223,9 +223,9 @@ def lied_to(attack, trials, seed, liars=LIARS):
 
 @pytest.mark.parametrize("attack", ["size-lie", "mimicry"])
 def test_the_honest_are_covered(attack):
-    """False alarm < 1e-6, power above 0.9 against coverage 0.58, with 600 trials."""
-    assert power_against(600, 1 - ALPHA, 0.58) > 0.9
-    assert_coverage(lied_to(attack, 600, 651978631), 600, 1 - ALPHA)
+    """False alarm < 1e-6, power above 0.9 against coverage 0.54, with 350 trials."""
+    assert power_against(350, 1 - ALPHA, 0.54) > 0.9
+    assert_coverage(lied_to(attack, 350, 651978631), 350, 1 - ALPHA)
 
 
 @pytest.mark.slow
@@ -239,11 +239,11 @@ def test_the_honest_are_covered_for_long(attack):
 def test_without_trimming_the_honest_are_not_covered():
     """Two devices claim a thousand times as many scores, all low: nobody else counts, and the coverage test says so."""
     with pytest.raises(AssertionError, match="if valid"):
-        assert_coverage(lied_to("size-lie", 600, 651978631, liars=0), 600, 1 - ALPHA)
+        assert_coverage(lied_to("size-lie", 100, 651978631, liars=0), 100, 1 - ALPHA)
 
 
 def test_what_one_liar_does_to_a_plain_method():
-    """Before e-dcp, one of three devices replaces its scores by very low ones: the honest are covered too seldom.
+    """Before all scores are counted, one of three devices replaces its scores by very low ones: the honest are covered too seldom.
 
     Rank 109 of 120 is rank 69 of the 80 honest scores, which covers 69/81 = 0.85.
     """
@@ -251,7 +251,7 @@ def test_what_one_liar_does_to_a_plain_method():
     trials = 1000
     scores, test = rng.random((trials, 3, 40)), rng.random(trials)
     scores[:, 2] = -1.0
-    plain = calibrate_batch(Samples.of_trials(scores), Network.chain(3), [0.1], "e-dcp").outcome.thresholds[0, :, 0]
+    plain = calibrate_batch(Samples.of_trials(scores), Network.chain(3), [0.1], "cp").outcome.thresholds[0, :, 0]
     with pytest.raises(AssertionError, match="if valid"):
         assert_coverage(int((test <= plain).sum()), trials, 0.9, false_alarm=1e-3)
 
