@@ -243,7 +243,7 @@ def test_without_trimming_the_honest_are_not_covered():
 
 
 def test_what_one_liar_does_to_a_plain_method():
-    """One of three devices replaces its scores by very low ones, and all are counted: the honest are covered too seldom.
+    """One of three devices says that all its scores are very low, and is believed: the honest are covered too seldom.
 
     Rank 109 of 120 is rank 69 of the 80 honest scores, which covers 69/81 = 0.85.
     """
