@@ -17,6 +17,7 @@ from conformesh.peer.settings import PeerError
 from conformesh.promises import PARTS as WHOLE
 from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.r_dcp import UNSIGNED
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from tests.engines.mpi import job
@@ -72,7 +73,11 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
         with pytest.raises(PeerError, match="only a simulator can grant"):
             run(network, method, options)
         return
-    assert run(network, method, options) == simulated(network, method, options)
+    expected = simulated(network, method, options)
+    if run is over_loopback:  # frames in rounds are not signed, which a promise despite liars must say
+        for certificate in (each for row in expected["certificates"] for each in row if each["liars"] is not None):
+            certificate.update(kind="assumed", assumption=UNSIGNED)
+    assert run(network, method, options) == expected
 
 
 @pytest.mark.parametrize(("target", "warm"), [("sizes", False), ("equal", False), ("equal", True)])

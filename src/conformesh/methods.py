@@ -27,7 +27,7 @@ from conformesh.samples import Samples
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
-Weights = Literal["scores", "devices", "none", "own"]
+Weights = Literal["scores", "devices", "said", "none"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
 
 
@@ -84,7 +84,7 @@ class Method:
         The promise that it keeps whatever is asked for: that of the paper it comes from. None: the one asked for.
     weights
         Which weights it takes with these options: of `scores`, only of `devices` (each score of a device weighs alike),
-        or `none`; `own` where it asks the promise itself, of those who were heard, and signs its certificates.
+        of devices by how many scores they `said` to hold, which it then works out and certifies itself, or `none`.
     bears
         Which faults (fields of `Faults`) it bears with these options.
     bearing
@@ -151,7 +151,7 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="exact pooled threshold by counting: no tuning, no approximation",
         variants="schedule",
-        weights=lambda options: "own" if options.entries else "scores",
+        weights=lambda options: "said" if options.entries else "scores",
         anytime=lambda options: replace(options, entries=True),
     ),
     "q-dcp": Method(
@@ -181,6 +181,19 @@ METHODS: dict[str, Method] = {
             options.rounds is not None and options.range is not None
         ),  # else what is said depends on draws
         weights=lambda options: "devices",
+    ),
+    "r-dcp": Method(
+        at("r_dcp.r_dcp"),
+        at("r_dcp.RDCP"),
+        at("r_dcp.predict_r_dcp"),
+        guarantee="counted",
+        needs="neighbours",
+        sends="everybody's histogram, once",
+        paper="",
+        summary="holds whatever some devices say: histograms, trimmed",
+        weights=lambda options: "said",
+        bears=lambda options: frozenset({"liars"}),
+        anytime=at("r_dcp.without_agreement"),
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -361,9 +374,14 @@ def _bearing(name: str) -> str:
     return f"{name} with {', '.join(given)}" if given else name
 
 
-def promised(name: str, site: Site, samples: Samples, options: Any, faults: Faults | None = None) -> Protocol[Outcome]:
-    """Run a method with the weights that the site's promise gives the scores; its certificates say about whom."""
-    return (yield from flooded(_promised(name, site, samples, options), site, attack_of(faults)))
+def promised(
+    name: str, site: Site, samples: Samples, options: Any, faults: Faults | None = None, *, sealed: bool = True
+) -> Protocol[Outcome]:
+    """Run a method with the weights that the site's promise gives the scores; its certificates say about whom.
+
+    `sealed` says whether nobody can change what it passes on for others.
+    """
+    return (yield from flooded(_promised(name, site, samples, options), site, attack_of(faults), sealed))
 
 
 def attack_of(faults: Faults | None) -> Any:
@@ -383,12 +401,9 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
             counting = replace(site, promise=replace(site.promise, rule="ghost"))
             counting.demands  # noqa: B018
             site = counting
-    weighed = samples if entry.promise is not None or takes == "own" else site.weighed(samples)
-    uneven = site.promise.losses or site.promise.part or {*site.promise.bounds} != {1}
-    if takes == "own" and (uneven or samples.weights is not None):
-        raise ValueError(
-            f"method {name!r} without rounds counts every score alike, and these have weights of their own"
-        )
+    if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the site has of them
+        return (yield from entry.protocol(site, samples, site.alphas, options))
+    weighed = samples if entry.promise is not None else site.weighed(samples)
     uneven = site.promise.losses or {*site.promise.bounds} != {1}
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
@@ -396,8 +411,6 @@ def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gatherin
             f"{site.promise.target!r}) gives them weights; use e-dcp"
         )
     outcome = yield from entry.protocol(site, weighed, site.alphas, options)
-    if takes == "own":
-        return outcome
     return replace(
         outcome,
         certificates=[
@@ -449,6 +462,6 @@ def promised_alone(
     """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
 
     def method(site: Site, mine: Samples) -> Protocol[Outcome]:
-        return promised(name, site, mine, options)
+        return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
     return joint(network, row, samples, method, promise_of(name, promise), alphas, items)

@@ -230,8 +230,64 @@ class Promise:
                 return ghost
         return swap
 
+    def parts(
+        self, held: Ints, shares: Sequence[Fraction] | None = None, silent: NDArray[np.bool_] | None = None
+    ) -> Parts:
+        """Return what the promise asks of devices one by one, for sets of them that nobody knows.
+
+        The rule follows from the promise alone, `auto` being the swap rank: were it chosen by how many scores devices
+        *say* they hold, who lies could choose. Of `silent` devices `held` is the most that they may hold.
+        """
+        refused = [
+            (self.confidence is not None, "a confidence: its rank does not add up over devices"),
+            (self.losses > 0 or {*self.bounds} != {1}, "losses, or weights of single scores"),
+            (self.part and self.target != "sizes", f"groups with target {self.target!r}; use target 'sizes'"),
+            (self.rule == "ghost" and self.target != "paper", f"rank 'ghost' with target {self.target!r}; use 'paper'"),
+        ]
+        for so, words in refused:
+            if so:
+                raise ValueError(f"a promise about unknown devices has no proof for {words}")
+        kinds, places, counts = _kinds(held, shares, None, self.target)
+        each = [share for _, share in kinds]
+        if self.rule == "ghost":
+            return Parts("ghost", np.ones(len(held), np.int64), [each[i] for i in places.tolist()], Fraction(0))
+        swap = _swap(kinds, places, counts, LARGEST, False)
+        whole = sum((each[i] for i in places.tolist()), Fraction(0))
+        factor = swap.base / whole if whole else Fraction(1)
+        weights = np.ones(len(held), np.int64) if swap.weights is None else swap.weights
+        lone = [share if self.target == GIVEN else Fraction(SHARES[self.target](1)) for share in each]
+        heaviest = [lone[i] for i in places[silent].tolist()] if silent is not None else []  # who holds a single score
+        slack = max([swap.largest, *(factor * one for one in heaviest)])
+        return Parts("swap", weights, [factor * each[i] for i in places.tolist()], slack)
+
 
 PLAIN = Promise()
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    r"""What a promise asks of devices one by one.
+
+    A set H of devices, with c_j scores at or below the threshold, has the rank if
+
+    .. math:: \sum_{j \in H} v_j c_j \ge (1 - \alpha) \sum_{j \in H} s_j + \text{slack}
+
+    Attributes
+    ----------
+    rule
+        A name of `RULES`.
+    weights
+        How much a score of each device weighs, v_j, rounded down.
+    bases
+        What all scores of each device would weigh, s_j, also where it holds none.
+    slack
+        At least the largest weight of a score of any device, before rounding; 0 for the ghost rule.
+    """
+
+    rule: str
+    weights: Ints
+    bases: list[Fraction]
+    slack: Fraction
 
 
 @dataclass(frozen=True)

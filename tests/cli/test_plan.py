@@ -83,7 +83,7 @@ def test_the_picture(run, tmp_path):
         ((*TORUS, "--alpha", "2"), "alpha must lie strictly between 0 and 1"),
         ((*TORUS, "--sort", "beauty"), "sort must be one of"),
         ((*TORUS, "--method", "e-dpc"), "did you mean 'e-dcp'"),
-        ((*TORUS, "--method", "fcp", "--bins", "5"), "it belongs to h-dcp, wfcp"),
+        ((*TORUS, "--method", "fcp", "--bins", "5"), "it belongs to h-dcp, r-dcp, wfcp"),
         ((*TORUS, "--json", "--csv"), "give one of them"),
         ((*TORUS, "--plot", "plan.txt"), "must end in .png"),
         ((*TORUS, "--graph", "graph.txt"), "not both"),

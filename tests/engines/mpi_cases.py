@@ -33,6 +33,7 @@ OPTIONS = {
         {"bins": 20, "consensus": "chebyshev", "bound": "row"},
         {"bins": 20, "consensus": "finite-time"},
     ],
+    "r-dcp": [{"bins": 30}, {"grid": "own"}, {"liars": 2, "range": (-1.0, 2.0)}],
     "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],
     "fedcp-qq": [{}, {"wire": 16}],
     "average": [{}, {"spectrum": "estimated"}],

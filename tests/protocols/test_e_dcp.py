@@ -227,7 +227,7 @@ def test_keys_are_in_order_and_come_back(values):
         ({"width": 0}, "width must be at least 1"),
         ({"aggregate": "trees"}, "did you mean 'tree'"),
         ({"prefer": "speed"}, "prefer must be"),
-        ({"bins": 4}, "belongs to h-dcp, wfcp"),
+        ({"bins": 4}, "belongs to h-dcp, r-dcp, wfcp"),
     ],
 )
 def test_bad_options_say_what_was_needed(options, message):

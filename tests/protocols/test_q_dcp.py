@@ -440,7 +440,7 @@ def test_paper_literal_set_sizes(real_data):
         ({"bound": "cumulative"}, "bound must be"),
         ({"c": 0.0}, "c must be larger than 0"),
         ({"b": 1.0}, "b must be larger than 1"),
-        ({"bins": 3}, "belongs to h-dcp, wfcp"),
+        ({"bins": 3}, "belongs to h-dcp, r-dcp, wfcp"),
     ],
 )
 def test_bad_options_say_what_was_needed(options, message):

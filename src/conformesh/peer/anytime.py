@@ -442,8 +442,9 @@ class Anytime(Linked):
         for k in range(devices):
             key = key_of(k, stage)
             heard[k] = self._usable(key) and self._passes(key, message)
+            disputed[k] |= message.sealed and bool(self._bad >> key & 1)  # signed nonsense is proof enough
             strings.append(self._text(key) if heard[k] else b"")
-        return Gathered(Packets.of(strings), heard, disputed)
+        return Gathered(Packets.of(strings), heard, disputed, self.seal is not None)
 
     def _usable(self, key: int) -> bool:
         return key in self._entries and key_of(key // SLOTS, PROOF) not in self._entries

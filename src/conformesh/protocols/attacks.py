@@ -1,18 +1,155 @@
-"""ATTACKS: what devices that lie may say, in the simulator, one line each."""
+"""ATTACKS: what devices that lie may say, in the simulator, one line each.
+
+Liars know everybody's words before they say theirs. An attack turns the report that a liar would make of its scores
+into the one it makes (`reports`); before that, all of them say that their scores reach as far as numbers do, to spoil
+the grid. The first line of an attack's docstring is its help.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from conformesh.faults import Faults
 from conformesh.names import unknown
-from conformesh.protocols.gathering import Attack
+from conformesh.protocols.gathering import Attack, Said
+from conformesh.protocols.messages import Gather, Packets
+from conformesh.protocols.reports import ENDS, Report, edges_of, ends_read, ends_said, reports_read, reports_said
+from conformesh.protocols.site import Site
+from conformesh.streams import stream
 
-ATTACKS: dict[str, Callable[[Faults], Attack]] = {}
+FAR = 1e300  # as far as scores of liars reach
+TIMES = 1000  # how many times as many scores a liar claims
+SPREAD = 0.5  # standard deviation of noise, as a part of the grid
+
+
+@dataclass(frozen=True, eq=False)
+class Scene:
+    """What a liar knows when it speaks: the honest devices' reports of this trial, and its own source of chance."""
+
+    honest: Sequence[Report]
+    chance: np.random.Generator
+
+
+Lie = Callable[[Report, Scene], Report]
+
+
+def scores_of(report: Report) -> NDArray[np.float64]:
+    """Return scores of which this is the report: as large as their bins allow, the others +inf."""
+    where, more = report.points
+    rest = report.size - int(more.sum())
+    return np.concatenate([np.repeat(where, more), np.full(rest, np.inf)])
+
+
+def _saying(mine: Report, places: NDArray[np.int64], counts: NDArray[np.int64], size: int) -> Report:
+    """Return a report of these bins, on the liar's own grid."""
+    kept = counts > 0
+    return replace(mine, size=size, places=places[kept], counts=counts[kept], above=0, top=mine.high)
+
+
+def all_low(mine: Report, scene: Scene) -> Report:
+    """All scores are very low, so that thresholds fall and honest examples are missed."""
+    return _saying(mine, np.zeros(1, np.int64), np.array([mine.size]), mine.size)
+
+
+def all_high(mine: Report, scene: Scene) -> Report:
+    """All scores are very high, so that sets grow."""
+    return _saying(mine, np.empty(0, np.int64), np.empty(0, np.int64), mine.size)
+
+
+def two_faced(mine: Report, scene: Scene) -> Report:
+    """One report to some devices and another to the others, which both come round."""
+    return mine
+
+
+def mimicry(mine: Report, scene: Scene) -> Report:
+    """As low as honest devices go: at every threshold the share of the one that has most of its scores there."""
+    edges, shares = edges_of(mine.low, mine.high, mine.bins), np.zeros(mine.bins)
+    for one in scene.honest:
+        where, more = one.points
+        below = np.concatenate([[0], np.cumsum(more)])[np.searchsorted(where, edges, side="right")]
+        shares = np.maximum(shares, below / max(one.size, 1))
+    counts = np.diff(np.floor(shares * mine.size + 1e-9), prepend=0.0).astype(np.int64)
+    return _saying(mine, np.arange(mine.bins), counts, mine.size)
+
+
+def size_lie(mine: Report, scene: Scene) -> Report:
+    """A thousand times as many scores, all very low, so that nobody else counts."""
+    return all_low(replace(mine, size=TIMES * mine.size), scene)
+
+
+def size_high(mine: Report, scene: Scene) -> Report:
+    """A thousand times as many scores, all very high, which without a cap makes thresholds infinite."""
+    return all_high(replace(mine, size=TIMES * mine.size), scene)
+
+
+def noise(mine: Report, scene: Scene) -> Report:
+    """Scores with Gaussian noise, half as wide as the grid."""
+    scores = scores_of(mine)
+    shifted = scores + scene.chance.normal(scale=SPREAD * (mine.high - mine.low), size=len(scores))
+    return Report.of(np.sort(shifted), mine.low, mine.high, mine.bins)
+
+
+def copy(mine: Report, scene: Scene) -> Report:
+    """What an honest device says, again."""
+    return scene.honest[int(scene.chance.integers(len(scene.honest)))] if scene.honest else mine
+
+
+ATTACKS: dict[str, Lie] = {
+    "all-low": all_low,
+    "all-high": all_high,
+    "two-faced": two_faced,
+    "mimicry": mimicry,
+    "size-lie": size_lie,
+    "size-high": size_high,
+    "noise": noise,
+    "copy": copy,
+}
 
 
 def make_attack(faults: Faults) -> Attack:
     """Return what the liars of these faults do."""
     if faults.attack not in ATTACKS:
         raise ValueError(unknown("attack", faults.attack, ATTACKS))
-    return ATTACKS[faults.attack](faults)
+    lie = ATTACKS[faults.attack]
+
+    def attack(message: Gather, site: Site) -> Said:
+        return Said(*_attacked(message, site, faults, lie))
+
+    return attack
+
+
+def _attacked(message: Gather, site: Site, faults: Faults, lie: Lie) -> tuple[Packets, NDArray[np.bool_]]:
+    """Return what everybody says, and who says two things."""
+    if len(site.here) < site.devices:
+        raise ValueError("liars know everybody's words, which only the simulator knows; leave engine at its default")
+    for row in faults.liars:
+        if not 0 <= row < site.devices:
+            raise ValueError(f"liars are rows of the network, from 0 to {site.devices - 1}, got {row}")
+    said = [message.packets[place] for place in site.local(np.arange(site.devices)).tolist()]  # by row
+    liars = sorted({*faults.liars})
+    if said[0][:1] == bytes([ENDS]):
+        told = {row: _far(said[row]) if lie is not two_faced else said[row] for row in liars}
+    else:
+        told = _lied(said, site, liars, faults.seed, lie)
+    mine = [told.get(row, said[row]) for row in site.here.tolist()]
+    return Packets.of(mine), np.isin(site.here, liars) if lie is two_faced else np.zeros(len(mine), dtype=np.bool_)
+
+
+def _far(said: bytes) -> bytes:
+    low, high = ends_read(said, (len(said) - 1) // 16)
+    return ends_said(np.full_like(low, -FAR), np.full_like(high, FAR))
+
+
+def _lied(said: Sequence[bytes], site: Site, liars: Sequence[int], seed: int, lie: Lie) -> dict[int, bytes]:
+    """Return what each liar says of its scores."""
+    known = [reports_read(one, site.trials, np.iinfo(np.int64).max) for one in said]
+    honest = [own for row, own in enumerate(known) if row not in liars]
+    told = {}
+    for row in liars:
+        scenes = [Scene([own[t] for own in honest], stream(seed, "lies", row, t)) for t in range(site.trials)]
+        told[row] = reports_said([lie(known[row][t], scene) for t, scene in enumerate(scenes)])
+    return told

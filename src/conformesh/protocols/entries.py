@@ -66,6 +66,8 @@ Row = tuple[Known, ...]  # of one device, by trial
 
 def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], points: int | None) -> Gathering[Outcome]:
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
+    if site.promise.losses or site.promise.part or samples.weights is not None:
+        raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
     sketch = _Sketch(alphas, points or POINTS, site.trials)
     first: Gathered = yield Gather(sketch.packets(samples), sketch.check)
     known = [sketch.read(first.packets[row]) if first.heard[row] else None for row in range(site.devices)]

@@ -29,8 +29,13 @@ class Said(NamedTuple):
 Attack = Callable[[Gather, Site], Said]
 
 
-def flooded(protocol: Gathering[Outcome], site: Site, attack: Attack | None = None) -> Protocol[Outcome]:
-    """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine."""
+def flooded(
+    protocol: Gathering[Outcome], site: Site, attack: Attack | None = None, sealed: bool = True
+) -> Protocol[Outcome]:
+    """Drive a protocol, and answer by flooding what it asks of everybody; all else goes to the engine.
+
+    `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
+    """
     answer: Any = None
     while True:
         try:
@@ -41,20 +46,25 @@ def flooded(protocol: Gathering[Outcome], site: Site, attack: Attack | None = No
         if not isinstance(message, Gather):
             answer = yield message
             continue
-        answer = yield from _gathered(message, site, attack)
+        answer = yield from _gathered(message, site, attack, sealed)
 
 
-def _gathered(message: Gather, site: Site, attack: Attack | None) -> Protocol[Gathered]:
+def _gathered(message: Gather, site: Site, attack: Attack | None, sealed: bool) -> Protocol[Gathered]:
     said, twice = message.packets, np.zeros(len(site.here), dtype=np.bool_)
     if attack is not None:
         said, twice = attack(message, site)
     found = yield from everybody(site, said)
     disputed = np.zeros(site.devices, dtype=np.bool_)
     disputed[site.here] = twice  # both strings reach everybody: what relays pass on is signed
-    if message.check is not None:
-        for row in np.flatnonzero(~disputed).tolist():
-            message.check(found[row], row)
+    check = message.check or (lambda said, row: None)
+    for row in np.flatnonzero(~disputed).tolist():
+        try:
+            check(found[row], row)
+        except ValueError:
+            if not message.sealed:
+                raise
+            disputed[row] = True  # signed nonsense is proof enough, and must not stop the others
     if disputed.any():
         kept = [b"" if disputed[row] else found[row] for row in range(site.devices)]
         found = Packets.of(kept)
-    return Gathered(found, ~disputed, disputed)
+    return Gathered(found, ~disputed, disputed, sealed)

@@ -349,12 +349,16 @@ class Gathered:
     heard
         Whose string is there, (devices,).
     disputed
-        Who is proven to have signed two different strings, (devices,). Its string is not there.
+        Who is proven to have signed two different strings, or one that nobody could say, (devices,). Its string is not
+        there.
+    sealed
+        Whether strings were signed by their owners, or nobody who passes them on changes them.
     """
 
     packets: Packets
     heard: NDArray[np.bool_]
     disputed: NDArray[np.bool_]
+    sealed: bool = False
 
     @property
     def complete(self) -> bool:

@@ -52,9 +52,14 @@ def agree_on_edges(
         if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
             ends = yield from agree_on_ends(site, *samples.extremes(finite=True), wire)
         low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
+    return Quantiser(edges_between(low, high, bins), complete)
+
+
+def edges_between(low: NDArray[np.float64], high: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
+    """Return the upper edges of bins between two ends, (trials, bins), ascending, the last of them exactly `high`."""
     share = np.arange(1, bins + 1) / bins
-    edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow, and ends exactly at `high`
-    return Quantiser(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1), complete)
+    edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow
+    return np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1)
 
 
 def agree_on_ends(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.protocols.site import Outcome
 
-PROMISED = ("rank", "mean loss", "about", "weights", "epsilon", "assuming")  # facts that are the certificate's
+PROMISED = ("rank", "mean loss", "about", "of", "liars", "weights", "epsilon", "assuming")  # the certificate's facts
 
 
 @dataclass(frozen=True, eq=False)
@@ -242,7 +242,7 @@ class Calibration:
             ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
         ]
         if "rank" in said or "mean loss" in said:
-            lines += [(name, said[name]) for name in ("rank", "about") if name in said]
+            lines += [(name, said[name]) for name in ("rank", "about", "of", "liars") if name in said]
         if self.weight_bound is not None:
             lines.append(
                 ("weights", f"at most {self.weight_bound:g}: how much likelier a new example is, up to a factor")

@@ -229,6 +229,7 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
     ):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
     yield from _of_risk(file)
+    yield from _of_whom(file)
     required, counted = certificate.required_rank, certificate.counted_rank
     if isinstance(required, list):
         yield from _each_for_itself(required, counted, thresholds, n)
@@ -244,6 +245,19 @@ def _of_risk(file: _CalibrationFields) -> Iterator[str]:
         yield "a result of risk control must say both risk and certificate.losses, and no other either"
     elif not math.isclose(file.level, file.alpha, rel_tol=1e-12):
         yield f"alpha must be the risk as a part of its bound, {float(file.level)}, got {file.alpha}"
+
+
+def _of_whom(file: _CalibrationFields) -> Iterator[str]:
+    """Check what only a promise about some of the devices says."""
+    certificate = file.certificate
+    if strange := sorted({*certificate.heard} - {*file.device_ids}):
+        yield f"devices that were heard must be among device_ids, got {strange[0]!r}"
+    if certificate.liars is None:
+        return
+    if certificate.liars >= file.devices:
+        yield f"liars must be fewer than the devices, {file.devices}, got {certificate.liars}"
+    if certificate.weight is None or certificate.kind not in ("counted", "assumed"):
+        yield "a certificate that bears liars counts among the devices that fall short, and must say their weight"
 
 
 def _for_all(file: _CalibrationFields, required: int, counted: int | None, smallest: float) -> Iterator[str]:

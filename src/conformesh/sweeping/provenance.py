@@ -19,6 +19,7 @@ NUMBERS = (  # the files of the package on which every calibration depends
     "io/*.py",
     "data/partition.py",
     "data/synthetic.py",
+    "faults.py",
     "result/certificate.py",
     *(f"{name}.py" for name in ("calibrating", "inputs", "methods", "promises", "samples", "shifting", "streams")),
 )

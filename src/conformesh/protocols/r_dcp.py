@@ -1,0 +1,352 @@
+r"""R-DCP: a threshold that holds whatever up to f of the devices say.
+
+Every device signs and floods a histogram of its scores. The threshold is the smallest one at which the K - f devices
+that fall short the most still have the rank together: then so have the honest devices, whoever they are (`trimming`).
+Devices need not agree with each other to be right, so liars gain nothing by telling them different things.
+
+Assumes     graph connected, K known; at most f devices lie, honest ones can be heard; signatures cannot be forged
+Guarantees  the rank condition over every set of at least K - f devices, counted from what they say: so over the honest,
+            pathwise. Liars that know all scores, lie to each device differently or say nonsense change nothing in that.
+            They can make the threshold too large, and beyond f (1 + alpha) = alpha K any valid rule's infinite
+Message     two strings of a device, each passed on once: the ends of its scores, and a histogram (`reports`)
+Departures  none
+
+Who is proven to lie (signed two strings, or one that nobody could say, or claims more scores than the roster grants) is
+left out and spent from f: the honest are then K - f or more of the K - p others, p of them proven, as before.
+
+Nothing heard of a device is a count of 0 of as many scores as it may hold. Where nobody knows how many that are, the
+promise is about the devices that were heard, and assumes that liars did not choose whom to keep back by the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from functools import partial
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.kernels.varints import lengths
+from conformesh.names import listed
+from conformesh.promises import LARGEST, Parts
+from conformesh.protocols.flood import flood_of
+from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
+from conformesh.protocols.options import check_choice, option
+from conformesh.protocols.predicting import Prediction, Terrain
+from conformesh.protocols.quantiser import check_quantiser
+from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
+from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.trimming import Trimmed, Trimming
+from conformesh.quantities import several
+from conformesh.result.certificate import Certificate
+from conformesh.samples import Samples
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+HEARD = "who was heard so far does not depend on the scores, which nobody checked"
+UNSIGNED = "no device changes what it passes on for others, which nobody checked"
+
+
+@dataclass(frozen=True)
+class RDCP:
+    """Options of R-DCP."""
+
+    liars: int | None = option(None, "devices f that may say anything; by default 1, if there are others")
+    bins: int = option(4096, "bins of a histogram")
+    range: tuple[float, float] | None = option(None, "score range LO HI of the histograms; by default agreed on")
+    grid: Literal["agreed", "own"] = option(
+        "agreed", "ends of the bins: agreed on, or each device's own, which takes one flood and bears outliers less"
+    )
+    cap: int | None = option(None, "no device holds more scores than this: who says so lies")
+    caps: tuple[int, ...] | None = None  # the same by row of the network, as a roster has it
+
+    def __post_init__(self) -> None:
+        check_quantiser(self.bins, self.range)
+        check_choice("grid", self.grid, ("agreed", "own"))
+        if self.bins > MOST_BINS:
+            raise ValueError(f"bins must be at most {MOST_BINS}, got {self.bins}")
+        if self.liars is not None and self.liars < 0:
+            raise ValueError(f"liars must be at least 0, got {self.liars}")
+        for cap in (self.cap, *(self.caps or ())):
+            if cap is not None and cap < 0:
+                raise ValueError(f"a cap must be at least 0 scores, got {cap}")
+
+    def liars_of(self, devices: int) -> int:
+        """Return f, of so many devices."""
+        f = min(1, devices - 1) if self.liars is None else self.liars
+        if f >= devices:
+            raise ValueError(
+                f"liars must be fewer than the devices, {devices}, got {f}: if all may lie, nothing that is said helps"
+            )
+        return f
+
+    def caps_of(self, site: Site) -> list[int | None]:
+        """Return how many scores every device holds at most, by row; None where nobody knows."""
+        if self.caps is not None and len(self.caps) != site.devices:
+            raise ValueError(f"caps must have one entry for each of {site.devices} devices, got {len(self.caps)}")
+        said = None if site.caps is None else site.caps.tolist()
+        own: Sequence[int | None] = self.caps or said or [None] * site.devices
+        return [min((one for one in (self.cap, mine) if one is not None), default=None) for mine in own]
+
+
+def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Outcome]:
+    """Agree on a grid, hear everybody's histogram, and trim."""
+    f, caps = options.liars_of(site.devices), options.caps_of(site)
+    low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
+    if options.range is not None:
+        low, high = (np.full_like(low, end) for end in options.range)
+    elif options.grid == "own":
+        low, high = (np.where(np.isfinite(end), end, 0.0) for end in (low, high))
+    else:
+        mine = [ends_said(*ends) for ends in zip(low, high, strict=True)]
+        check = partial(_ends_checked, trials=site.trials)
+        ends: Gathered = yield Gather(Packets.of(mine), check, sealed=True)
+        if ends.heard.sum() + ends.disputed.sum() < site.devices - f:  # liars may stay silent, so wait for no more
+            return _waiting(site, alphas, f, ends)
+        low, high = (np.broadcast_to(end, low.shape) for end in _grid(ends, site.trials, f))
+    said = [
+        reports_said(
+            [
+                Report.of(samples.segment(k, t), float(low[k, t]), float(high[k, t]), options.bins)
+                for t in range(site.trials)
+            ]
+        )
+        for k in range(len(site.here))
+    ]
+    most = LARGEST // site.devices
+    heard: Gathered = yield Gather(
+        Packets.of(said), partial(_reports_checked, trials=site.trials, most=most), sealed=True
+    )
+    words = [
+        reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)
+    ]
+    known: dict[bytes, Parts] = {}
+    trials = [
+        _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f, known)
+        for t in range(site.trials)
+    ]
+    found = [[trial.trimming.at(alpha) if trial.enough else None for alpha in alphas] for trial in trials]
+    thresholds = np.array([[math.inf if one is None else one.threshold for one in row] for row in found])
+    return Outcome(
+        np.broadcast_to(thresholds, (len(site.here), *thresholds.shape)).copy(),
+        [[trial.certificate(one) for one in row] for trial, row in zip(trials, found, strict=True)],
+        notes=tuple(dict.fromkeys(_notes(site, trials, found, alphas, f))),
+        facts={"liars": str(f)},
+    )
+
+
+def without_agreement(options: RDCP) -> RDCP:
+    """Return options with which a device says the same whoever was heard before: it must never sign two strings."""
+    return options if options.range is not None else replace(options, grid="own")
+
+
+def _ends_checked(said: bytes, row: int, trials: int) -> None:
+    ends_read(said, trials)
+
+
+def _reports_checked(said: bytes, row: int, trials: int, most: int) -> None:
+    reports_read(said, trials, most)
+
+
+def _grid(ends: Gathered, trials: int, f: int) -> tuple[Floats, Floats]:
+    """Return ends of a grid that liars cannot stretch: the (f + 1)-th smallest of the lows, and largest of the highs.
+
+    Among f + 1 devices one is honest, so that the grid ends within what honest devices hold; scores beyond it are said
+    with the largest of them. Any grid would be right: it only decides how finely scores are told apart.
+    """
+    said = [ends_read(ends.packets[row], trials) for row in np.flatnonzero(ends.heard).tolist()]
+    found = np.zeros((2, trials))
+    for t in range(trials):
+        pairs = [(low[t], high[t]) for low, high in said if np.isfinite(low[t]) and np.isfinite(high[t])]
+        if pairs:
+            lows, highs = np.sort(np.array(pairs), axis=0).T
+            place = min(f, (len(pairs) - 1) // 2)
+            found[:, t] = sorted((lows[place], highs[-1 - place]))
+    return found[0], found[1]
+
+
+@dataclass(frozen=True, eq=False)
+class _Heard:
+    """What was heard of one trial: who may be honest, and what all of these say.
+
+    `about` names the devices that the promise is about, where these are not all.
+    """
+
+    trimming: Trimming
+    rows: tuple[int, ...]
+    liars: int
+    target: str
+    about: tuple[str, ...] = ()
+    assumption: str = ""
+    proven: tuple[str, ...] = field(default=())
+
+    @classmethod
+    def of(
+        cls,
+        site: Site,
+        words: Sequence[Report | None],
+        heard: Gathered,
+        caps: Sequence[int | None],
+        f: int,
+        known: dict[bytes, Parts],
+    ) -> _Heard:
+        ids, promise = site.network.ids, site.promise
+        over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
+        proven = heard.disputed | np.array(over)
+        if proven.sum() > f:
+            names = listed([ids[row] for row in np.flatnonzero(proven).tolist()])
+            raise ValueError(
+                f"r-dcp: devices {names} are proven to lie and liars={f}, so that nothing holds; ask for at least "
+                f"{int(proven.sum())} liars, or leave these devices out"
+            )
+        by_size = promise.target in ("sizes", "paper")  # else what a device weighs does not depend on its size
+        unknown = ~heard.heard & ~proven & np.array([cap is None and by_size for cap in caps])
+        asked = ~proven & (heard.heard if unknown.any() else True)
+        rows = np.flatnonzero(asked)
+        reports = [words[row] for row in rows.tolist()]
+        sizes = np.array(
+            [caps[row] or 0 if one is None else one.size for row, one in zip(rows.tolist(), reports, strict=True)],
+            dtype=np.int64,
+        )
+        shares = None if promise.shares is None else [promise.shares[ids[row]] for row in rows.tolist()]
+        key = rows.tobytes() + sizes.tobytes()
+        if key not in known:  # draws of one experiment often have the same sizes
+            known[key] = promise.parts(sizes, shares, ~heard.heard[rows])
+        return cls(
+            Trimming(reports, sizes, known[key], f - int(proven.sum())),
+            tuple(rows.tolist()),
+            f,
+            promise.target,
+            tuple(ids[row] for row in rows.tolist()) if unknown.any() else (),
+            " and ".join([HEARD] * bool(unknown.any()) + [UNSIGNED] * (not heard.sealed)),
+            tuple(ids[row] for row in np.flatnonzero(proven).tolist()),
+        )
+
+    @property
+    def enough(self) -> bool:
+        """Whether more devices were heard than may lie."""
+        return len(self.rows) > self.trimming.liars
+
+    def certificate(self, found: Trimmed | None) -> Certificate:
+        """Say what was counted of the worst devices, which stand for the honest ones."""
+        required, counted, weight = (1, 0, 0) if found is None else (found.required, found.counted, found.weight)
+        return Certificate(
+            "assumed" if self.assumption else "counted",
+            required,
+            counted,
+            assumption=self.assumption,
+            target=self.target,
+            rule=self.trimming.parts.rule,
+            weight=weight,
+            heard=self.about,
+            liars=self.liars,
+        )
+
+
+def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Outcome:
+    """Return +inf, which is right whoever lies: too few were heard to say more."""
+    nothing = Certificate("counted", 1, 0, target=site.promise.target, rule="swap", weight=0, liars=f)
+    return Outcome(
+        np.full((len(site.here), site.trials, len(alphas)), math.inf),
+        [[nothing] * len(alphas) for _ in range(site.trials)],
+        notes=(
+            f"r-dcp: {int(ends.heard.sum())} of {site.devices} devices were heard, and with liars={f} a grid needs the "
+            f"words of {site.devices - f}",
+        ),
+        facts={"liars": str(f)},
+    )
+
+
+def bearable(devices: int, alpha: Fraction) -> int:
+    """Return beyond how many liars every valid rule can be made infinite, of devices with equally many scores n.
+
+    So many are borne if they are fewer than alpha K / (1 + alpha) by a margin of 1 / n (docs/guarantees.md).
+
+    >>> bearable(20, Fraction(1, 10)), bearable(100, Fraction(1, 10))
+    (1, 9)
+    """
+    return math.floor(alpha * devices / (1 + alpha))
+
+
+def _notes(
+    site: Site,
+    trials: Sequence[_Heard],
+    found: Sequence[Sequence[Trimmed | None]],
+    alphas: tuple[Fraction, ...],
+    f: int,
+) -> Iterator[str]:
+    """Say who was caught, and where the threshold is +inf whose words make it so."""
+    ids = site.network.ids
+    for trial, row in zip(trials, found, strict=True):
+        if trial.proven:
+            yield (
+                f"r-dcp: devices {listed(trial.proven)} are proven to lie, by two strings that they signed, one that "
+                "nobody could say or more scores than they may hold; they are left out, and count among the liars"
+            )
+        for alpha, one in zip(alphas, row, strict=True):
+            if one is None or one.threshold < math.inf or one.required > one.weight:
+                continue
+            counts = trial.trimming.counts(math.inf)
+            few = [k for k in one.worst if counts[k] < (1 - alpha) * int(trial.trimming.sizes[k])]
+            names = listed([ids[trial.rows[k]] for k in few])
+            yield (
+                f"r-dcp: no finite threshold is right for every {site.devices - f} of {site.devices} devices, since "
+                f"{several(len(few), 'device')} {names} say that too few of their scores are finite, or were not heard "
+                f"of, and may be honest; {_bearing_words(site.devices, alpha, f)}"
+            )
+
+
+def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
+    most = bearable(devices, alpha)
+    if f > most:
+        return (
+            f"with alpha={float(alpha):g} no rule that holds for all honest devices bears more than "
+            f"{several(most, 'liar')} of {devices} devices if these want it infinite; use fewer liars, more devices or "
+            "a larger alpha, or leave out whom you do not trust"
+        )
+    return (
+        "give a cap on how many scores a device holds, hear those that are missing, or leave out whom you do not trust"
+    )
+
+
+# --- what it would send -----------------------------------------------------------------------------------------------
+
+
+def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Prediction:
+    """Predict `r_dcp`: two floods; how long histograms are depends on how many bins hold scores."""
+    own, f = terrain.own, options.liars_of(terrain.devices)
+    ends = np.full_like(own, 17)
+    alone = options.range is not None or options.grid == "own"
+    first = [] if alone else [flood_of(terrain, "agree on a grid", _words(ends), ends)]
+    spread = options.bins * -np.expm1(own * math.log1p(-1 / max(options.bins, 2)))
+    likely = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
+    usual = _bytes(own, options.bins, likely, options.bins // np.maximum(likely, 1), np.ones_like(own))
+    longest = _bytes(own, options.bins, np.minimum(own, options.bins), np.full_like(own, options.bins), own)
+    sent, most = (flood_of(terrain, "histograms", _words(size), size) for size in (usual, longest))
+    words = f"liars can make the threshold infinite; {_bearing_words(terrain.devices, alpha, f)}"
+    return Prediction(
+        (*first, replace(sent, expected=True)),
+        "counted",
+        varies=True,
+        most=(*first, most),
+        notes=(
+            f"thresholds are rounded up to one of {options.bins:,} bins",
+            *([words] if f > bearable(terrain.devices, alpha) else []),
+        ),
+        arrays=2.0,
+    )
+
+
+def _bytes(own: Ints, bins: int, occupied: Ints, gap: Ints, count: Ints) -> Ints:
+    """Return how long reports are with so many occupied bins, as far apart and with as many scores as these."""
+    heads = 25 + lengths(own) + lengths(np.full_like(own, bins)) + lengths(occupied) + lengths(own * (count > 1))
+    return np.asarray(heads + occupied * (lengths(gap) + lengths(count)))
+
+
+def _words(sizes: Ints) -> Ints:
+    """Return how many words of 64 bits strings fill."""
+    return -(-sizes // 8)

@@ -1,0 +1,76 @@
+"""Attacks: each says what its line says, from one seed, and nobody else's words change."""
+
+import numpy as np
+import pytest
+
+from conformesh import Network, Samples, calibrate
+from conformesh.faults import Faults
+from conformesh.protocols.attacks import ATTACKS, FAR, make_attack, scores_of
+from conformesh.protocols.messages import Gather, Packets
+from conformesh.protocols.reports import Report, ends_read, ends_said, reports_read, reports_said
+from conformesh.protocols.site import Site
+
+RNG = np.random.default_rng(4)
+SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]
+
+
+def words(attack, liars=(1,), seed=0, order=None):
+    """What everybody says of its scores, by row, and who says two things."""
+    here = np.arange(5) if order is None else np.array(order)
+    site = Site(Network.cycle(5), here, Samples.of(SCORES).sizes)
+    said = [reports_said([Report.of(SCORES[row], -2.0, 7.0, 50)]) for row in here.tolist()]
+    found = make_attack(Faults(liars=liars, attack=attack, seed=seed))(Gather(Packets.of(said), sealed=True), site)
+    place = site.local(np.arange(5)).tolist()
+    return [reports_read(found.packets[at], 1, 2**50)[0] for at in place], found.twice[place]
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_only_liars_lie_and_one_seed_gives_one_lie(attack):
+    before = [reports_said([Report.of(own, -2.0, 7.0, 50)]) for own in SCORES]
+    (first, twice), (second, _) = words(attack), words(attack, order=[3, 1, 4, 0, 2])
+    for row in range(5):
+        assert reports_said([first[row]]) == reports_said([second[row]])
+        assert (reports_said([first[row]]) == before[row]) == (row != 1 or attack == "two-faced")
+    assert twice.tolist() == [row == 1 and attack == "two-faced" for row in range(5)]
+
+
+def test_what_liars_say():
+    low, high = words("all-low")[0][1], words("all-high")[0][1]
+    assert (scores_of(low) <= -1.8).all()
+    assert len(scores_of(low)) == 21
+    assert (scores_of(high) == np.inf).all()
+    assert words("size-lie")[0][1].size == words("size-high")[0][1].size == 21_000
+    noisy = scores_of(words("noise")[0][1])
+    assert np.ptp(noisy[np.isfinite(noisy)]) > np.ptp(SCORES[1])
+    copied = reports_said([words("copy")[0][1]])
+    assert copied in [reports_said([words("copy")[0][row]]) for row in (0, 2, 3, 4)]
+
+
+def test_mimicry_is_as_low_as_the_honest_and_no_lower():
+    """At every edge its share is the largest of the honest, rounded down to whole scores."""
+    reports = words("mimicry", liars=(4,))[0]
+    for edge in np.linspace(-2, 7, 51)[1:]:
+        shares = [(scores_of(reports[row]) <= edge).mean() for row in range(4)]
+        mine = (scores_of(reports[4]) <= edge).sum()
+        assert mine == int(max(shares) * 24 + 1e-9)
+
+
+def test_liars_say_that_their_scores_reach_far():
+    site = Site(Network.cycle(5), np.arange(5), Samples.of(SCORES).sizes)
+    said = Packets.of([ends_said(np.array([own[0]]), np.array([own[-1]])) for own in SCORES])
+    found = make_attack(Faults(liars=(2,), attack="all-low"))(Gather(said), site)
+    assert [float(end[0]) for end in ends_read(found.packets[2], 1)] == [-FAR, FAR]
+    assert found.packets[0] == said[0]
+
+
+def test_unknown_attacks_and_liars_are_refused():
+    with pytest.raises(ValueError, match="unknown attack 'all-lo', did you mean 'all-low'"):
+        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"liars": (1,), "attack": "all-lo"})
+    with pytest.raises(ValueError, match="liars are rows of the network, from 0 to 4, got 5"):
+        calibrate(SCORES, Network.cycle(5), 0.3, "r-dcp", faults={"liars": (5,), "attack": "all-low"})
+
+
+def test_every_attack_has_its_line_of_help():
+    lines = [attack.__doc__.splitlines()[0] for attack in ATTACKS.values()]
+    assert all(lines)
+    assert len({*lines}) == len(ATTACKS)
