@@ -1,0 +1,176 @@
+"""Real hosts on this machine: network namespaces with one link each, to a switch that delays, loses and cuts.
+
+Every host has an address in one private network, a loopback and nothing else: no default route, no link to the outside.
+Namespaces have no names and hang on file descriptors of this process, hosts' processes die with it, and the switch ends
+when its input does, so that nothing is left behind, however a test ends.
+"""
+
+import ctypes
+import fcntl
+import functools
+import json
+import os
+import shutil
+import struct
+import subprocess
+import sys
+import threading
+from contextlib import ExitStack
+from pathlib import Path
+
+NETWORK = "10.87.0"
+DEVICE = "tun0"
+NEW_NETWORK = 0x40000000  # CLONE_NEWNET
+TUNSETIFF, IFF_TUN, IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
+COMMANDS = ("ip", "nsenter", "setpriv")
+SWITCH = Path(__file__).with_name("switch.py")
+
+
+def address_of(k):
+    """Return the address of a host, counted from 0."""
+    return f"{NETWORK}.{k + 1}"
+
+
+@functools.cache
+def why_not():
+    """Return why there cannot be hosts here, or an empty text."""
+    if sys.platform != "linux":
+        return f"network namespaces are Linux's, this is {sys.platform}"
+    missing = [command for command in COMMANDS if shutil.which(command) is None]
+    if missing:
+        return f"hosts are made with {' and '.join(missing)}, not here"
+    try:
+        with Hosts(1):
+            return ""
+    except OSError as problem:
+        return f"no network namespace with a TUN device: {problem}; root on a Linux machine may make them"
+
+
+class Hosts:
+    """So many hosts and the switch between them, in a `with` block."""
+
+    def __init__(self, count):
+        self.addresses = [address_of(k) for k in range(count)]
+        self._namespaces, self._processes = [], []
+
+    def __enter__(self):
+        with ExitStack() as stack:
+            stack.callback(self._end)
+            self._namespaces = [_in_thread(_new_namespace) for _ in self.addresses]
+            handles = [_within(where, _new_device) for where in self._namespaces]
+            try:
+                words = [f"{address}={handle}" for address, handle in zip(self.addresses, handles, strict=True)]
+                command = [sys.executable, "-I", "-S", str(SWITCH), *words]
+                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+                self._switch = subprocess.Popen(command, pass_fds=handles, **pipes)
+                stack.enter_context(self._switch)
+            finally:
+                for handle in handles:  # the switch has them now
+                    os.close(handle)
+            for where, address in zip(self._namespaces, self.addresses, strict=True):
+                _within(where, lambda address=address: _connect(address))
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(self, *error):
+        return self._stack.__exit__(*error)
+
+    def _end(self):
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            for pipe in (process.stdin, process.stdout, process.stderr):
+                if pipe is not None:
+                    pipe.close()
+        for where in self._namespaces:
+            os.close(where)
+
+    def set(self, **orders):
+        """Tell the switch: `delay`, `loss`, `seed`, `cut` (pairs of hosts); return its counts once that holds."""
+        if "cut" in orders:
+            orders["cut"] = [[self.addresses[a], self.addresses[b]] for a, b in orders["cut"]]
+        self._switch.stdin.write(json.dumps(orders) + "\n")
+        self._switch.stdin.flush()
+        return json.loads(self._switch.stdout.readline())
+
+    def split(self, *parts):
+        """Cut every link between these sets of hosts; without any, heal all."""
+        return self.set(cut=[(a, b) for part in parts for other in parts if part is not other for a in part for b in other])
+
+    def start(self, k, command, **options):
+        """Start a command on a host; it is killed at the end at the latest."""
+        where = f"--net=/proc/{os.getpid()}/fd/{self._namespaces[k]}"
+        within = ["nsenter", where, "--", "setpriv", "--pdeathsig", "KILL", "--", *command]
+        self._processes.append(subprocess.Popen(within, **options))
+        return self._processes[-1]
+
+    def inside(self, k, function):
+        """Return what a function returns on a host: the sockets that it opens are that host's."""
+        return _within(self._namespaces[k], function)
+
+    def tune(self, name, value):
+        """Set a setting of the kernel below net/ipv4 on every host."""
+        for where in self._namespaces:
+            _within(where, lambda: Path("/proc/sys/net/ipv4", name).write_text(str(value)))
+
+
+# --- in a thread of its own: only there may one go to another namespace, and never come back ---------------------------
+
+
+def _in_thread(function):
+    outcome = []
+
+    def run():
+        try:
+            outcome.append((function(), None))
+        except BaseException as error:
+            outcome.append((None, error))
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join()
+    (value, error), = outcome
+    if error is not None:
+        raise error
+    return value
+
+
+def _within(namespace, function):
+    def enter():
+        _libc("setns", namespace, NEW_NETWORK)
+        return function()
+
+    return _in_thread(enter)
+
+
+def _libc(name, *arguments):
+    libc = ctypes.CDLL(None, use_errno=True)
+    if getattr(libc, name)(*arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, f"{name}: {os.strerror(code)}")
+
+
+def _new_namespace():
+    _libc("unshare", NEW_NETWORK)
+    return os.open("/proc/thread-self/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _new_device():
+    """Open a TUN device, which is there for as long as somebody holds what this returns."""
+    handle = os.open("/dev/net/tun", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        fcntl.ioctl(handle, TUNSETIFF, struct.pack("16sH22x", DEVICE.encode(), IFF_TUN | IFF_NO_PI))
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _connect(address):
+    """Give a host its address, and a loopback; the only route is that to the other hosts."""
+    Path("/proc/sys/net/ipv6/conf/all/disable_ipv6").write_text("1")
+    for words in (f"addr add {address}/24 dev {DEVICE}", f"link set {DEVICE} up", "link set lo up"):
+        done = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise OSError(f"ip {words}: {done.stderr.strip()}")
