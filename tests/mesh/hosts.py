@@ -8,6 +8,7 @@ when its input does, so that nothing is left behind, however a test ends.
 import ctypes
 import fcntl
 import functools
+import itertools
 import json
 import os
 import shutil
@@ -55,36 +56,34 @@ class Hosts:
 
     def __enter__(self):
         with ExitStack() as stack:
-            stack.callback(self._end)
-            self._namespaces = [_in_thread(_new_namespace) for _ in self.addresses]
-            handles = [_within(where, _new_device) for where in self._namespaces]
-            try:
-                words = [f"{address}={handle}" for address, handle in zip(self.addresses, handles, strict=True)]
-                command = [sys.executable, "-I", "-S", str(SWITCH), *words]
-                pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-                self._switch = subprocess.Popen(command, pass_fds=handles, **pipes)
-                stack.enter_context(self._switch)
-            finally:
-                for handle in handles:  # the switch has them now
-                    os.close(handle)
+            for _ in self.addresses:
+                self._namespaces.append(_in_thread(_new_namespace))
+                stack.callback(os.close, self._namespaces[-1])
+            self._switch = stack.enter_context(self._start_switch())
             for where, address in zip(self._namespaces, self.addresses, strict=True):
                 _within(where, lambda address=address: _connect(address))
+            stack.callback(self._kill_all)
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *error):
         return self._stack.__exit__(*error)
 
-    def _end(self):
+    def _start_switch(self):
+        """Start the switch with a device of every host, which it alone holds then."""
+        with ExitStack() as stack:
+            handles = []
+            for where in self._namespaces:
+                handles.append(_within(where, _new_device))
+                stack.callback(os.close, handles[-1])
+            words = [f"{address}={handle}" for address, handle in zip(self.addresses, handles, strict=True)]
+            pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            return subprocess.Popen([sys.executable, "-I", "-S", str(SWITCH), *words], pass_fds=handles, **pipes)
+
+    def _kill_all(self):
         for process in self._processes:
-            if process.poll() is None:
+            with process:  # closes what it has of pipes, and waits
                 process.kill()
-            process.wait()
-            for pipe in (process.stdin, process.stdout, process.stderr):
-                if pipe is not None:
-                    pipe.close()
-        for where in self._namespaces:
-            os.close(where)
 
     def set(self, **orders):
         """Tell the switch: `delay`, `loss`, `seed`, `cut` (pairs of hosts); return its counts once that holds."""
@@ -96,7 +95,7 @@ class Hosts:
 
     def split(self, *parts):
         """Cut every link between these sets of hosts; without any, heal all."""
-        return self.set(cut=[(a, b) for part in parts for other in parts if part is not other for a in part for b in other])
+        return self.set(cut=[(a, b) for one, other in itertools.combinations(parts, 2) for a in one for b in other])
 
     def start(self, k, command, **options):
         """Start a command on a host; it is killed at the end at the latest."""
@@ -115,7 +114,7 @@ class Hosts:
             _within(where, lambda: Path("/proc/sys/net/ipv4", name).write_text(str(value)))
 
 
-# --- in a thread of its own: only there may one go to another namespace, and never come back ---------------------------
+# --- in threads of their own: only a thread may go to another namespace, and it need not come back --------------------
 
 
 def _in_thread(function):
@@ -130,7 +129,7 @@ def _in_thread(function):
     thread = threading.Thread(target=run)
     thread.start()
     thread.join()
-    (value, error), = outcome
+    ((value, error),) = outcome
     if error is not None:
         raise error
     return value
