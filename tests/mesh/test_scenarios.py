@@ -5,9 +5,13 @@ there is one depends on the mode: in rounds everybody waits for everybody's slow
 """
 
 import importlib.util
+import itertools
+import subprocess
+import sys
 import time
 from contextlib import contextmanager
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 
@@ -31,6 +35,7 @@ TEN = {"cycle": Network.cycle(10), "torus": Network.torus(5, 2), "complete": Net
 WITHIN = {"rounds": 240.0, "anytime": 20.0}
 HEALED = 10.0  # seconds from the end of a partition to a threshold of all
 PATIENCE = 6.0
+TALKER = Path(__file__).with_name("talker.py")
 START = 30.0  # seconds for nodes to start and agree on a network without faults
 
 
@@ -77,6 +82,32 @@ def test_halves_never_have_two_thresholds_and_all_have_one_soon_after(mesh, mode
         hosted.hosts.split()
         hosted.wait(lambda: hosted.agreed(healed, range(4)), HEALED, "four devices agree once the parts are healed")
         assert not hosted.twice()
+
+
+def test_a_cut_link_leaves_the_others_alone(mesh):
+    """Zenoh gives a link up after ten seconds; the third device's are cut for longer, and come back when healed."""
+    with mesh(Network.complete(3), "rounds") as hosted:
+        talkers = [talker(hosted, k, seconds=26) for k in range(3)]
+        time.sleep(4)
+        cut = time.monotonic()
+        hosted.hosts.split({0, 1}, {2})
+        time.sleep(14)
+        healed = time.monotonic()
+        hosted.hosts.split()
+        heard = [[line.split() for line in process.communicate()[0].splitlines()] for process in talkers]
+    for k, other in ((0, 1), (1, 0)):
+        moments = [float(moment) for row, moment in heard[k] if int(row) == other and cut - 1 < float(moment)]
+        assert max(b - a for a, b in itertools.pairwise(moments)) < 3.0
+    for k, other in ((0, 2), (2, 0), (1, 2), (2, 1)):
+        moments = [float(moment) for row, moment in heard[k] if int(row) == other]
+        assert not [moment for moment in moments if cut + 1 < moment < healed]
+        assert min(moment for moment in moments if moment > healed) < healed + 5.0
+
+
+def talker(hosted, k, seconds):
+    """Start a device that talks without end, and says when it heard whom."""
+    command = [sys.executable, str(TALKER), str(hosted.folders[k]), str(seconds)]
+    return hosted.hosts.start(k, command, stdout=subprocess.PIPE, text=True)
 
 
 def test_a_killed_device_is_back_within_one_run(mesh, mode):
