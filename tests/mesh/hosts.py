@@ -108,11 +108,6 @@ class Hosts:
         """Return what a function returns on a host: the sockets that it opens are that host's."""
         return _within(self._namespaces[k], function)
 
-    def tune(self, name, value):
-        """Set a setting of the kernel below net/ipv4 on every host."""
-        for where in self._namespaces:
-            _within(where, lambda: Path("/proc/sys/net/ipv4", name).write_text(str(value)))
-
 
 # --- in threads of their own: only a thread may go to another namespace, and it need not come back --------------------
 
