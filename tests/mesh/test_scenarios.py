@@ -69,14 +69,15 @@ def test_ten_hosts_on_a_bad_network_end_with_the_simulators_threshold(mesh, grap
         assert not hosted.twice()
 
 
-def test_halves_never_have_two_thresholds_and_all_have_one_soon_after(mesh, mode):
+@pytest.mark.parametrize("patiences", [3, 12])
+def test_halves_never_have_two_thresholds_and_all_have_one_soon_after(mesh, mode, patiences):
     """Four devices are cut into halves for longer than their patience while both halves are asked for a new run."""
     with four(mesh, mode) as hosted:
         cut = hosted.now()
         hosted.hosts.split({0, 1}, {2, 3})
         for k in (0, 2):
             Client(hosted.folders[k]).recalibrate()
-        time.sleep(3 * PATIENCE)
+        time.sleep(patiences * PATIENCE)
         assert not [one for one in hosted.since(cut).values() if len(one.roster) == 4]
         healed = hosted.now()
         hosted.hosts.split()
