@@ -4,6 +4,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
@@ -16,6 +17,7 @@ from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.watching import ScoreWatch
 from conformesh.peer.frames import SIZE
+from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, finish, make_mesh, simulated, start, wait_for, write_scores
 
@@ -357,3 +359,23 @@ def test_a_port_that_another_program_has_is_waited_for():
                 wait_for(lambda: any("cannot listen at" in why for why in _reasons(clients[0])))
             stack.enter_context(staying_up(folders[1]))
             assert after(clients, 0)[1] == expected
+
+
+def test_pauses_grow_only_while_devices_fail_sooner_than_their_patience(tmp_path, monkeypatch):
+    """Who pauses is not heard: one that has waited for others for its patience tries again after the shortest pause."""
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), patience=0.2)
+    node, pauses, waits = Node(read_device(folders[0])), [], iter([0.0, 0.0, 0.0, 0.25, 0.25, 0.0])
+
+    def fail(*_):
+        time.sleep(next(waits))
+        return PeerError("nobody is there")
+
+    def pause(seconds):
+        pauses.append(seconds)
+        if len(pauses) == 6:
+            node.stopping.set()
+
+    monkeypatch.setattr(node, "_live", fail)
+    monkeypatch.setattr(node, "_pause", pause)
+    node._serve(transport=None, once=False)
+    assert pauses == [0.5, 1.0, 2.0, 0.5, 0.5, 1.0]

@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from conformesh.mesh.config.endpoints import parse_endpoint
+from conformesh.mesh.sockets import Sockets
 from conformesh.peer.frames import can_wait
 from conformesh.peer.linked import EVERYBODY, Linked
 
@@ -41,6 +43,8 @@ class Transport:
         self._arrived: deque[tuple[int, bytes]] = deque()
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._enough = 1
+        ports = [parse_endpoint(neighbour.endpoint).port for neighbour in config.neighbours]
+        self._sockets = Sockets(parse_endpoint(config.listen).port, ports)
         row = {name: k for k, name in enumerate(config.devices)}
         names = [neighbour.name for neighbour in config.neighbours]
         self._subscribers = [
@@ -68,6 +72,7 @@ class Transport:
 
     def receive(self, timeout: float, enough: int = 1) -> Iterator[tuple[int, bytes]]:
         """Yield what has arrived, after waiting for `enough` frames of data or for anything else."""
+        self._sockets.look(time.monotonic())
         self._enough = enough  # before looking: what arrives in between rings the bell
         if len(self._arrived) < enough:
             with suppress(queue.Empty):
@@ -88,8 +93,11 @@ def opened(config: DeviceConfig) -> Iterator[Transport]:
     except zenoh.ZError as problem:
         why = re.sub(r" at /\S+:\d+\.", "", str(problem))  # where in Zenoh's sources
         raise OSError(f"{config.name} cannot listen at {config.listen}: {why}; is another program there?") from None
-    with links as session:
-        yield Transport(session, config)
+    try:
+        yield Transport(links, config)
+    finally:
+        with suppress(zenoh.ZError):  # neighbours that cannot be reached do not answer in time; all was said by then
+            links.close()
 
 
 def drive(

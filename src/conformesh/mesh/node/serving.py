@@ -30,7 +30,8 @@ from conformesh.peer.journal import FileJournal
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
-SHORTEST, LONGEST = 0.5, 30.0  # seconds between a failure and the next attempt: twice as long each time
+# Seconds between a failure and the next attempt: twice as long each time, unless one has waited for others long enough
+SHORTEST, LONGEST = 0.5, 30.0
 TELL = 0.5  # seconds between two records of progress
 UNREADABLE = "its file of scores cannot be read"  # all that neighbours are told: what is in the file stays here
 
@@ -108,6 +109,7 @@ class Node:
         """Run one device after another over the same links, until the node stops or has another certificate."""
         pause = SHORTEST
         while not self.stopping.is_set() and not self.certificate.replaced:
+            began = time.monotonic()
             try:
                 error: Exception | None = self._live(transport, once)
             except OSError as problem:  # of the journal
@@ -116,10 +118,12 @@ class Node:
                 if error is not None:
                     raise error
                 return
+            if error is None or time.monotonic() - began >= self.config.patience:
+                pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
                 self.state.fail(str(error))
                 self._pause(pause)
-            pause = SHORTEST if error is None else min(2 * pause, LONGEST)
+                pause = min(2 * pause, LONGEST)
 
     def _pause(self, seconds: float) -> None:
         """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
