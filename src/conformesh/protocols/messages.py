@@ -240,6 +240,10 @@ class Packets:
             return self
         return Packets(*take_segments(self.values, self.offsets, which))
 
+    def floats(self, which: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one number of each of these strings, which hold nothing but float64: that in its place."""
+        return np.asarray(self.values.view("<f8")[self.offsets[which] // 8 + places])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tell:
@@ -287,6 +291,10 @@ class Told:
     sender: NDArray[np.int64]
     packets: Packets
     round: int = 0
+
+    def floats(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return one number of each message, the one in its place, where messages are nothing but float64."""
+        return self.packets.floats(np.arange(len(places)), places)
 
     def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Packets:
         """Return what each of these senders said to the receiver beside it (rows of the network), as in `Heard`."""
