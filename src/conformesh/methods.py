@@ -41,6 +41,9 @@ at: Any = Place  # stands for what is there, of whatever type that is
 PUBLISHED = Promise("paper", "ghost")  # of the paper's methods, and of what it compares them with
 
 
+LOSSES = frozenset({"loss", "activation", "links"})
+
+
 def _never(options: Any) -> bool:
     return False
 
@@ -180,6 +183,8 @@ METHODS: dict[str, Method] = {
             options.rounds is not None and options.range is not None
         ),  # else what is said depends on draws
         weights=lambda options: "devices",
+        bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
+        bearing={"consensus": "projection"},
     ),
     "cp": Method(
         at("baselines.cp"),

@@ -29,6 +29,7 @@ from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, hops
+from conformesh.protocols.projection import projection
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
@@ -52,7 +53,7 @@ class HDCP:
     weights: str | Weights | Floats = option("best-constant", "consensus matrix W", lambda: WEIGHTS)
     consensus: str = option(
         "gossip",
-        "how histograms are averaged: as in the paper, accelerated, or in rounds that end",
+        "how histograms are averaged: as in the paper, accelerated, in rounds that end, or whatever gets lost",
         lambda: WAYS,
     )
     bound: Literal["cumulative", "row", "paper"] = option(
@@ -75,6 +76,11 @@ class HDCP:
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
+        if WAYS[self.consensus].tracked and (self.weights != "best-constant" or self.spectrum != "map"):
+            raise ValueError(
+                f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights of "
+                "its own; leave weights and spectrum out"
+            )
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
         check_weights(self.weights, self.spectrum)
         if not 0 < self.eta <= 1:
@@ -83,6 +89,9 @@ class HDCP:
 
 def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
+    if WAYS[options.consensus].tracked:
+        given = options.range
+        return (yield from projection(site, samples, alphas, options.bins, given, options.rounds, options.rounding))
     wire = Wire(options.wire)
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)

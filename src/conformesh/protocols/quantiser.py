@@ -52,9 +52,26 @@ def agree_on_edges(
         if np.isinf(ends).any():  # somebody holds an infinite score, so the finite ones need a range of their own
             ends = yield from agree_on_ends(site, *samples.extremes(finite=True), wire)
         low, high = np.where(np.isfinite(ends), ends, 0.0)  # no finite score anywhere: any range will do
+    return Quantiser(_edges(low, high, bins), complete)
+
+
+def edges_over(
+    ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool
+) -> Quantiser:
+    """Return the quantiser over known ends, (2, trials) each, the lower ones negated: of all scores, and of finite ones.
+
+    `complete` says whether these are ends of all scores, so that none lies above unless one is infinite.
+    """
+    usable = np.where(np.isinf(ends).any(axis=0), finite, ends)
+    low, high = np.where(np.isfinite(usable), usable, 0.0)
+    return Quantiser(_edges(-low, high, bins), np.isfinite(ends[1]) & complete)
+
+
+def _edges(low: NDArray[np.float64], high: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
+    """Return the upper ends of bins of equal width, (trials, bins)."""
     share = np.arange(1, bins + 1) / bins
     edges = low[:, None] * (1 - share) + high[:, None] * share  # cannot overflow, and ends exactly at `high`
-    return Quantiser(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1), complete)
+    return np.asarray(np.maximum.accumulate(np.minimum(edges, high[:, None]), axis=1))
 
 
 def agree_on_ends(
