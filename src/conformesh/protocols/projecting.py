@@ -1,8 +1,8 @@
 r"""One step of projection gossip: the best combination of what a device has and what it has heard.
 
-A device holds weights a, with numbers x that go with them. Of its own row, the rows it has heard and its own unit
-vector (what it knows of itself, without error) it takes the combination that comes nearest to (1, ..., 1), in the norm
-in which device j counts n_j times: a small least squares problem.
+A device holds weights a, with numbers x that go with them. Of its own row, the rows it has heard, those that it had
+before and its own unit vector (what it knows of itself, without error) it takes the combination that comes nearest to
+(1, ..., 1), in the norm in which device j counts n_j times: a small least squares problem.
 
 Extrapolation costs digits: coefficients of opposite signs add up what round-off left in each row. So a ridge is put on
 the coefficients, and of several the one is taken that brings most for its price: a factor of `EXCHANGE` powers of ten
@@ -20,9 +20,9 @@ from conformesh.protocols.bounds.tracked import added_noise
 
 Floats = NDArray[np.float64]
 RIDGES = np.array([1e-15, *(10.0**-e for e in range(13, -1, -1))])
-EXCHANGE = 40.0
+EXCHANGE = 15.0
 MOST = 0.1  # of a score: what round-off may not exceed
-FLOOR = 1e-30  # of all scores' weight: round-off below does not count
+STEEPNESS = 6.0  # round-off below MOST times this power of the distance is free
 NEARER = 1 - 1e-9  # a step must bring at least this factor
 
 
@@ -32,8 +32,8 @@ class Rows(NamedTuple):
     Attributes
     ----------
     weights
-        (problems, rows, devices): first one's own row, then those heard, zero where there are fewer; last the unit
-        vector of the device itself.
+        (problems, rows, devices): first one's own row, then those heard and those of before, zero where there are fewer;
+        last the unit vector of the device itself.
     noises
         Error bounds of the numbers that go with them, (problems, rows).
     sizes
@@ -69,7 +69,9 @@ def combined(rows: Rows) -> tuple[Floats, Floats]:
 
 def _price(distances: Floats, noises: Floats, total: Floats) -> Floats:
     """Return what is left to do, on a scale on which distance and round-off can be exchanged."""
-    return np.asarray(np.log(np.maximum(distances, 1e-20)) / 2 + np.log(noises + FLOOR * total) / EXCHANGE)
+    off = np.sqrt(np.maximum(distances, 1e-20) * total)  # by which a count can be off at most (Cauchy and Schwarz)
+    free = MOST * np.minimum(1, 0.5 / off) ** STEEPNESS
+    return np.asarray(np.log(off) + np.log(np.maximum(noises, free)) / EXCHANGE)
 
 
 def _gram(rows: Rows) -> tuple[Floats, Floats]:

@@ -36,7 +36,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 TOGETHER = 16  # messages that are taken together
-COPIES = 8  # of everything, that a round holds at a time
+PAST = 4  # earlier rows of its own that a device keeps: as in accelerated gossip, they show where it is heading
+COPIES = 7 + PAST  # of every row, that a round holds at a time
 MOST_BYTES = 4 * 10**9
 AT_ONCE = 2**23  # numbers of messages that are looked at together
 
@@ -77,6 +78,11 @@ class View:
     low: Floats
     noises: Floats
 
+    @property
+    def parts(self) -> tuple[Floats, Floats, Floats]:
+        """All of it, to be treated alike."""
+        return self.high, self.low, self.noises
+
     @classmethod
     def own(cls, site: Site, samples: Samples, edges: Floats) -> View:
         """Return what devices know of themselves: weight one, and their own counts."""
@@ -109,6 +115,8 @@ class Projecting:
         self.agreed = range_ is None
         self.view: View | None = None  # what the devices here have, and what they know of themselves
         self.own: View | None = None
+        self.past: View | None = None
+        self._turn = np.zeros(len(site.here), dtype=np.int64)
         self.quantiser: Quantiser | None = None
         known = np.eye(site.devices, dtype=np.bool_)[site.here] if self.agreed else np.ones((len(site.here), 1), bool)
         ends = [-samples.extremes()[0], samples.extremes()[1]]
@@ -201,35 +209,42 @@ class Projecting:
 
     def _begin(self, quantiser: Quantiser) -> None:
         self.quantiser = quantiser
-        self.view = View.own(self.site, self.samples, quantiser.edges)
         self.own = View.own(self.site, self.samples, quantiser.edges)
+        self.view = View(*(part.copy() for part in self.own.parts))
+        self.past = View(*(np.zeros((len(part), PAST, *part.shape[1:])) for part in self.own.parts))
 
     def _combine(self, receiver: Ints, place: Ints, said: Packets) -> None:
         """Replace the rows of those who heard some by the best combination of these, their own, and themselves."""
         long = np.diff(said.offsets) == 8 * self._lengths[1]
         receiver, place, said = receiver[long], place[long], said.taken(np.flatnonzero(long))
-        if not len(receiver) or self.view is None or self.own is None:
+        if not len(receiver) or self.view is None or self.own is None or self.past is None:
             return
         trials, K = self.site.trials, self.site.devices
         numbers = said.values.view(np.float64).reshape(len(receiver), -1)
         heard = View.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
-        shape = (len(who), int(place.max()) + 3, trials)
-        high, low = (np.zeros((*shape, self.view.high.shape[2])) for _ in range(2))
-        noises = np.zeros(shape)
-        for target, mine, theirs, alone in (
-            (high, self.view.high, heard.high, self.own.high),
-            (low, self.view.low, heard.low, self.own.low),
-            (noises, self.view.noises, heard.noises, self.own.noises),
+        stacked = View(*(np.zeros((len(who), int(place.max()) + PAST + 3, *part.shape[1:])) for part in self.view.parts))
+        for rows, *sources in zip(
+            stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
         ):
-            target[:, 0], target[at, 1 + place], target[:, -1] = mine[who], theirs, alone[who]
+            mine, theirs, before, alone = sources
+            rows[:, 0], rows[at, 1 + place], rows[:, -1] = mine[who], theirs, alone[who]
+            rows[:, -1 - PAST : -1] = before[who]
+        self._remember(who)
         for trial in range(trials):
+            high, low, noises = (part[:, :, trial] for part in stacked.parts)
             sizes = np.broadcast_to(self.sizes[trial], (len(who), K))
-            rows = Rows(high[:, :, trial, :K], noises[:, :, trial], sizes)
-            coefficients, bound = combined(rows)
-            pair = combination(coefficients, high[:, :, trial], low[:, :, trial])
-            self.view.high[who, trial], self.view.low[who, trial] = pair
+            coefficients, bound = combined(Rows(high[:, :, :K], noises, sizes))
+            self.view.high[who, trial], self.view.low[who, trial] = combination(coefficients, high, low)
             self.view.noises[who, trial] = bound
+
+    def _remember(self, who: Ints) -> None:
+        """Keep the rows of these devices as they are now, in place of the oldest."""
+        assert self.view is not None and self.past is not None
+        slot = self._turn[who] % PAST
+        self._turn[who] += 1
+        for before, mine in zip(self.past.parts, self.view.parts, strict=True):
+            before[who, slot] = mine[who]
 
     # --- what is known --------------------------------------------------------------------------------------------
 
