@@ -167,7 +167,11 @@ METHODS: dict[str, Method] = {
         summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
         per_alpha=True,
         kernels=("pinball",),
-        weights=lambda options: "devices" if options.certify or options.continuation else "none",
+        weights=lambda options: (
+            "devices" if options.certify or options.continuation or options.asynchronous else "none"
+        ),
+        bears=lambda options: LOSSES if options.asynchronous else frozenset(),
+        bearing={"asynchronous": True},
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),

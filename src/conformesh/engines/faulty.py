@@ -39,7 +39,7 @@ class Weather:
 
     def __init__(self, network: Network, faults: Faults) -> None:
         self.network, self.faults = network, faults
-        self.receiver = np.repeat(np.arange(network.devices), network.degree)
+        self.receiver = network.receivers
         self.sender = network.indices.astype(np.int64)
 
     def active(self, round_: int) -> Bools:
@@ -144,7 +144,7 @@ class ArrivedBytes(Arrived):
         return taken
 
     def floats(self, places: Ints) -> NDArray[np.float64]:
-        """Return one number of each message, as in `Told`."""
+        """Return numbers of each message, as in `Told`."""
         numbers: NDArray[np.float64] = self._said.floats(self._which, places)
         return numbers
 
