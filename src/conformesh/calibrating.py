@@ -229,7 +229,8 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults, **options
+    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults,
+    **options
         As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples

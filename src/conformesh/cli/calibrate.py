@@ -114,9 +114,8 @@ def calibrate(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="What goes wrong in the simulated network, for methods that bear it: loss=0.3, activation=0.5 (devices "
-            "that speak in a round), links=0.2 (links that are up in a round), liars=3;7 with attack=NAME, seed=7; may be "
-            "repeated.",
+            help="What goes wrong in the simulated network, for methods that bear it: loss=0.3, activation=0.5 (who "
+            "speaks in a round), links=0.2 (which are up in a round), liars=3;7 with attack=NAME, seed=7; may be repeated.",
             show_default=False,
             rich_help_panel=RUNNING,
         ),
@@ -173,10 +172,8 @@ def calibrate(
             asked = {"target": whom, "rank": rank}
             if confidence is not None:
                 asked["confidence"] = confidence
-            common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
+            common = {"score": kind, "strict": strict, "engine": host, "faults": wrong, **asked, **chosen}
             own = held.for_devices(mine)
-            if wrong is not None:
-                common["faults"] = wrong
             if weight is not None:
                 common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}
             result: Calibration | Calibrations

@@ -1,9 +1,9 @@
 """Q-DCP over links that lose messages: relaxed ADMM with a variable for each directed edge ([Bastianello2021]).
 
 A device holds, for each of its neighbours, one number z. It solves for its own x with their sum, and tells each
-neighbour j the number 2 rho x - z_j; who hears it moves its own number for that edge towards it, and who does not keeps
-what it had. So a message that is lost costs time and nothing else, whichever of the two directions it went. The order in
-which devices wake is free, as in asynchronous ADMM ([WeiOzdaglar2013]).
+neighbour j the number 2 rho x - z_j; who hears it moves its own number for that edge towards it, and who does not
+keeps what it had. So a message that is lost costs time and nothing else, whichever way it went. The order in which
+devices wake is free, as in asynchronous ADMM ([WeiOzdaglar2013]).
 
 Assumes     graph connected, its map known; K and every n_k known
 Guarantees  nothing by itself: an estimate whose rank `ladder` counts
@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
 from conformesh.protocols.anchor import local_quantiles
+from conformesh.protocols.ladder import Counting
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.site import Site
-from conformesh.protocols.ladder import Counting
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -60,6 +60,7 @@ class Edges:
 
     @classmethod
     def of(cls, site: Site) -> Edges:
+        """Read them off the map."""
         network, K = site.network, site.devices
         degree = network.degree[site.here].astype(np.int64)
         owner = np.repeat(np.arange(len(site.here)), degree)

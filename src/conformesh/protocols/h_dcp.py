@@ -29,7 +29,8 @@ from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, hops
-from conformesh.protocols.projection import projection
+from conformesh.protocols.projected import projected
+from conformesh.protocols.projection import message_numbers
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
@@ -78,8 +79,8 @@ class HDCP:
             )
         if WAYS[self.consensus].tracked and (self.weights != "best-constant" or self.spectrum != "map"):
             raise ValueError(
-                f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights of "
-                "its own; leave weights and spectrum out"
+                f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
+                "of its own; leave weights and spectrum out"
             )
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
         check_weights(self.weights, self.spectrum)
@@ -90,8 +91,7 @@ class HDCP:
 def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
     if WAYS[options.consensus].tracked:
-        given = options.range
-        return (yield from projection(site, samples, alphas, options.bins, given, options.rounds, options.rounding))
+        return (yield from projected(site, samples, alphas, options))
     wire = Wire(options.wire)
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)
@@ -234,6 +234,8 @@ def _loose(consensus: float, precision: float, chosen: bool) -> str:
 
 def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
     """Predict `h_dcp`: no score matters, but the range must be finite."""
+    if WAYS[options.consensus].tracked:
+        return _predict_projected(terrain, alpha, options)
     source = options.spectrum if isinstance(options.weights, str) else "map"
     before, spectrum = terrain.spectrum(source)
     weights = known_weights(terrain.map, options.weights, None if source == "map" else spectrum)
@@ -259,6 +261,16 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Predictio
         arrays=way.arrays,
         nanoseconds=terrain.devices * options.bins * COUNT_NS,
     )
+
+
+def _predict_projected(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
+    """Predict `projected` where nothing is lost: everybody says its row in every round."""
+    way = WAYS[options.consensus](terrain.site, known_weights(terrain.map, options.weights, None), options)
+    rounds = way.rounds_for(1.0, 0.0) if options.rounds is None else options.rounds
+    numbers = message_numbers(terrain.devices, options.bins, 1, options.range is None)[1]
+    average = Stretch("average the histogram", rounds, numbers, 64, told=True, number_ns=way.number_ns)
+    kind: Kind = "counted" if terrain.rank(alpha) > terrain.n else "bounded"  # or counted, which nobody knows before
+    return Prediction((average,), kind, "", way.uses, arrays=way.arrays)
 
 
 def _claim(terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int) -> tuple[Kind, tuple[str, ...]]:

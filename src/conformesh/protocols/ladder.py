@@ -1,15 +1,16 @@
 """A count that bears lost messages: a few thresholds, counted over a tree by devices that repeat themselves.
 
-The root, a centre of the map, draws up a ladder of thresholds around its estimate. The ladder spreads to everybody; each
-device counts its own scores at the rungs, waits for the counts of its children in the tree, and says the sum; the root
-then knows the counts of all, and the smallest rung that reaches the rank spreads to everybody. Nobody waits for a
+The root, a centre of the map, draws up a ladder of thresholds around its estimate. The ladder spreads to everybody;
+each device counts its own scores at the rungs, waits for the counts of its children in the tree, and says the sum; the
+root then knows the counts of all, and the smallest rung that reaches the rank spreads to everybody. Nobody waits for a
 message: every round every device says all that its neighbours may still miss. What is said of one thing never changes,
 so that it does not matter how often it arrives, nor in which round.
 
 Assumes     graph connected, its map known; K and every n_k known
-Guarantees  who has heard the answer holds a threshold with the counted number of scores at or below it; who has not holds
-            +inf. Nobody holds anything else, whichever messages were lost
-Message     three numbers, then so many as rungs from those whose part is counted, then two; who has nothing to say is silent
+Guarantees  who has heard the answer holds a threshold with the counted number of scores at or below it; who has not
+            holds +inf. Nobody holds anything else, whichever messages were lost
+Message     three numbers, then as many as rungs from those whose part is counted, then two; who has nothing to say is
+            silent
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.graph.sketch import Sketch
 from conformesh.kernels.graph import breadth_first
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.site import Site
@@ -34,7 +36,7 @@ RUNGS = 2 * HALVINGS + 2
 ENDS, LADDER, COUNTS, ANSWER = range(4)  # what a message is about; its first number
 
 
-def default_rounds(network: Network) -> int:
+def default_rounds(network: Network | Sketch) -> int:
     """Return rounds in which ladder, counts and answer cross the tree even where two of three messages get lost."""
     return 10 * network.centre_depth + 60
 
@@ -60,6 +62,7 @@ class Tree:
 
     @classmethod
     def of(cls, site: Site) -> Tree:
+        """Walk the map from its centre."""
         network, K = site.network, site.devices
         levels, queue = np.empty(K, dtype=np.int64), np.empty(K, dtype=np.int64)
         breadth_first(network.indptr, network.indices, network.centre, levels, queue)
@@ -137,13 +140,13 @@ class Counting:
         """Return what each device says of the ends: NaN until it has heard of them from all below it."""
         return np.where(self.ends.complete[:, None], self.ends.values, np.nan)
 
-    def hear_ends(self, told: Any, about: Ints | None = None, first: int = 0) -> None:
+    def hear_ends(self, told: Any, about: Bools | None = None, first: int = 0) -> None:
         """Take the ends from children, in these messages (by default all) from their number `first` on."""
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         which = self.tree.which(receiver, sender, self.site.devices)
         fresh = self.ends.news(which)
         if about is not None:
-            fresh &= about
+            fresh = fresh & about
         if fresh.any():
             values = _numbers(told, fresh, first + np.arange(self.width))
             said = ~np.isnan(values).any(axis=1)
@@ -166,8 +169,8 @@ class Counting:
         if not self.knows[root] and self.ends.complete[root]:
             high, low, top = self.ends.values[root].reshape(3, -1)
             x = estimates[root]
-            reach = np.maximum(np.where(np.isfinite(high), high, x), x) + np.maximum(np.where(np.isfinite(low), low, -x), -x)
-            self._learn(np.array([root]), np.concatenate([x, reach, top]))
+            up, down = (np.maximum(np.where(np.isfinite(end), end, own), own) for end, own in ((high, x), (low, -x)))
+            self._learn(np.array([root]), np.concatenate([x, up + down, top]))
         if self.counts is not None and not self.answered[root] and self.knows[root] and self.counts.complete[root]:
             counts = self.counts.values[root].reshape(RUNGS, self.many)
             reached = counts >= self.ranks

@@ -32,8 +32,8 @@ class Rows(NamedTuple):
     Attributes
     ----------
     weights
-        (problems, rows, devices): first one's own row, then those heard and those of before, zero where there are fewer;
-        last the unit vector of the device itself.
+        (problems, rows, devices): first one's own row, then those heard and those of before, zero where there are
+        fewer; last the unit vector of the device itself.
     noises
         Error bounds of the numbers that go with them, (problems, rows).
     sizes

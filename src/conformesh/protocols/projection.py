@@ -1,4 +1,4 @@
-"""H-DCP by projection gossip: every device tracks of whom its numbers are, and needs neither matrix nor clock nor map.
+"""Projection gossip: every device tracks of whom its numbers are, and needs neither matrix nor clock nor map.
 
 A device holds its view of the histogram and, in one more number per device, with which weight everybody's histogram is
 in it. Whatever was lost, late or said twice, the weights say how far the view can be from the truth
@@ -9,14 +9,13 @@ Guarantees  at every device at least r of all scores lie at or below its thresho
             *counted* where its weights leave one whole number, *bounded* before
 Message     weights, histogram and the range, two float64 each, and an error bound: 2 (K + M) + 1 numbers, and 4 more
             where the range is to be agreed on; who does not know the range yet says what it knows of it
-Departures  not in the paper. Numbers are pairs of float64, because extrapolation costs digits; messages of one round are
-            taken together, up to `TOGETHER` at a time, by ascending sender
+Departures  not in the paper. Numbers are pairs of float64, because extrapolation costs digits; messages of one round
+            are taken together, up to `TOGETHER` at a time, by ascending sender
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -24,12 +23,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.protocols.bounds.tracked import Interval, combination, epsilon, whole_counts
-from conformesh.protocols.messages import Packets, Protocol, Tell
+from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.projecting import Rows, combined
-from conformesh.protocols.quantiser import Quantiser, crowding, edges_over
-from conformesh.protocols.site import Outcome, Site
-from conformesh.quantities import several
-from conformesh.result.certificate import Certificate, too_few
+from conformesh.protocols.quantiser import Quantiser, edges_over
+from conformesh.protocols.site import Site
 from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
@@ -44,7 +41,7 @@ AT_ONCE = 2**23  # numbers of messages that are looked at together
 
 def default_rounds(site: Site) -> int:
     """Return rounds after which counts are usually exact, also where a third of all messages get lost."""
-    return 30 + 9 * site.network.diameter
+    return 30 + 9 * site.network.diameter if site.devices > 1 else 0
 
 
 def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
@@ -58,8 +55,14 @@ def check_memory(devices: int, here: int, bins: int, trials: int) -> None:
         )
 
 
+def message_numbers(devices: int, bins: int, trials: int, agreed: bool) -> tuple[int, int]:
+    """Return how many numbers a device says that does not know the range yet, which is to be agreed on, and later."""
+    ends = 4 * trials if agreed else 0
+    return ends + -(-devices // 64), ends + trials * (1 + 2 * (devices + bins))
+
+
 class Ends(NamedTuple):
-    """What each device here knows of the range: both ends of all and of finite scores, (devices, 4, trials), of whom."""
+    """What each device here knows of the range: ends of all and of finite scores, (devices, 4, trials), and of whom."""
 
     values: Floats
     known: Bools
@@ -133,9 +136,7 @@ class Projecting:
     @property
     def _lengths(self) -> tuple[int, int]:
         """How many numbers who is not ready says, and who is."""
-        ends = 4 * self.site.trials if self.agreed else 0
-        row = self.site.trials * (1 + 2 * (self.site.devices + self.bins))
-        return ends + -(-self.site.devices // 64), ends + row
+        return message_numbers(self.site.devices, self.bins, self.site.trials, self.agreed)
 
     def message(self) -> Tell:
         """Return what the devices here say."""
@@ -223,7 +224,8 @@ class Projecting:
         numbers = said.values.view(np.float64).reshape(len(receiver), -1)
         heard = View.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
-        stacked = View(*(np.zeros((len(who), int(place.max()) + PAST + 3, *part.shape[1:])) for part in self.view.parts))
+        many = int(place.max()) + PAST + 3
+        stacked = View(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
         ):
@@ -231,7 +233,7 @@ class Projecting:
             rows[:, 0], rows[at, 1 + place], rows[:, -1] = mine[who], theirs, alone[who]
             rows[:, -1 - PAST : -1] = before[who]
         self._remember(who)
-        for trial in range(trials):
+        for trial in np.flatnonzero(self.sizes.any(axis=1)).tolist():
             high, low, noises = (part[:, :, trial] for part in stacked.parts)
             sizes = np.broadcast_to(self.sizes[trial], (len(who), K))
             coefficients, bound = combined(Rows(high[:, :, :K], noises, sizes))
@@ -240,7 +242,8 @@ class Projecting:
 
     def _remember(self, who: Ints) -> None:
         """Keep the rows of these devices as they are now, in place of the oldest."""
-        assert self.view is not None and self.past is not None
+        assert self.view is not None
+        assert self.past is not None
         slot = self._turn[who] % PAST
         self._turn[who] += 1
         for before, mine in zip(self.past.parts, self.view.parts, strict=True):
@@ -266,7 +269,8 @@ class Projecting:
         if self.view is not None and self.quantiser is not None and ready.any():
             parts = [part[ready, trial] for part in (self.view.high, self.view.low)]
             x, weights = [part[:, K:] for part in parts], [part[:, :K] for part in parts]
-            found = whole_counts((x[0], x[1]), (weights[0], weights[1]), self.view.noises[ready, trial], self.sizes[trial])
+            noises = self.view.noises[ready, trial]
+            found = whole_counts((x[0], x[1]), (weights[0], weights[1]), noises, self.sizes[trial])
             low[ready], high[ready] = found
             if self.quantiser.complete[trial]:  # the range was agreed on: no score lies above it
                 low[ready, -1] = high[ready, -1] = n
@@ -279,69 +283,3 @@ def _check(lengths: tuple[int, int], said: bytes) -> None:
         raise ValueError(f"a row must have {lengths[0]} or {lengths[1]} numbers, got {len(said)} bytes")
     if len(said) == 8 * lengths[1] and np.isnan(np.frombuffer(said)).any():
         raise ValueError("a row of weights must not hold NaN")
-
-
-def projection(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], bins: int, range_: Any, rounds: int | None, rounding: bool
-) -> Protocol[Outcome]:
-    """Gossip for some rounds, and read thresholds off every device's view."""
-    check_memory(site.devices, len(site.here), bins, site.trials)
-    devices = Projecting(site, samples, bins, range_)
-    for _ in range(default_rounds(site) if rounds is None else rounds):
-        devices.hear((yield devices.message()))
-    return _decide(devices, alphas, rounding, range_ is not None)
-
-
-def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, given: bool) -> Outcome:
-    site = devices.site
-    ranks = site.ranks()
-    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
-    certificates: list[list[Certificate]] = []
-    notes: set[str] = set()
-    crowds: list[tuple[float, str]] = []
-    for trial in range(site.trials):
-        n, row = int(devices.sizes[trial].sum()), []
-        counts, worst = devices.counts(trial), float(devices.epsilons(trial).max(initial=0.0))
-        for a, alpha in enumerate(alphas):
-            rank = int(ranks[trial, a])
-            if rank > n:
-                row.append(too_few(rank, n))
-                continue
-            holds = counts.low >= rank
-            found, bin_ = holds.any(axis=1), holds.argmax(axis=1)
-            if devices.quantiser is not None:
-                thresholds[found, trial, a] = devices.quantiser.edges[trial, bin_[found]]
-                short = given and int(counts.high[:, -1].min()) < rank
-                edges, base = devices.quantiser.edges[trial], float(alpha * site.demands[trial].base)
-                crowd = crowding("h-dcp", edges, counts.low[0], rank, base, short)
-                crowds += [] if crowd is None else [crowd]
-            counted = _counted(counts, rank) if rounding else None
-            row.append(Certificate("bounded" if counted is None else "counted", rank, counted, worst))
-            if counted is None and not found.all():
-                notes.add(_unheard(int((~found).sum()), len(found), worst))
-        certificates.append(row)
-    notes |= {max(crowds)[1]} if crowds else set()
-    return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
-
-
-def _counted(counts: Interval, rank: int) -> int | None:
-    """Return the count at the threshold if every device here knows the smallest edge that reaches the rank.
-
-    That is so where the count at it is exact, and that at the edge before certainly short of the rank. A rank that no
-    edge reaches is known to be so, too, and then all scores lie at or below the threshold, +inf.
-    """
-    holds, may = counts.low >= rank, counts.high >= rank
-    if not (holds == may).all():
-        return None
-    each, at = np.arange(len(holds)), holds.argmax(axis=1)
-    reached = holds.any(axis=1)
-    if not reached.all():
-        return None
-    return int(counts.low[0, at[0]]) if counts.exact[each, at].all() else None
-
-
-def _unheard(short: int, here: int, worst: float) -> str:
-    return (
-        f"h-dcp: {short} of {several(here, 'device')} here know too little of the others to say more than +inf after "
-        f"these rounds (the largest error bound is {worst:.3g}); set more rounds"
-    )

@@ -42,7 +42,7 @@ from conformesh.protocols.asynchronous import relaxed_admm
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, ways_to_add, with_exact_sums
-from conformesh.protocols.ladder import Counting, default_rounds
+from conformesh.protocols.ladder import RUNGS, Counting, default_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import AVERAGING, Prediction, Stretch, Terrain, hops
@@ -83,7 +83,7 @@ class QDCP:
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
     asynchronous: bool = option(
-        False, "bear lost messages: ADMM with a number for each neighbour, and a count in which devices repeat themselves"
+        False, "bear lost messages: ADMM with a number for each neighbour, and a count that devices repeat"
     )
     counting: int | None = option(None, "rounds of that count; by default 60, and 10 for each level of the tree")
 
@@ -115,8 +115,8 @@ class QDCP:
         given = [name for name in others if getattr(self, name) != getattr(plain, name)]
         if given or str(self.s0) not in (*ANCHORS[:1], str(self.s0) if _is_finite(self.s0) else ""):
             raise ValueError(
-                "asynchronous=True needs no spectrum, no averaging and no exact sums, always counts, and begins at each "
-                f"device's own quantile or at a number: leave {', '.join(given) or f's0={self.s0!r}'} out"
+                "asynchronous=True needs no spectrum, no averaging and no exact sums, always counts, and begins at "
+                f"each device's own quantile or at a number: leave {', '.join(given) or f's0={self.s0!r}'} out"
             )
         if self.counting is not None and self.counting < 0:
             raise ValueError(f"counting must be at least 0 rounds, got {self.counting}")
@@ -429,6 +429,8 @@ def _is_finite(text: str | float) -> bool:
 
 def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Prediction:
     """Predict `q_dcp`."""
+    if options.asynchronous:
+        return _predict_unreliable(terrain, options)
     before, spectrum = terrain.spectrum(options.spectrum)
     sent, wire = list(before), options.wire
     if str(options.s0) == "min":
@@ -444,6 +446,18 @@ def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Predictio
         words = f"|s0 - s*| <= epsilon0 = {options.epsilon0:g}, which nobody checks"
         return Prediction(tuple(sent), "assumed" if wire == 64 else "none", words, AVERAGING)
     return _predict_count(terrain, alpha, options, sent)
+
+
+def _predict_unreliable(terrain: Terrain, options: QDCP) -> Prediction:
+    """Predict the asynchronous form where nothing is lost: most rounds of the count only repeat the answer."""
+    rounds = default_rounds(terrain.map) if options.counting is None else options.counting
+    degree = 2 * terrain.map.edges / terrain.devices
+    run = Stretch("ADMM", options.rounds, degree + 3, 64, told=True, device_ns=STEP_NS)
+    depth = terrain.map.centre_depth
+    counted = min(2.0 * depth, rounds)
+    count = Stretch("count", counted, 4 + RUNGS / 2, 64, told=True, expected=True)
+    repeat = Stretch("repeat the answer", rounds - counted, 3, 64, told=True, expected=True)
+    return Prediction((run, count, repeat), "counted", uses=frozenset({"hops", "tree", "degree"}), varies=True)
 
 
 def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[Stretch]) -> Prediction:

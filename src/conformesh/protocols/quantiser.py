@@ -55,10 +55,8 @@ def agree_on_edges(
     return Quantiser(_edges(low, high, bins), complete)
 
 
-def edges_over(
-    ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool
-) -> Quantiser:
-    """Return the quantiser over known ends, (2, trials) each, the lower ones negated: of all scores, and of finite ones.
+def edges_over(ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool) -> Quantiser:
+    """Return the quantiser over known ends, (2, trials), the lower ones negated: of all scores, and of finite ones.
 
     `complete` says whether these are ends of all scores, so that none lies above unless one is infinite.
     """

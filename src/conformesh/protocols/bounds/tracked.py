@@ -12,7 +12,7 @@ For **any** real weights and any real lambda
 
 because P - lambda sum a_j N_j = sum (1 - lambda a_j) N_j and N_j lies in [0, n_j]. Proofs: docs/guarantees.md.
 
-Every number is a pair of float64, high + low with |low| <= u |high|: extrapolation costs digits, and float64 has too few.
+Every number is a pair of float64, high + low with |low| <= u |high|: extrapolation costs digits, and one has too few.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from conformesh.protocols.bounds.histogram import UNIT
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Pair = tuple[Floats, Floats]
 SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
 TINY = 1e-250  # more than products lose below the smallest normal number
 SCALES = 64  # values of lambda that are tried; any of them gives a bound
@@ -58,7 +59,7 @@ def added_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floats:
     return np.asarray(SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + TINY)
 
 
-def combination(coefficients: Floats, high: Floats, low: Floats) -> tuple[Floats, Floats]:
+def combination(coefficients: Floats, high: Floats, low: Floats) -> Pair:
     r"""Return sum_i c_i (high_i + low_i) as a pair, for coefficients (problems, m) and rows (problems, m, ...).
 
     Products and sums of the high parts are split into a rounded number and its exact rest (Dekker, Knuth); what is
@@ -74,28 +75,28 @@ def combination(coefficients: Floats, high: Floats, low: Floats) -> tuple[Floats
     return _sum(total, rest)
 
 
-def _sum(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+def _sum(a: Floats, b: Floats) -> Pair:
     """Return a + b, rounded, and exactly what is left of it."""
     s = a + b
     back = s - a
     return s, (a - (s - back)) + (b - back)
 
 
-def _product(a: Floats, b: Floats) -> tuple[Floats, Floats]:
+def _product(a: Floats, b: Floats) -> Pair:
     """Return a b, rounded, and exactly what is left of it."""
     product = a * b
     (a1, a2), (b1, b2) = _halves(a), _halves(b)
     return product, a2 * b2 - (((product - a1 * b1) - a2 * b1) - a1 * b2)
 
 
-def _halves(a: Floats) -> tuple[Floats, Floats]:
+def _halves(a: Floats) -> Pair:
     """Return a as a sum of two numbers of 26 bits."""
     scaled = 134217729.0 * a  # 2^27 + 1
     high = scaled - (scaled - a)
     return high, a - high
 
 
-def sides(deviations: Floats, sizes: Floats) -> tuple[Floats, Floats]:
+def sides(deviations: Floats, sizes: Floats) -> Pair:
     """Return sum [d_j]_+ n_j and sum [-d_j]_+ n_j over the last axis, rounded up, of deviations d_j = a_j - 1."""
     over, under = ((np.maximum(side, 0) * sizes).sum(axis=-1) for side in (deviations, -deviations))
     return SLACK * over, SLACK * under
@@ -107,7 +108,7 @@ def epsilon(high: Floats, low: Floats, noises: Floats, sizes: Floats) -> Floats:
     return np.asarray(SLACK * (worst + noises) / sizes.sum(axis=-1))
 
 
-def bracket(x: tuple[Floats, Floats], weights: tuple[Floats, Floats], noise: float, sizes: Floats) -> tuple[Floats, Floats]:
+def bracket(x: Pair, weights: Pair, noise: float, sizes: Floats) -> Pair:
     """Return bounds of the counts at one device's edges, from its (edges,) numbers and (devices,) weights.
 
     Counts do not fall from edge to edge, so that a lower bound holds at all later edges, and an upper one at all
@@ -133,7 +134,7 @@ def _scales(weights: Floats) -> Floats:
     return 1 / positive
 
 
-def whole_counts(x: tuple[Floats, Floats], weights: tuple[Floats, Floats], noises: Floats, sizes: Floats) -> Interval:
+def whole_counts(x: Pair, weights: Pair, noises: Floats, sizes: Floats) -> Interval:
     """Return between which whole numbers the counts lie, at every device (rows) and edge.
 
     Bounds that exclude each other are an error, never a count: somebody said something that is not so.
