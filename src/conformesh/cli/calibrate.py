@@ -115,7 +115,7 @@ def calibrate(
         typer.Option(
             metavar="KEY=VALUE",
             help="What goes wrong in the simulated network, for methods that bear it: loss=0.3, activation=0.5 (who "
-            "speaks in a round), links=0.2 (which are up in a round), liars=3;7 with attack=NAME, seed=7; may be repeated.",
+            "speaks in a round), links=0.2 (which are up in a round), liars=3;7 and attack=NAME, seed=7; repeatable.",
             show_default=False,
             rich_help_panel=RUNNING,
         ),

@@ -175,9 +175,8 @@ def _penalty(site: Site, mu: float) -> float:
 
 def _sums(z: Floats, edges: Edges) -> Floats:
     """Add up the numbers of each device, by ascending neighbour."""
-    out = np.zeros((len(edges.starts) - 1, z.shape[1]))
-    np.add.at(out, edges.owner, z)
-    return out
+    here = len(edges.starts) - 1
+    return np.stack([np.bincount(edges.owner, column, here) for column in z.T], axis=1)
 
 
 def _message(numbers: Floats, edges: Edges, counting: Counting) -> Tell:

@@ -115,8 +115,6 @@ class Counting:
     def __init__(self, site: Site, samples: Samples, quantiles: Floats, ranks: Ints) -> None:
         self.site, self.samples, self.many = site, samples, ranks.size
         self.tree, self.ranks = Tree.of(site), ranks.ravel()
-        if int(site.masses.sum(axis=0).max(initial=0)) > 2**53:
-            raise ValueError("scores must weigh less than 2^53 together to be counted in float64")
         here = len(site.here)
         finite = np.isfinite(quantiles.reshape(here, -1)) & np.repeat(samples.sizes > 0, ranks.shape[1], axis=1)
         mine = quantiles.reshape(here, -1)
@@ -194,6 +192,7 @@ class Counting:
             self.ladder = ladder
             trials = np.repeat(np.arange(self.site.trials), self._levels)
             own = self.samples.counts_of(trials, rungs(ladder))  # (devices, rungs, problems)
+            # float64 counts exactly: promises keep sums below 2^52
             self.counts = Sums(self.tree, own.reshape(len(own), -1).astype(np.float64), np.add)
         self.knows[places] = True
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -112,9 +113,7 @@ class Projecting:
 
     def __init__(self, site: Site, samples: Samples, bins: int, range_: tuple[float, float] | None) -> None:
         self.site, self.samples, self.bins = site, samples, bins
-        self.sizes = site.masses.T.astype(np.float64)  # (trials, K)
-        if self.sizes.sum(axis=1).max(initial=0) > 2**53:
-            raise ValueError("weights of all scores together must stay below 2^53 for consensus='projection'")
+        self.sizes = site.masses.T.astype(np.float64)  # (trials, K); exact: promises keep sums below 2^52
         self.agreed = range_ is None
         self.view: View | None = None  # what the devices here have, and what they know of themselves
         self.own: View | None = None
@@ -165,27 +164,27 @@ class Projecting:
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
         place = np.arange(len(receiver)) - np.searchsorted(receiver, receiver)
         if not self.ends.ready.all():
-            for part in self._parts(receiver, place, len(receiver)):
+            for part in self._parts(receiver):
                 self._hear_of_range(self.site.local(receiver[part]), told.said_by(receiver[part], sender[part]))
             self._learn()
         if self.view is None:
             return
         for first in range(0, int(place.max(initial=-1)) + 1, TOGETHER):
             some = np.flatnonzero((place >= first) & (place < first + TOGETHER))
-            for part in self._parts(receiver[some], place[some] - first, len(some)):
+            for part in self._parts(receiver[some]):
                 at = some[part]
                 said = told.said_by(receiver[at], sender[at])
                 self._combine(self.site.local(receiver[at]), place[at] - first, said)
 
-    def _parts(self, receiver: Ints, place: Ints, many: int) -> list[Ints]:
+    def _parts(self, receiver: Ints) -> list[Ints]:
         """Return messages in parts that fit into memory; those of one receiver stay together."""
         most = max(AT_ONCE // self._lengths[1], 1)
-        starts = np.flatnonzero(np.diff(receiver, prepend=-1))
+        starts = np.flatnonzero(np.diff(receiver, prepend=-1)).tolist()
         cuts = [0]
-        for start, end in zip(starts.tolist(), [*starts[1:].tolist(), many], strict=True):
+        for start, end in pairwise([*starts, len(receiver)]):
             if end - cuts[-1] > most and start > cuts[-1]:
                 cuts.append(start)
-        return [np.arange(a, b) for a, b in zip(cuts, [*cuts[1:], many], strict=True) if b > a]
+        return [np.arange(a, b) for a, b in pairwise([*cuts, len(receiver)]) if b > a]
 
     def _hear_of_range(self, receiver: Ints, said: Packets) -> None:
         """Know of the range what others know; who knows all of it says no more whom it has heard."""

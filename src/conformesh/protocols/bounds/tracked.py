@@ -31,6 +31,7 @@ SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one si
 TINY = 1e-250  # more than products lose below the smallest normal number
 SCALES = 64  # values of lambda that are tried; any of them gives a bound
 STEEPEST = 1e9  # the largest of them
+FAR = 2.0**60  # beyond any count, and still an int64
 
 
 class Interval(NamedTuple):
@@ -143,7 +144,8 @@ def whole_counts(x: Pair, weights: Pair, noises: Floats, sizes: Floats) -> Inter
     total = int(sizes.sum())
     for k in range(len(noises)):
         below, above = bracket((x[0][k], x[1][k]), (weights[0][k], weights[1][k]), float(noises[k]), sizes)
-        low[k], high[k] = np.ceil(np.clip(below, 0, total)), np.floor(np.clip(above, 0, total))
+        low[k] = np.ceil(np.clip(below, 0, FAR))
+        high[k] = np.floor(np.clip(above, -1, total))
     if (low > high).any():
         k, m = (int(at) for at in np.argwhere(low > high)[0])
         raise ArithmeticError(
