@@ -20,6 +20,7 @@ TITLES = {
     "methods": "The paper's methods beside slow twins",
     "detection": "Detection with a false discovery rate",
     "limits": "Limits",
+    "lossy": "Networks that lose messages",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }
 PICTURES = {"peers": "peers.png", "growth": "growth.png", "bandwidth": "bandwidth.png"}

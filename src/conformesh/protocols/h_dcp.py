@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -28,7 +28,7 @@ from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, hops
+from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, farthest, hops
 from conformesh.protocols.projected import projected
 from conformesh.protocols.projection import message_numbers
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
@@ -41,6 +41,7 @@ from conformesh.samples import Samples
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
+SURELY_EXACT = 40  # devices up to which projection ended exact on every topology
 
 
 @dataclass(frozen=True)
@@ -77,7 +78,8 @@ class HDCP:
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
-        if WAYS[self.consensus].tracked and (self.weights != "best-constant" or self.spectrum != "map"):
+        usual = isinstance(self.weights, str) and self.weights == type(self).weights and self.spectrum == "map"
+        if WAYS[self.consensus].tracked and not usual:
             raise ValueError(
                 f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
                 "of its own; leave weights and spectrum out"
@@ -264,13 +266,26 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Predictio
 
 
 def _predict_projected(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
-    """Predict `projected` where nothing is lost: everybody says its row in every round."""
+    """Predict `projected` where nothing is lost: a device knows the range after as many rounds as its farthest is away.
+
+    Whether counts end exact depends on the network. They do up to some dozens of devices; of more nobody knows before.
+    """
     way = WAYS[options.consensus](terrain.site, known_weights(terrain.map, options.weights, None), options)
-    rounds = way.rounds_for(1.0, 0.0) if options.rounds is None else options.rounds
-    numbers = message_numbers(terrain.devices, options.bins, 1, options.range is None)[1]
-    average = Stretch("average the histogram", rounds, numbers, 64, told=True, number_ns=way.number_ns)
-    kind: Kind = "counted" if terrain.rank(alpha) > terrain.n else "bounded"  # or counted, which nobody knows before
-    return Prediction((average,), kind, "", way.uses, arrays=way.arrays)
+    usual = way.rounds_for(1.0, 0.0)
+    rounds = usual if options.rounds is None else options.rounds
+    short, long = message_numbers(terrain.devices, options.bins, 1, options.range is None)
+    sent = [Stretch("average the histogram", rounds, long, 64, told=True, number_ns=way.number_ns)]
+    if options.range is None and terrain.devices > 1:
+        far = np.minimum(farthest(terrain.map), rounds)
+        until, first, busiest = float(far.max()), float(far.mean()), float(far.min())
+        sent = [
+            Stretch("agree on a range", until, short, 64, first, busiest, told=True, silent=0.0),
+            replace(sent[0], rounds=rounds - until, spoken=rounds - first, most=rounds - busiest, silent=0.0),
+        ]
+    exact = terrain.rank(alpha) > terrain.n or (rounds >= usual and terrain.devices <= SURELY_EXACT)
+    return Prediction(
+        tuple(sent), "counted" if exact and options.rounding else "bounded", "", way.uses, arrays=way.arrays
+    )
 
 
 def _claim(terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int) -> tuple[Kind, tuple[str, ...]]:
