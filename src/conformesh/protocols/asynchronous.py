@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 RELAXATION = 0.5  # how far a number moves towards what was heard: below 1, so that losses do no harm
 CENTRES = 5  # how often the regulariser is centred, evenly over the rounds
-WEAKER = 4.0  # by which it pulls less each time
+LIGHT = 0.05  # of the scores of a device: what the regulariser weighs in the end, each time less by one factor
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,11 +100,12 @@ def relaxed_admm(
     The regulariser begins at `s0`, or at the device's own quantile; where it has none it does not pull.
     """
     edges, steps = Edges.of(site), _Steps(site, samples, gamma, s0, kappa, mu, penalty)
+    weaker = (mu / _lightest(site, mu)) ** (1 / (CENTRES - 1))
     many = gamma.size
     z = np.zeros((len(edges.owner), many))
     for t in range(rounds):
         if t and t % -(-rounds // CENTRES) == 0:
-            steps.centre(WEAKER)
+            steps.centre(weaker)
         x = steps.solve(_sums(z, edges))
         told = yield _message(2 * steps.rho * x[edges.owner] - z, edges, counting)
         receiver, sender = np.asarray(told.receiver), np.asarray(told.sender)
@@ -167,10 +168,15 @@ class _Steps:
         return self.s
 
 
+def _lightest(site: Site, mu: float) -> float:
+    """Return the weight of the regulariser in the end: little beside the scores of a device."""
+    return min(mu, LIGHT * max(float(site.totals.max(initial=0)), 1.0) / site.devices)
+
+
 def _penalty(site: Site, mu: float) -> float:
     """Return a penalty that moves a device about as much as its own loss does: known to all beforehand."""
     mean = max(float(site.network.degree.mean()), 1.0)
-    return (mu / WEAKER ** (CENTRES - 1) + float(site.totals.max(initial=0)) / site.devices) / mean
+    return (_lightest(site, mu) + max(float(site.totals.max(initial=0)), 1.0) / site.devices) / mean
 
 
 def _sums(z: Floats, edges: Edges) -> Floats:

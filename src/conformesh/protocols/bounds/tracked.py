@@ -29,6 +29,7 @@ Ints = NDArray[np.int64]
 Pair = tuple[Floats, Floats]
 SLACK = 1 + 1e-6  # more than float64 loses in sums of up to 1e8 terms of one sign
 TINY = 1e-250  # more than products lose below the smallest normal number
+ROWS = 24  # that are combined at a time, at most
 SCALES = 64  # values of lambda that are tried; any of them gives a bound
 STEEPEST = 1e9  # the largest of them
 FAR = 2.0**60  # beyond any count, and still an int64
@@ -53,10 +54,10 @@ def added_noise(coefficients: Floats, masses: Floats, noises: Floats) -> Floats:
               S_i = \sum_j |a_{ij}| n_j, \quad g = 4 m (m + 3) u^2
 
     `combination` is off by at most g times the sum of magnitudes: for x, where ``|x_i| <= S_i + delta_i``, and for each
-    new weight, which counts at most n_j times.
+    new weight, which counts at most n_j times. m is the most that rows can be, so that it is the same for all.
     """
-    size, many = np.abs(coefficients), coefficients.shape[-1]
-    unit = 4 * many * (many + 3) * UNIT**2
+    size = np.abs(coefficients)
+    unit = 4 * ROWS * (ROWS + 3) * UNIT**2
     return np.asarray(SLACK * (size * (noises + unit * (2 * masses + noises))).sum(axis=-1) + TINY)
 
 
@@ -67,6 +68,8 @@ def combination(coefficients: Floats, high: Floats, low: Floats) -> Pair:
     rounded are the rests alone, 3 m terms of at most (m + 2) u sum |c_i high_i| together, in float64: an error of at
     most 3 m (m + 3) u^2 sum |c_i high_i|.
     """
+    if high.shape[1] > ROWS:
+        raise ValueError(f"at most {ROWS} rows can be combined with the error that is claimed, got {high.shape[1]}")
     total, rest = np.zeros_like(high[:, 0]), np.zeros_like(high[:, 0])
     for i in range(high.shape[1]):
         c = coefficients[:, i].reshape(-1, *[1] * (high.ndim - 2))
