@@ -222,7 +222,7 @@ def test_float64_alone_would_not_do():
     low = np.array([[[2.0**-60], [0.0]]])
     new, rest = combination(c, high, low)
     assert new[0, 0] + rest[0, 0] == 2.0**-60
-    assert added_noise(c, np.ones((1, 2)), np.zeros((1, 2)))[0] < 1e-29
+    assert added_noise(c, np.ones((1, 2)), np.zeros((1, 2)))[0] < 2.0**-60
 
 
 # --- the step ------------------------------------------------------------------------------------------------------
