@@ -175,7 +175,7 @@ class Projection(Gossip):
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
         super().__init__(site, weights, options)
-        check_memory(site.devices, len(site.here), options.bins, site.trials)
+        check_memory(site.devices, site.devices, options.bins, 1)
 
     def rounds_for(self, start: float, target: float) -> int:
         """Return rounds after which counts are usually exact."""

@@ -223,7 +223,8 @@ class Projecting:
         numbers = said.values.view(np.float64).reshape(len(receiver), -1)
         heard = View.heard(numbers[:, 4 * trials :] if self.agreed else numbers, trials)
         who, at = np.unique(receiver, return_inverse=True)
-        many = int(place.max()) + PAST + 3
+        # as many rows for all, with zeros in place of what was not heard: then every engine rounds alike
+        many = min(TOGETHER, self.site.network.largest_degree) + PAST + 2
         stacked = View(*(np.zeros((len(who), many, *part.shape[1:])) for part in self.view.parts))
         for rows, *sources in zip(
             stacked.parts, self.view.parts, heard.parts, self.past.parts, self.own.parts, strict=True
