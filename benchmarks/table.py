@@ -21,6 +21,7 @@ TITLES = {
     "detection": "Detection with a false discovery rate",
     "limits": "Limits",
     "liars": "Liars: coverage of the honest, and labels in a set",
+    "lossy": "Networks that lose messages",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }
 PICTURES = {"peers": "peers.png", "growth": "growth.png", "bandwidth": "bandwidth.png"}

@@ -23,7 +23,7 @@ OPERATORS = {
     **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←"},
     **{"pm": "±"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
-    **{"lbrace": "{", "rbrace": "}"},
+    **{"lbrace": "{", "rbrace": "}", "langle": "⟨", "rangle": "⟩"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
 LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
@@ -32,8 +32,8 @@ ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")
 OPENING, CLOSING = (
-    ("(", "[", r"\{", r"\lbrace", r"\lceil", r"\lfloor"),
-    (")", "]", r"\}", r"\rbrace", r"\rceil", r"\rfloor"),
+    ("(", "[", r"\{", r"\lbrace", r"\lceil", r"\lfloor", r"\langle"),
+    (")", "]", r"\}", r"\rbrace", r"\rceil", r"\rfloor", r"\rangle"),
 )
 
 

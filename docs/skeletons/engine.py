@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines import Driver
-from conformesh.engines.base import Observer, drive
+from conformesh.engines.base import Observer, drive, refuse_losses
+from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Extreme, Heard, Max, Min, Pool, Protocol, Sum, Tell, Told
@@ -27,8 +28,9 @@ class Loops:
         self.here = np.arange(network.devices)  # an engine of many processes hosts some rows in each
         self.blocks = [self.here]
 
-    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
+    def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Answer question after question; the ledger has charged everybody by the end."""
+        refuse_losses("loops", faults)
         ledger = Ledger(self.network.devices, runs)
         answers = {
             Sum: self._sum,

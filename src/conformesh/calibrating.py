@@ -204,6 +204,7 @@ def calibrate_several(
     observer: Observer | None = None,
     progress: bool = False,
     engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Calibrations:
     """Agree on a threshold for every level and every group, in one run.
@@ -228,7 +229,8 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, **options
+    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults,
+    **options
         As in `calibrate`. A confidence holds for all levels together; groups have none.
 
     Examples
@@ -264,6 +266,8 @@ def calibrate_several(
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         if group_rule is not None or parts.overlapping:
+            if as_faults(faults) is not None:
+                raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
             if grouping.rule == "regression":
                 grouping = replace(grouping, hidden=parts.hidden(own, host.here))
@@ -275,7 +279,16 @@ def calibrate_several(
                 promise = replace(promise, part=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
             batch = calibrate_batch(
-                samples, network, alphas, method, promise=promise, items=examples, joint=True, engine=host, **options
+                samples,
+                network,
+                alphas,
+                method,
+                promise=promise,
+                items=examples,
+                joint=True,
+                engine=host,
+                faults=faults,
+                **options,
             )
     names: tuple[str | None, ...] = (None,) if of is None else tuple(map(name_of, parts.atoms))
     totals, rule, members = batch.sizes.sum(axis=0), "", {}
@@ -311,6 +324,7 @@ def calibrate_shifted(
     strict: bool = False,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
     **options: Any,
 ) -> Calibrations:
     """Agree on a threshold for every level and every weight of a new example, or every class, in one run.
@@ -328,7 +342,7 @@ def calibrate_shifted(
         New examples whose classes are more or less frequent (label shift): how much likelier each class is among them
         than among the calibration examples, as a dict by class or a list of those of 0, 1, ...; and one array of true
         labels per device beside its scores, a dict by device name, or the name of a column. Each class has a threshold.
-    alphas, network, method, target, rank, score, strict, observer, engine, **options
+    alphas, network, method, target, rank, score, strict, observer, engine, faults, **options
         As in `calibrate_several`.
 
     Examples
@@ -359,6 +373,7 @@ def calibrate_shifted(
             items=shifted.items,
             joint=True,
             engine=host,
+            faults=faults,
             **options,
         )
     places = [
@@ -603,7 +618,7 @@ def calibrate_batch(
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         site = Site(network, host.here, sizes, kept, held, levels)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-        part, cost = host.run(promised(method, site, mine, chosen, wrong), runs)
+        part, cost = host.run(promised(method, site, mine, chosen, wrong), runs, wrong)
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)

@@ -59,6 +59,11 @@ class Faults:
         changed = {f.name for f in fields(self) if getattr(self, f.name) != getattr(plain, f.name)}
         return frozenset(changed - {"attack", "seed"})
 
+    @property
+    def loses(self) -> bool:
+        """Whether messages get lost, so that who moves them must know."""
+        return bool(self.names & {"loss", "activation", "links"})
+
 
 def as_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
     """Return faults from what a user gives: an object, a dict of its fields, or None; None where nothing goes wrong."""

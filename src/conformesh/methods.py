@@ -41,6 +41,9 @@ at: Any = Place  # stands for what is there, of whatever type that is
 PUBLISHED = Promise("paper", "ghost")  # of the paper's methods, and of what it compares them with
 
 
+LOSSES = frozenset({"loss", "activation", "links"})
+
+
 def _never(options: Any) -> bool:
     return False
 
@@ -165,7 +168,11 @@ METHODS: dict[str, Method] = {
         summary="smoothed quantile regression by ADMM; right if s0 and epsilon0 are",
         per_alpha=True,
         kernels=("pinball",),
-        weights=lambda options: "devices" if options.certify or options.continuation else "none",
+        weights=lambda options: (
+            "devices" if options.certify or options.continuation or options.asynchronous else "none"
+        ),
+        bears=lambda options: LOSSES if options.asynchronous else frozenset(),
+        bearing={"asynchronous": True},
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
@@ -181,6 +188,8 @@ METHODS: dict[str, Method] = {
             options.rounds is not None and options.range is not None
         ),  # else what is said depends on draws
         weights=lambda options: "devices",
+        bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
+        bearing={"consensus": "projection"},
     ),
     "r-dcp": Method(
         at("r_dcp.r_dcp"),

@@ -23,6 +23,7 @@ OPTIONS = {
         {"rounds": 20, "s0": "min", "wire": 32},
         {"rounds": 5, "bound": "paper", "spectrum": "estimated"},
         {"rounds": 20, "averaging": 5, "continuation": 2},
+        {"rounds": 10, "asynchronous": True, "counting": 30},
         *({"rounds": 5, "averaging": 5, "certify": True, "aggregate": name} for name in AGGREGATORS),
     ],
     "h-dcp": [
@@ -32,6 +33,7 @@ OPTIONS = {
         {"bins": 5, "spectrum": "estimated"},
         {"bins": 20, "consensus": "chebyshev", "bound": "row"},
         {"bins": 20, "consensus": "finite-time"},
+        {"bins": 20, "consensus": "projection", "rounds": 20},
     ],
     "r-dcp": [{"bins": 30}, {"grid": "own"}, {"liars": 2, "range": (-1.0, 2.0)}],
     "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],

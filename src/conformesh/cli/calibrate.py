@@ -13,14 +13,14 @@ from conformesh.calibrating import calibrate_several, calibrate_shifted
 from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import checked_options, key_values, whole, with_flags
+from conformesh.cli.options import checked_options, chosen_faults, key_values, whole, with_flags
 from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
-from conformesh.methods import METHODS, get_method
+from conformesh.methods import METHODS, get_method, make_options, refuse_faults
 from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
@@ -110,6 +110,16 @@ def calibrate(
             rich_help_panel=RUNNING,
         ),
     ] = "simulator",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="What goes wrong in the simulated network, for methods that bear it: loss=0.3, activation=0.5 (who "
+            "speaks in a round), links=0.2 (which are up in a round), liars=3;7 and attack=NAME, seed=7; repeatable.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     warm: Annotated[
         Path | None,
         typer.Option(
@@ -140,6 +150,8 @@ def calibrate(
         if "seed" in get_method(method).option_names():
             options["seed"] = whole(seed, "seed", 0)
         chosen = checked_options(method, options)
+        wrong = chosen_faults(fault or [])
+        refuse_faults(method, make_options(method, chosen), wrong)
         kind = named_score(score, score_option or [])
         columns = _group_columns(group, group_rule, group_order)
         if warm is not None:
@@ -160,7 +172,7 @@ def calibrate(
             asked = {"target": whom, "rank": rank}
             if confidence is not None:
                 asked["confidence"] = confidence
-            common = {"score": kind, "strict": strict, "engine": host, **asked, **chosen}
+            common = {"score": kind, "strict": strict, "engine": host, "faults": wrong, **asked, **chosen}
             own = held.for_devices(mine)
             if weight is not None:
                 common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}

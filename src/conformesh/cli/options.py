@@ -14,6 +14,7 @@ from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 import typer
 
 from conformesh.cli.panels import panel_of
+from conformesh.faults import Faults, as_faults
 from conformesh.methods import METHODS, make_options
 from conformesh.protocols.options import choices_of
 
@@ -108,6 +109,14 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
             raise ValueError(f"{what} must be key=value, got {pair!r}")
         found[key] = as_type(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
     return found
+
+
+def chosen_faults(pairs: Sequence[str]) -> Faults | None:
+    """Read ``--fault key=value`` words; liars are rows apart by semicolons."""
+    found = key_values(pairs, "fault", {**get_type_hints(Faults), "liars": str})
+    if "liars" in found:
+        found["liars"] = tuple(whole(row, "fault liars", 0) for row in found["liars"].split(";"))
+    return as_faults(found)
 
 
 def as_type(text: Any, kind: Any, what: str) -> Any:

@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Message
@@ -44,8 +45,11 @@ class Engine(Protocol):
     @property
     def here(self) -> NDArray[np.int64]: ...  # noqa: D102
 
-    def run(self, protocol: Messages[T], runs: int = 1) -> tuple[T, Cost]:
-        """Return what the protocol returns for this block, and what one of its `runs` cost every device."""
+    def run(self, protocol: Messages[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
+        """Return what the protocol returns for this block, and what one of its `runs` cost every device.
+
+        With `faults` messages get lost as they say, where the engine can do that; else it refuses.
+        """
 
     def share(self, mine: T) -> list[T]:
         """Return what every block has, in the order of `blocks`: for results, outside the protocol and its cost."""
@@ -63,10 +67,12 @@ def drive(
     ledger: Ledger,
     answers: Mapping[type, Callable[[Any, int], Any]],
     observer: Observer | None = None,
+    said: Callable[[Message, int], Message] | None = None,
 ) -> T:
     """Run a protocol to its end: check each message, answer it, charge it, show it; return what the protocol returns.
 
-    `answers` has a function for every kind of message, which gets the message and the number of its round.
+    `answers` has a function for every kind of message, which gets the message and the number of its round. `said` makes
+    of what is to be said what is said, where that may differ.
     """
     answer: Any = None
     rules.begin()
@@ -79,10 +85,21 @@ def drive(
         kind = rules.check(message, ledger.rounds + 1)
         if type(message) not in answers:
             raise TypeError(f"this engine has no answer to {kind.name!r}; add it to its table of answers")
+        if said is not None:
+            message = said(message, ledger.rounds + 1)
         answer = answers[type(message)](message, ledger.rounds + 1)
         ledger.enter(message)
         if observer is not None:
             observer(ledger.rounds, message, answer)
+
+
+def refuse_losses(engine: str, faults: Faults | None) -> None:
+    """Refuse to lose messages, for an engine that delivers all of them."""
+    if faults is not None and faults.loses:
+        raise ValueError(
+            f"engine {engine!r} delivers every message, and the faults have {', '.join(sorted(faults.names))}; a "
+            "network that loses messages is simulated in one process: use the engine 'simulator'"
+        )
 
 
 def held_here(engine: Engine, devices: Iterable[T]) -> Sequence[T]:

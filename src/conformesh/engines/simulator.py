@@ -16,7 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.engines.base import Observer, drive
+from conformesh.engines.faulty import Lossy
 from conformesh.engines.ordering import compressed_in, memory_order
+from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.kernels.graph import heard_from, which_speaker
 from conformesh.kernels.neighbours import (
@@ -114,10 +116,14 @@ class Simulator:
     def close(self) -> None:
         """Give back what the engine holds: nothing."""
 
-    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
-        """Return what the protocol returns, and what one of its `runs` cost."""
+    def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
+        """Return what the protocol returns, and what one of its `runs` cost; with `faults` messages get lost."""
         ledger = Ledger(self.network.devices, runs)
-        result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+        if faults is None or not faults.loses:
+            result = drive(protocol, self._rules, ledger, self._answers, self.observer)
+        else:
+            lossy = Lossy(self.network, faults, self.order, plain=self.observer is not None)
+            result = drive(protocol, self._rules, ledger, lossy.answers, self.observer, lossy.said)
         self._sums = self._spreading = None
         return result, ledger.cost(self.order)
 
@@ -232,6 +238,9 @@ class _BroadcastBytes(_Broadcast):
     @property
     def packets(self) -> Packets:
         return self._said.taken(self._which)  # type: ignore[no-any-return]
+
+    def floats(self, places: Ints) -> NDArray[np.float64]:
+        return self._said.floats(self._which, places)  # type: ignore[no-any-return]
 
     def said_by(self, receivers: Ints, senders: Ints) -> Any:
         return self._said.taken(self._simulator.spoken(self._places, receivers, senders, self._round))

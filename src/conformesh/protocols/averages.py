@@ -1,8 +1,9 @@
-"""WAYS: three ways to average a histogram, each with the error bounds that hold for it.
+"""WAYS: four ways to average a histogram, each with the error bounds that hold for it.
 
 gossip       the paper's consensus, any W, any eta, any width on the wire
 chebyshev    the same messages, accelerated: about the square root of the rounds
 finite-time  exact after one round per distinct non-zero Laplacian eigenvalue
+projection   any messages in any order: every device tracks of whom its numbers are
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from conformesh.protocols.bounds.histogram import (
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.predicting import AVERAGING
+from conformesh.protocols.projection import COPIES, check_memory, default_rounds
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
@@ -40,13 +42,15 @@ class Gossip:
     """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP.
 
     `uses`, `arrays` and `number_ns` are what predictions say of it, see `Prediction` and `Stretch`; `as_printed` says
-    whether the paper's bound, eta and the bound for rounded messages hold for it.
+    whether the paper's bound, eta and the bound for rounded messages hold for it, and `tracked` whether devices track
+    weights instead of knowing a matrix.
     """
 
     uses: ClassVar[frozenset[str]] = AVERAGING
     arrays: ClassVar[float] = 6.1
     number_ns: ClassVar[float] = 1.5
     as_printed: ClassVar[bool] = True
+    tracked: ClassVar[bool] = False
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
         self.site, self.weights, self.options = site, weights, options
@@ -160,10 +164,33 @@ class FiniteTime(Gossip):
         return self.relative * float(np.linalg.norm(c)) + 8 * UNIT, 4 * UNIT * float(np.linalg.norm(c))
 
 
+class Projection(Gossip):
+    """Projection gossip (`projection`): what it needs to know of the network is how long to go on."""
+
+    uses = frozenset({"hops"})
+    arrays = 2.0 * COPIES
+    number_ns = 40.0
+    as_printed = False
+    tracked = True
+
+    def __init__(self, site: Site, weights: Weights, options: Any) -> None:
+        super().__init__(site, weights, options)
+        check_memory(site.devices, site.devices, options.bins, 1)
+
+    def rounds_for(self, start: float, target: float) -> int:
+        """Return rounds after which counts are usually exact."""
+        return default_rounds(self.site)
+
+
 def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
     """Return T_T(mode / rate) / T_T(1 / rate), which never leaves [-1, 1] on the modes of W."""
     inside = np.clip(modes / rate, -1.0, 1.0)
     return np.asarray(np.cos(rounds * np.arccos(inside)) / math.cosh(min(rounds * math.acosh(1 / rate), 700.0)))
 
 
-WAYS: dict[str, type[Gossip]] = {"gossip": Gossip, "chebyshev": Chebyshev, "finite-time": FiniteTime}
+WAYS: dict[str, type[Gossip]] = {
+    "gossip": Gossip,
+    "chebyshev": Chebyshev,
+    "finite-time": FiniteTime,
+    "projection": Projection,
+}

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Literal
 
@@ -28,7 +28,9 @@ from conformesh.graph.weights import WEIGHTS, Weights
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, hops
+from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, farthest, hops
+from conformesh.protocols.projected import projected
+from conformesh.protocols.projection import message_numbers
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
@@ -39,6 +41,7 @@ from conformesh.samples import Samples
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
+SURELY_EXACT = 40  # devices up to which projection ended exact on every topology
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,7 @@ class HDCP:
     weights: str | Weights | Floats = option("best-constant", "consensus matrix W", lambda: WEIGHTS)
     consensus: str = option(
         "gossip",
-        "how histograms are averaged: as in the paper, accelerated, or in rounds that end",
+        "how histograms are averaged: as in the paper, accelerated, in rounds that end, or whatever gets lost",
         lambda: WAYS,
     )
     bound: Literal["cumulative", "row", "paper"] = option(
@@ -75,6 +78,12 @@ class HDCP:
                 f"consensus={self.consensus!r} goes with 64 bits on the wire, eta=1 and a bound of its own (cumulative "
                 "or row): the paper's bound, eta and the bound for rounded messages are for gossip"
             )
+        usual = isinstance(self.weights, str) and self.weights == type(self).weights and self.spectrum == "map"
+        if WAYS[self.consensus].tracked and not usual:
+            raise ValueError(
+                f"consensus={self.consensus!r} knows no consensus matrix and no spectrum: every device tracks weights "
+                "of its own; leave weights and spectrum out"
+            )
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
         check_weights(self.weights, self.spectrum)
         if not 0 < self.eta <= 1:
@@ -83,6 +92,8 @@ class HDCP:
 
 def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
+    if WAYS[options.consensus].tracked:
+        return (yield from projected(site, samples, alphas, options))
     wire = Wire(options.wire)
     weights = yield from mixing_weights(site, options.weights, options.spectrum)
     way = WAYS[options.consensus](site, weights, options)
@@ -225,6 +236,8 @@ def _loose(consensus: float, precision: float, chosen: bool) -> str:
 
 def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
     """Predict `h_dcp`: no score matters, but the range must be finite."""
+    if WAYS[options.consensus].tracked:
+        return _predict_projected(terrain, alpha, options)
     source = options.spectrum if isinstance(options.weights, str) else "map"
     before, spectrum = terrain.spectrum(source)
     weights = known_weights(terrain.map, options.weights, None if source == "map" else spectrum)
@@ -249,6 +262,29 @@ def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Predictio
         notes=loose,
         arrays=way.arrays,
         nanoseconds=terrain.devices * options.bins * COUNT_NS,
+    )
+
+
+def _predict_projected(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
+    """Predict `projected` where nothing is lost: a device knows the range after as many rounds as its farthest is away.
+
+    Whether counts end exact depends on the network. They do up to some dozens of devices; of more nobody knows before.
+    """
+    way = WAYS[options.consensus](terrain.site, known_weights(terrain.map, options.weights, None), options)
+    usual = way.rounds_for(1.0, 0.0)
+    rounds = usual if options.rounds is None else options.rounds
+    short, long = message_numbers(terrain.devices, options.bins, 1, options.range is None)
+    sent = [Stretch("average the histogram", rounds, long, 64, told=True, number_ns=way.number_ns)]
+    if options.range is None and terrain.devices > 1:
+        far = np.minimum(farthest(terrain.map), rounds)
+        until, first, busiest = float(far.max()), float(far.mean()), float(far.min())
+        sent = [
+            Stretch("agree on a range", until, short, 64, first, busiest, told=True, silent=0.0),
+            replace(sent[0], rounds=rounds - until, spoken=rounds - first, most=rounds - busiest, silent=0.0),
+        ]
+    exact = terrain.rank(alpha) > terrain.n or (rounds >= usual and terrain.devices <= SURELY_EXACT)
+    return Prediction(
+        tuple(sent), "counted" if exact and options.rounding else "bounded", "", way.uses, arrays=way.arrays
     )
 
 

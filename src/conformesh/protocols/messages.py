@@ -240,6 +240,11 @@ class Packets:
             return self
         return Packets(*take_segments(self.values, self.offsets, which))
 
+    def floats(self, which: NDArray[np.int64], places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return numbers of each of these strings, which hold nothing but float64: those in its (row of) places."""
+        first = (self.offsets[which] // 8).reshape(-1, *[1] * (places.ndim - 1))
+        return np.asarray(self.values.view("<f8")[first + places])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Tell:
@@ -287,6 +292,10 @@ class Told:
     sender: NDArray[np.int64]
     packets: Packets
     round: int = 0
+
+    def floats(self, places: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Return numbers of each message, those in its (row of) places, where messages are nothing but float64."""
+        return self.packets.floats(np.arange(len(places)), places)
 
     def said_by(self, receivers: NDArray[np.int64], senders: NDArray[np.int64]) -> Packets:
         """Return what each of these senders said to the receiver beside it (rows of the network), as in `Heard`."""

@@ -290,6 +290,15 @@ def balls_of(where: Network | Sketch) -> NDArray[np.float64]:
     return np.cumsum(rings, axis=1).astype(np.float64)
 
 
+def farthest(where: Network | Sketch) -> NDArray[np.float64]:
+    """Return how many hops the farthest device is away, for every device; of large networks for some of them."""
+    if isinstance(where, Sketch):
+        return np.array([float(where.diameter)])
+    rows = np.arange(where.devices)
+    rows = rows if len(rows) <= ALL_BALLS else np.linspace(0, len(rows) - 1, SOME_BALLS).astype(np.int64)
+    return np.array([float(levels.max()) for levels in distances(where, rows)])
+
+
 def distances(network: Network, rows: Ints) -> Iterator[Ints]:
     """Return, for each of these devices, the hops to all."""
     levels, queue = np.empty((2, network.devices), dtype=np.int64)

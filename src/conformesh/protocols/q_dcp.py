@@ -38,15 +38,18 @@ from conformesh.protocols.anchor import (
     predict_mean,
     refuse_overflow,
 )
+from conformesh.protocols.asynchronous import relaxed_admm
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
 from conformesh.protocols.e_dcp import counted_outcome, search, ways_to_add, with_exact_sums
+from conformesh.protocols.ladder import RUNGS, Counting, default_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import AVERAGING, Prediction, Stretch, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
+from conformesh.quantities import several
 from conformesh.result.certificate import Certificate, Kind, too_few
 from conformesh.samples import Samples
 
@@ -79,8 +82,16 @@ class QDCP:
     aggregate: str = option(AUTO, "how --certify adds up", aggregate_choices)
     spectrum: Literal["map", "estimated"] = option("map", "eigenvalues from the map, or estimated by message passing")
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
+    asynchronous: bool = option(
+        False, "bear lost messages: ADMM with a number for each neighbour, and a count that devices repeat"
+    )
+    counting: int | None = option(None, "rounds of that count; by default 60, and 10 for each level of the tree")
 
     def __post_init__(self) -> None:
+        if self.asynchronous:
+            self._check_asynchronous()
+        elif self.counting is not None:
+            raise ValueError("counting says how long the count of asynchronous=True goes on; leave it out")
         check_choice("start", self.start, ("s0", "zeros"))
         check_choice("bound", self.bound, ("sound", "paper"))
         check_choice("spectrum", self.spectrum, ("map", "estimated"))
@@ -98,9 +109,23 @@ class QDCP:
         if str(self.s0) not in ANCHORS and not _is_finite(self.s0):
             raise ValueError(f"s0 must be a finite number or one of {', '.join(ANCHORS)}, got {self.s0!r}")
 
+    def _check_asynchronous(self) -> None:
+        plain = QDCP()
+        others = ("start", "bound", "b", "averaging", "continuation", "certify", "aggregate", "spectrum", "wire")
+        given = [name for name in others if getattr(self, name) != getattr(plain, name)]
+        if given or str(self.s0) not in (*ANCHORS[:1], str(self.s0) if _is_finite(self.s0) else ""):
+            raise ValueError(
+                "asynchronous=True needs no spectrum, no averaging and no exact sums, always counts, and begins at "
+                f"each device's own quantile or at a number: leave {', '.join(given) or f's0={self.s0!r}'} out"
+            )
+        if self.counting is not None and self.counting < 0:
+            raise ValueError(f"counting must be at least 0 rounds, got {self.counting}")
+
 
 def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
     """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
+    if options.asynchronous:
+        return (yield from _unreliable(site, samples, options))
     spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
     ranks, totals = site.ranks(), site.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
@@ -119,6 +144,46 @@ def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Q
         return replace(counted_outcome(site, ranks, totals, brackets), estimates=estimates)
 
     return (yield from with_exact_sums(site, options.aggregate, "balanced", 1, attempt))
+
+
+def _unreliable(site: Site, samples: Samples, options: QDCP) -> Protocol[Outcome]:
+    """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
+    ranks, totals = site.ranks(), site.masses.sum(axis=0)
+    gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
+    s0 = float(options.s0) if _is_finite(options.s0) else None
+    counting = Counting(site, samples, local_quantiles(samples, gamma), ranks)
+    knobs = options.kappa, options.mu, options.c
+    x = yield from relaxed_admm(site, samples, gamma, s0, *knobs, options.rounds, counting)
+    rounds = default_rounds(site.network) if options.counting is None else options.counting
+    yield from counting.run(x, rounds)
+    return _heard_outcome(site, ranks, totals, counting, x.reshape(len(x), *ranks.shape), rounds)
+
+
+def _heard_outcome(
+    site: Site, ranks: Ints, totals: Ints, counting: Counting, estimates: Floats, rounds: int
+) -> Outcome:
+    """Return the counted threshold on every device that has heard of it, +inf on the others."""
+    thresholds = np.full_like(estimates, np.inf)
+    counts = np.repeat(totals[:, None], ranks.shape[1], axis=1)  # all scores lie at or below +inf
+    heard = counting.answered
+    if counting.answer is not None and heard.any():
+        tau, counted = counting.answer.reshape(2, *ranks.shape)
+        thresholds[heard], counts = tau, counted.astype(np.int64)
+    thresholds[:, ranks > totals[:, None]] = np.inf
+    certificates = [
+        [
+            too_few(rank, n) if rank > n else Certificate("counted", rank, int(counts[t, a]))
+            for a, rank in enumerate(ranks[t].tolist())
+        ]
+        for t, n in enumerate(totals.tolist())
+    ]
+    notes: tuple[str, ...] = ()
+    if not heard.all():
+        notes = (
+            f"q-dcp: {several(int((~heard).sum()), 'device')} of {len(heard):,} here did not hear the count within "
+            f"{rounds:,} rounds and hold +inf; set more rounds with counting",
+        )
+    return Outcome(thresholds, certificates, estimates, notes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -364,6 +429,8 @@ def _is_finite(text: str | float) -> bool:
 
 def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Prediction:
     """Predict `q_dcp`."""
+    if options.asynchronous:
+        return _predict_unreliable(terrain, options)
     before, spectrum = terrain.spectrum(options.spectrum)
     sent, wire = list(before), options.wire
     if str(options.s0) == "min":
@@ -379,6 +446,18 @@ def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Predictio
         words = f"|s0 - s*| <= epsilon0 = {options.epsilon0:g}, which nobody checks"
         return Prediction(tuple(sent), "assumed" if wire == 64 else "none", words, AVERAGING)
     return _predict_count(terrain, alpha, options, sent)
+
+
+def _predict_unreliable(terrain: Terrain, options: QDCP) -> Prediction:
+    """Predict the asynchronous form where nothing is lost: most rounds of the count only repeat the answer."""
+    rounds = default_rounds(terrain.map) if options.counting is None else options.counting
+    degree = 2 * terrain.map.edges / terrain.devices
+    run = Stretch("ADMM", options.rounds, degree + 3, 64, told=True, device_ns=STEP_NS)
+    depth = terrain.map.centre_depth
+    counted = min(2.0 * depth, rounds)
+    count = Stretch("count", counted, 4 + RUNGS / 2, 64, told=True, expected=True)
+    repeat = Stretch("repeat the answer", rounds - counted, 3, 64, told=True, expected=True)
+    return Prediction((run, count, repeat), "counted", uses=frozenset({"hops", "tree", "degree"}), varies=True)
 
 
 def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[Stretch]) -> Prediction:

@@ -55,6 +55,16 @@ def agree_on_edges(
     return Quantiser(edges_between(low, high, bins), complete)
 
 
+def edges_over(ends: NDArray[np.float64], finite: NDArray[np.float64], bins: int, complete: bool) -> Quantiser:
+    """Return the quantiser over known ends, (2, trials), the lower ones negated: of all scores, and of finite ones.
+
+    `complete` says whether these are ends of all scores, so that none lies above unless one is infinite.
+    """
+    usable = np.where(np.isinf(ends).any(axis=0), finite, ends)
+    low, high = np.where(np.isfinite(usable), usable, 0.0)
+    return Quantiser(edges_between(-low, high, bins), np.isfinite(ends[1]) & complete)
+
+
 def edges_between(low: NDArray[np.float64], high: NDArray[np.float64], bins: int) -> NDArray[np.float64]:
     """Return the upper edges of bins between two ends, (trials, bins), ascending, the last of them exactly `high`."""
     share = np.arange(1, bins + 1) / bins

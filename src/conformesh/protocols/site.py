@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.promises import PLAIN, Demand, Promise
-from conformesh.result.certificate import Certificate, Cost
+from conformesh.result.certificate import KINDS, Certificate, Cost
 from conformesh.samples import Samples
 
 
@@ -279,10 +279,16 @@ def in_rows(blocks: Sequence[NDArray[np.int64]], parts: Sequence[NDArray[Any]]) 
 
 
 def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Certificate]) -> Certificate:
-    """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself."""
+    """Return the certificate of all: the same everywhere, but for ranks that each device counts for itself.
+
+    Where parts know more and less, as after lost messages, that of who knows least, and the smallest count.
+    """
 
     def whole(name: str) -> Any:
         ranks = [getattr(part, name) for part in parts]
-        return tuple(in_rows(blocks, [*map(np.array, ranks)]).tolist()) if isinstance(ranks[0], tuple) else ranks[0]
+        if isinstance(ranks[0], tuple):
+            return tuple(in_rows(blocks, [*map(np.array, ranks)]).tolist())
+        return None if None in ranks else min(ranks)
 
-    return replace(parts[0], required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))
+    least = max(parts, key=lambda part: ([*KINDS].index(part.kind), part.epsilon or 0.0))
+    return replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))

@@ -22,11 +22,12 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Observer, drive
+from conformesh.engines.base import Observer, drive, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
 from conformesh.engines.mpi.partition import partition
+from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.kernels.neighbours import neighbour_extreme, neighbour_sum
 from conformesh.kernels.spreading import Spreading
@@ -113,8 +114,9 @@ class Mpi:
         """Rows of the devices hosted by this rank, ascending."""
         return self.halo.here
 
-    def run(self, protocol: Protocol[T], runs: int = 1) -> tuple[T, Cost]:
+    def run(self, protocol: Protocol[T], runs: int = 1, faults: Faults | None = None) -> tuple[T, Cost]:
         """Return what the protocol returns for the devices here, and what one of its `runs` cost every device."""
+        refuse_losses("mpi", faults)
         with self.together():
             ledger = Ledger(len(self.here), runs)
             result = drive(protocol, self._rules, ledger, self._answers, self.observer)

@@ -1,0 +1,90 @@
+"""H-DCP by projection: gossip for some rounds, then a threshold from what each device knows for sure.
+
+Assumes     as `projection`
+Guarantees  as `projection`: each device's own threshold, with the error bound of the worst of them
+Message     that of `projection`
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from conformesh.protocols.bounds.tracked import Interval
+from conformesh.protocols.messages import Protocol
+from conformesh.protocols.projection import Projecting, check_memory, default_rounds
+from conformesh.protocols.quantiser import crowding
+from conformesh.protocols.site import Outcome, Site
+from conformesh.quantities import several
+from conformesh.result.certificate import Certificate, too_few
+from conformesh.samples import Samples
+
+if TYPE_CHECKING:
+    from conformesh.protocols.h_dcp import HDCP
+
+
+def projected(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+    """Gossip for some rounds, and read thresholds off every device's view."""
+    check_memory(site.devices, len(site.here), options.bins, site.trials)
+    devices = Projecting(site, samples, options.bins, options.range)
+    for _ in range(default_rounds(site) if options.rounds is None else options.rounds):
+        devices.hear((yield devices.message()))
+    return _decide(devices, alphas, options.rounding, options.range is not None)
+
+
+def _decide(devices: Projecting, alphas: tuple[Fraction, ...], rounding: bool, given: bool) -> Outcome:
+    """Take the smallest edge that surely reaches the rank, at every device; +inf where none does."""
+    site = devices.site
+    ranks = site.ranks()
+    thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
+    certificates: list[list[Certificate]] = []
+    notes: set[str] = set()
+    crowds: list[tuple[float, str]] = []
+    for trial in range(site.trials):
+        n, row = int(devices.sizes[trial].sum()), []
+        counts, worst = devices.counts(trial), float(devices.epsilons(trial).max(initial=0.0))
+        for a, alpha in enumerate(alphas):
+            rank = int(ranks[trial, a])
+            if rank > n:
+                row.append(too_few(rank, n))
+                continue
+            holds = counts.low >= rank
+            found, bin_ = np.asarray(holds.any(axis=1)), holds.argmax(axis=1)
+            if devices.quantiser is not None:
+                thresholds[found, trial, a] = devices.quantiser.edges[trial, bin_[found]]
+                short = given and int(counts.high[:, -1].min()) < rank
+                edges, base = devices.quantiser.edges[trial], float(alpha * site.demands[trial].base)
+                crowd = crowding("h-dcp", edges, counts.low[0], rank, base, short)
+                crowds += [] if crowd is None else [crowd]
+            counted = _counted(counts, rank) if rounding else None
+            row.append(Certificate("bounded" if counted is None else "counted", rank, counted, worst))
+            if counted is None and not found.all():
+                notes.add(_unheard(int((~found).sum()), len(found), worst))
+        certificates.append(row)
+    notes |= {max(crowds)[1]} if crowds else set()
+    return Outcome(thresholds, certificates, notes=tuple(sorted(notes)))
+
+
+def _counted(counts: Interval, rank: int) -> int | None:
+    """Return the count at the threshold if every device here knows the smallest edge that reaches the rank.
+
+    That is so where the count at it is exact, and that at the edge before certainly short of the rank. A rank that no
+    edge reaches is known to be so, too, and then all scores lie at or below the threshold, +inf.
+    """
+    holds, may = counts.low >= rank, counts.high >= rank
+    if not (holds == may).all():
+        return None
+    each, at = np.arange(len(holds)), holds.argmax(axis=1)
+    reached = holds.any(axis=1)
+    if not reached.all():
+        return None
+    return int(counts.low[0, at[0]]) if counts.exact[each, at].all() else None
+
+
+def _unheard(short: int, here: int, worst: float) -> str:
+    return (
+        f"h-dcp: {short} of {several(here, 'device')} here know too little of the others to say more than +inf after "
+        f"these rounds (the largest error bound is {worst:.3g}); set more rounds"
+    )
