@@ -96,7 +96,7 @@ class Judge:
             assert certificate.required_rank <= certificate.counted_rank <= counted
 
     def falls(self, device, threshold):
-        key = device.row, device.number
+        key = id(device), device.number  # a device that starts again may have lost the end of its journal
         assert threshold <= self.lowest.get(key, np.inf)
         self.lowest[key] = threshold
 

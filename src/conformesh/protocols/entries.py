@@ -138,7 +138,7 @@ class _Sketch:
 
 def _known(values: NDArray[np.float64], ranks: Ints, size: int) -> Known:
     keys = to_keys(values)
-    if (np.diff(keys) < 0).any():
+    if (keys[1:] < keys[:-1]).any():  # a difference of keys may overflow
         raise ValueError("order statistics that do not ascend")
     return Known(keys, ranks, np.append(ranks[1:] - 1, size)[: len(ranks)], size)
 
@@ -205,7 +205,7 @@ def _read_window(entry: bytes, windows: Sequence[Window], trials: int) -> list[l
     found: list[list[_Inside]] = [[] for _ in range(trials)]
     for window, below, values in zip(windows, numbers[::2], parts, strict=True):
         keys = to_keys(values)
-        if len(keys) and (keys[0] <= window.low or keys[-1] > window.high or (np.diff(keys) < 0).any()):
+        if len(keys) and (keys[0] <= window.low or keys[-1] > window.high or (keys[1:] < keys[:-1]).any()):
             raise ValueError("scores that do not ascend inside their window")
         found[window.trial].append(_Inside(window, below, keys))
     return found
@@ -344,7 +344,7 @@ def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tupl
     at, step = np.concatenate([*keys, np.empty(0, np.int64)]), np.concatenate([*steps, np.empty(0, np.int64)])
     order = np.argsort(at, kind="stable")
     at, total = at[order], np.cumsum(step[order])
-    last = np.flatnonzero(np.append(np.diff(at) > 0, True)[: len(at)])  # of equal keys, where all have been added
+    last = np.flatnonzero(np.append(at[1:] != at[:-1], True)[: len(at)])  # of equal keys, where all have been added
     return at[last], total[last]
 
 
