@@ -22,10 +22,11 @@ from collections.abc import Callable, Mapping
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
+from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, ROSTER, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
-from conformesh.peer.members import Members, short_digest
+from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.rounds import EVERYBODY, Make, Phase
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.view import View
@@ -51,6 +52,8 @@ class Device(Members):
         What survives a crash of the process.
     scores
         A digest of this device's own scores: a journal that was written with others is of no use.
+    rosters
+        Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
     """
 
     def __init__(
@@ -63,8 +66,11 @@ class Device(Members):
         settings: Settings | None = None,
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
+        rosters: Rosters | None = None,
     ) -> None:
-        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log)
+        super().__init__(
+            row, network, agreement, make, journal, settings or Settings(), scores, log, rosters or Rosters()
+        )
         self.error: PeerError | None = None
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
         self._news: News | None = None
@@ -104,9 +110,9 @@ class Device(Members):
             if sender not in self._links:
                 raise FrameError("a frame of a device that is no neighbour")
             frame = frames.decode(data)
-            if frame.sender != sender:
-                raise FrameError("a frame that names another sender than its connection")
-            self._take(frame)
+            if not self._about_rosters(frame, sender):
+                self._own_name(frame, sender)
+                self._take(frame)
         except FrameError as problem:
             if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
                 self._unread[sender] = str(problem)
@@ -123,6 +129,9 @@ class Device(Members):
         if self.now < self._next or (self.phase == "failed" and self.over):
             return
         try:
+            if self.rosters.moving:
+                self._hand_on()
+                return
             if self.phase == "finished":
                 self._renew()
             elif self.phase != "failed":
@@ -144,11 +153,18 @@ class Device(Members):
     @property
     def over(self) -> bool:
         """Whether nothing is left to do, also for the neighbours."""
+        if self.rosters.moving:
+            return self.handed
         if self.phase not in ("finished", "failed") or (self.phase == "finished" and self._asked):
             return False
         if self.now >= self._stopped_at + self.settings.linger:
             return True
         return self.phase == "finished" and all(self._knows.get(j) == self._everyone for j in self._talking)
+
+    @property
+    def handed(self) -> bool:
+        """Whether this device moves to a newer roster and has handed it on: another must be made in its place."""
+        return self.rosters.handed(self._linked, self.now, self.settings.linger)
 
     @property
     def survivors(self) -> tuple[int, ...]:
@@ -198,6 +214,41 @@ class Device(Members):
         words = in_a_line(f"{self._name(self.row)} cannot take part: {reason}")
         self._own_fault = True
         self._stop(PeerError(words), News(self.row, words))
+
+    def offer(self, roster: bytes, now: float) -> None:
+        """Take a roster that came by another way than from a neighbour; a newer one is handed to all of them.
+
+        A `FrameError` says why one is refused.
+        """
+        self.now = max(self.now, now)
+        if self.rosters.offer(roster, self.now):
+            self._hand_on()
+
+    # --- rosters ------------------------------------------------------------------------------------------------------
+
+    def _about_rosters(self, frame: Frame, sender: int) -> bool:
+        """Take a frame that is about rosters, or that comes while this device moves to another one."""
+        if frame.kind not in (HELLO, ROSTER) and not self.rosters.moving:  # nearly always
+            return False
+        before = self.rosters.latest
+        answers = self.rosters.heard(frame, sender, self.now, self._hello())
+        for answer in answers or ():
+            self._send(sender, answer)
+        if self.rosters.latest > before:
+            self._hand_on()
+        return answers is not None
+
+    def _hand_on(self) -> None:
+        self._next = self.now + self.settings.retry
+        for to, frame in self.rosters.hand_on(self.row, self._linked):
+            self._send(to, frame)
+
+    def _own_name(self, frame: Frame, sender: int) -> None:
+        if frame.sender == sender:
+            return
+        if frame.wants and frame.kind != HELLO:  # it may be under another roster, and have another row there
+            self._send(sender, self._hello())
+        raise FrameError("a frame that names another sender than its connection")
 
     # --- loss and failure ---------------------------------------------------------------------------------------------
 
@@ -292,8 +343,10 @@ class Device(Members):
 
     def _run_of(self, frame: Frame) -> int:
         """Return in which run a device that has failed answers: news must not end a later attempt of the others."""
-        if frame.kind == HELLO and (self._own_fault or Hello.of(frame.body, self.full.devices).run == self.number):
-            return short_digest(frame.body)  # it may leave out others than this device does
+        if frame.kind == HELLO:
+            hello = Hello.of(frame.body, self.full.devices)
+            if self._own_fault or hello.run == self.number:
+                return hello.digest()  # it may leave out others than this device does
         return frame.run if self._own_fault else self.run
 
     def _repeat(self) -> None:

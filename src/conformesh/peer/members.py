@@ -8,7 +8,6 @@ last result has stood for a while; a device that is lost again waits twice as lo
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -18,10 +17,11 @@ from conformesh.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.rounds import Make, Rounds
 from conformesh.peer.settings import Settings
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
+from conformesh.peer.words import Hello, News, floor_in, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
@@ -40,8 +40,10 @@ class Members(Rounds):
         settings: Settings,
         scores: str,
         log: Callable[[str], None],
+        rosters: Rosters,
     ) -> None:
         super().__init__(row, network, make, journal, settings, scores, log)
+        self.rosters = rosters
         self.agreement = {**agreement, **settings.agreement(network.devices)}
         self.needed = settings.needed(network.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
@@ -65,17 +67,16 @@ class Members(Rounds):
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _enter_greeting(self) -> None:
-        self._greeting = Hello(self.agreement, self.number, self.lost).pack()
-        self._clear_rounds(self._digest())
+        self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
+        self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
 
-    def _digest(self) -> int:
-        return short_digest(self._greeting)
-
     def _hello(self, flags: int = 0) -> Frame:
-        return Frame(HELLO, 0, self.row, 0, flags, self._greeting)
+        if self._greeting.floor != self.rosters.floor:
+            self._greeting = self._greeting._replace(floor=self.rosters.floor)
+        return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _on_hello(self, frame: Frame) -> None:
         theirs = Hello.of(frame.body, self.full.devices)
@@ -179,6 +180,9 @@ class Members(Rounds):
         self._ready |= rows
         self._send_all(self._roll(READY, self._ready))
         if self._ready == self._everyone:  # from here on the journal knows of this run
+            if lacking := self.rosters.lacks({self._name(k) for k in self._everyone}):
+                self._fail(f"{lacking}; start them, or have the authority say that it is out of use")
+                return
             self.journal.begin(self._heading().pack())
             self._open_protocol()
             self._speak()
@@ -186,6 +190,7 @@ class Members(Rounds):
     def _on_ready(self, frame: Frame) -> None:
         self._same_run(frame)
         rows = self._rows_in(frame)
+        self.rosters.raise_floor(floor_in(frame.body))  # before the last row: everybody's floor comes with its row
         if self.phase == "greeting":
             self._grow_ready(rows)
         if frame.wants:
@@ -217,6 +222,7 @@ class Members(Rounds):
             self._write(self.journal.append, ENDED)
             self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
+            self.rosters.raise_floor(self.rosters.number)
             self.log(f"run {self.number}: finished after {self.round} rounds")
 
     def _rows_in(self, frame: Frame) -> frozenset[int]:
@@ -226,7 +232,8 @@ class Members(Rounds):
         return rows
 
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
-        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
+        floor = self.rosters.floor if kind == READY else 0
+        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows, floor))
 
     def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""
@@ -284,8 +291,3 @@ class Members(Rounds):
             how(record)
         except OSError as problem:
             self.log(f"the journal cannot be written: {problem}")
-
-
-def short_digest(body: bytes) -> int:
-    """Return what names a run in a frame: a digest of the hello that begins it."""
-    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")
