@@ -137,10 +137,8 @@ class Rosters:
             kept = [name for name in devices if name in names]
             needed = (len(devices) + 1) // 2
             if number >= self.floor and len(kept) < needed:
-                return (
-                    f"of the {len(devices)} devices of roster {number} only {listed(kept)} are in the run, and {needed} "
-                    "are needed until it is out of use"
-                )
+                some = f"of the {len(devices)} devices of roster {number} only {listed(kept)} are in the run"
+                return f"{some}, and {needed} are needed until it is out of use"
         return ""
 
     # --- pieces -------------------------------------------------------------------------------------------------------

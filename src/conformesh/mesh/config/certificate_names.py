@@ -1,4 +1,4 @@
-"""Whom a certificate names: the device, and which of its certificates it is.
+"""What devices may be called, and whom a certificate names: a device, and which of its certificates it is.
 
 The first certificate of a device bears its name, the second NAME~2, and so on. A roster says which number is the lowest
 that neighbours let in; they let in that one and the next 15, so that a renewed certificate needs no new roster, while a
@@ -11,6 +11,18 @@ import re
 
 WINDOW = 16  # numbers of certificates that are let in, from the lowest on
 MARK = "~"  # stands in no name of a device
+RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
+
+
+def check_device_name(name: str) -> None:
+    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
+        raise ValueError(
+            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
+            "letter or digit"
+        )
+    if name.lower() in RESERVED:
+        raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
 
 
 def certificate_name(device: str, number: int) -> str:
@@ -48,9 +60,9 @@ def not_accepted(shown: str, device: str, lowest: int = 1) -> str:
     name, number = parse_certificate_name(shown)
     if name != device or not number:
         return f"names {shown!r}, but this device is {device!r}"
+    let_in = f"names {shown!r}, and of {device!r} certificates from number {lowest} on are let in"
     if number < lowest:
-        return f"names {shown!r}, and of {device!r} certificates from number {lowest} on are let in; an older one was revoked"
+        return f"{let_in}; an older one was revoked"
     if number >= lowest + WINDOW:
-        last = lowest + WINDOW - 1
-        return f"names {shown!r}, and of {device!r} certificates from number {lowest} to {last} are let in; get a newer roster"
+        return f"{let_in}, {WINDOW} of them; this needs a newer roster"
     return ""

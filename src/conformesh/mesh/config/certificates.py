@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.io.files import PRIVATE, make_folder, write_file
-from conformesh.mesh.config.certificate_names import certificate_name, parse_certificate_name
-from conformesh.mesh.config.device_config import check_device_name
+from conformesh.mesh.config.certificate_names import certificate_name, check_device_name, parse_certificate_name
 from conformesh.mesh.config.endpoints import is_address
 
 CA, CA_KEY, CERT, KEY, ISSUED = "ca.pem", "ca.key", "device.pem", "device.key", "issued"

@@ -130,7 +130,7 @@ def _method(config: DeviceConfig) -> list[Problem]:
 def _roster(config: DeviceConfig) -> list[Problem]:
     document = read_roster_file(config.folder)
     if document is None:
-        words = f"none: the map is in {FILE}, and changes are copied by hand; `conformesh mesh add` or `revoke` makes one"
+        words = f"none: the map is in {FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
         return [Problem(config.name, ROSTER, "warning", words)]
     roster = document.roster
     words = f"number {roster.number}, {len(roster.devices)} devices, digest {roster.digest[:16]}"

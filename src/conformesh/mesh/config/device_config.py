@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config import ON_LOST
+from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import make_options, promise_of
@@ -21,8 +22,6 @@ from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
 from conformesh.scores import Score, get_score
-
-RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
 
 
 @dataclass(frozen=True)
@@ -216,17 +215,6 @@ def map_of(roster: Roster) -> dict[str, Any]:
         "endpoints": roster.endpoints,
         "revoked": roster.distrusted,
     }
-
-
-def check_device_name(name: str) -> None:
-    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
-        raise ValueError(
-            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
-            "letter or digit"
-        )
-    if name.lower() in RESERVED:
-        raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
 
 
 def _check_roster(config: DeviceConfig) -> None:

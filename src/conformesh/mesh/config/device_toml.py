@@ -1,7 +1,7 @@
 """``device.toml``: one readable file with what is a device's own and what was agreed on; the map is in its roster.
 
-A folder without a roster, of an earlier version, has the map in ``device.toml`` too. Beside a roster, ``[endpoints]`` in
-there says where this device reaches others that the roster has elsewhere, behind a router for instance.
+A folder without a roster, of an earlier version, has the map in ``device.toml`` too. Beside a roster, ``[endpoints]``
+says where this device reaches others that the roster has elsewhere, behind a router for instance.
 """
 
 from __future__ import annotations

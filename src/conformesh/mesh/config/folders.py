@@ -2,7 +2,8 @@
 
 ROOT/ca/                 the authority; ca.key never leaves it
 ROOT/roster.json         who is in, numbered and signed: handed to any device that runs it reaches all of them
-ROOT/device-00/          what is copied to device-00: device.toml, roster.json, ca.pem, device.pem, device.key, scores.csv
+ROOT/device-00/          what is copied to device-00: device.toml, roster.json, ca.pem, device.pem, device.key,
+                         scores.csv
 ROOT/revoked/            folders of devices that were taken out
 ROOT/README.md           what to copy where, in plain words
 """
@@ -17,10 +18,10 @@ from typing import Any, Literal
 
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.io.files import PRIVATE, make_folder, write_file
-from conformesh.mesh.config.certificate_names import WINDOW
+from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
 from conformesh.mesh.config.certificates import CERT, Identity, issued, make_authority, read_certificate, sign_device
 from conformesh.mesh.config.checking import Problem, check_folder, compare_agreements
-from conformesh.mesh.config.device_config import check_device_name, map_of
+from conformesh.mesh.config.device_config import map_of
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device, write_device
 from conformesh.mesh.config.endpoints import (
     BASE_PORT,

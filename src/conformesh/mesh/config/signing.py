@@ -9,58 +9,73 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from conformesh.mesh.config.certificates import CA, CA_KEY, load_certificate, load_key
-from conformesh.mesh.config.roster import Document, Roster, read_document
+from conformesh.mesh.config.certificates import CA_KEY, load_certificate, load_key
+
+if TYPE_CHECKING:
+    from conformesh.mesh.config.roster import Document, Roster
 
 ORDER = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551  # of the curve P-256
+DIGITS = 64  # hexadecimal, of each of the two numbers
+NOT_SIGNED = 3  # what the process apart ends with, where Python itself never does
 WRONG = "its signature is not that of this mesh's authority"
 UNSIGNED = "it has no signature, and this mesh has an authority"
 
 
-def sign(roster: Roster, authority: Path) -> Document:
-    """Sign a roster with the key of a mesh's authority."""
+def sign(text: bytes, authority: Path) -> str:
+    """Return the signature of a text by the authority in a folder."""
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
-    r, s = decode_dss_signature(load_key(authority / CA_KEY).sign(roster.text(), ec.ECDSA(_sha256())))
-    return Document(roster, b"".join(x.to_bytes(32, "big") for x in (r, min(s, ORDER - s))).hex())
+    r, s = decode_dss_signature(load_key(authority / CA_KEY).sign(text, ec.ECDSA(_sha256())))
+    return f"{r:0{DIGITS}x}{min(s, ORDER - s):0{DIGITS}x}"
 
 
-def verify(document: Document, ca: Path) -> None:
-    """Refuse a document that the authority has not signed."""
+def is_signed(text: bytes, signature: str, ca: Path) -> bool:
+    """Whether this is the signature of a text by the authority with this certificate."""
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
 
-    if not document.signature:
-        raise ValueError(f"roster {document.roster.number}: {UNSIGNED}")
-    signature = bytes.fromhex(document.signature)
-    r, s = int.from_bytes(signature[:32], "big"), int.from_bytes(signature[32:], "big")
+    r, s = int(signature[:DIGITS], 16), int(signature[DIGITS:], 16)
+    if s > ORDER // 2:
+        return False
     try:
-        if s > ORDER // 2:
-            raise InvalidSignature
-        key = load_certificate(ca).public_key()
-        key.verify(encode_dss_signature(r, s), document.roster.text(), ec.ECDSA(_sha256()))
+        load_certificate(ca).public_key().verify(encode_dss_signature(r, s), text, ec.ECDSA(_sha256()))
     except InvalidSignature:
-        raise ValueError(f"roster {document.roster.number}: {WRONG}") from None
+        return False
+    return True
+
+
+def document_of(roster: Roster, root: Path, insecure: bool) -> Document:
+    """Return a roster as whoever keeps a mesh's folder gives it out: signed, if the mesh has an authority."""
+    from conformesh.mesh.config.roster import Document
+
+    return Document(roster, "" if insecure else sign(roster.text(), root / "ca"))
+
+
+def verify(document: Document, ca: Path) -> None:
+    """Refuse a document that the authority has not signed."""
+    _judge(document, document.signature != "" and is_signed(document.roster.text(), document.signature, ca))
 
 
 def verify_apart(document: Document, ca: Path) -> None:
     """Do what `verify` does in a process of its own."""
     import subprocess
 
-    command = [sys.executable, "-m", "conformesh.mesh.config.signing", str(ca)]
-    done = subprocess.run(command, input=document.bytes(), capture_output=True, check=False)
-    if done.returncode:
-        words = done.stderr.decode(errors="replace").strip().rpartition("\n")[2].removeprefix("ValueError: ")
-        raise ValueError(words or f"roster {document.roster.number}: its signature cannot be verified")
+    if not document.signature:
+        _judge(document, False)
+    command = [sys.executable, "-m", "conformesh.mesh.config.signing", str(ca), document.signature]
+    done = subprocess.run(command, input=document.roster.text(), capture_output=True, check=False)
+    if done.returncode not in (0, NOT_SIGNED):
+        raise ValueError(f"{ca}: cannot verify roster {document.roster.number}: {done.stderr.decode()[-500:]}")
+    _judge(document, done.returncode == 0)
 
 
-def document_of(roster: Roster, root: Path, insecure: bool) -> Document:
-    """Return a roster as the authority in a mesh's folder gives it out."""
-    return Document(roster) if insecure else sign(roster, root / "ca")
+def _judge(document: Document, good: bool) -> None:
+    if not good:
+        raise ValueError(f"roster {document.roster.number}: {WRONG if document.signature else UNSIGNED}")
 
 
 def _sha256() -> Any:
@@ -69,10 +84,13 @@ def _sha256() -> Any:
     return SHA256()
 
 
-if __name__ == "__main__":
+def _main(ca: str, signature: str) -> int:
     try:
-        verify(read_document(sys.stdin.buffer.read()), Path(sys.argv[1]))
+        return 0 if is_signed(sys.stdin.buffer.read(), signature, Path(ca)) else NOT_SIGNED
     except ValueError as problem:
-        sys.exit(f"ValueError: {problem}")
+        print(problem, file=sys.stderr)
+        return 2
 
-__all__ = ["CA", "document_of", "sign", "verify", "verify_apart"]
+
+if __name__ == "__main__":
+    sys.exit(_main(*sys.argv[1:]))

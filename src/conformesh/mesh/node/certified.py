@@ -24,6 +24,8 @@ class Certified:
         When, in seconds since 1970 (UTC).
     restored
         True where it was read from disk after a start rather than made since.
+    roster_number
+        The number of the roster that the run was under.
     """
 
     calibration: Calibration
@@ -31,6 +33,7 @@ class Certified:
     roster: tuple[str, ...]
     made: float
     restored: bool = False
+    roster_number: int = 0
 
     def facts(self) -> dict[str, Any]:
         """Return what every answer about it says besides the numbers."""
@@ -40,6 +43,8 @@ class Certified:
             "made": in_utc(self.made),
             "run": self.run,
             "restored": self.restored,
+            "roster_number": self.roster_number,
+            "survivors": list(self.roster),
         }
 
 

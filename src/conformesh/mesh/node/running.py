@@ -12,6 +12,7 @@ from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.methods import get_method, make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.rounds import Make
 from conformesh.promises import exact_alpha
 from conformesh.protocols.messages import Message
@@ -22,7 +23,11 @@ JOURNAL = "journal.bin"
 
 
 def make_device(
-    config: DeviceConfig, scores: OwnScores, journal: Journal, log: Callable[[str], None] = lambda words: None
+    config: DeviceConfig,
+    scores: OwnScores,
+    journal: Journal,
+    log: Callable[[str], None] = lambda words: None,
+    rosters: Rosters | None = None,
 ) -> Device:
     """Return the device of a folder, which holds these scores."""
     return Device(
@@ -34,6 +39,7 @@ def make_device(
         config.settings,
         scores=scores.digest,
         log=log,
+        rosters=rosters,
     )
 
 
