@@ -48,6 +48,14 @@ def staying_up(folder, clock=None):
     assert not ended, ended
 
 
+class Quiet:
+    """Links on which nothing arrives."""
+
+    def receive(self, timeout):
+        threading.Event().wait(min(timeout, 0.2))
+        return ()
+
+
 def certified(client):
     """The run and the threshold that a node shows; run 0 before it has one of its own."""
     try:
@@ -274,7 +282,7 @@ def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp
     node = Node(read_device(folders[0]))
     node._look_at_files()
     node._other_scores = False
-    pausing = threading.Thread(target=node._pause, args=(600.0,))
+    pausing = threading.Thread(target=node._pause, args=(600.0, Quiet()))
     pausing.start()
     if reason == "a program asks":
         node.recalibrate()

@@ -1,6 +1,7 @@
-"""Devices under rosters that change, on the loopback engine: who is who by name, because rows change with the roster."""
+"""Devices under rosters that change, on the loopback engine: known by name, because rows change with the roster."""
 
 import hashlib
+import itertools
 import json
 from contextlib import suppress
 from dataclasses import dataclass
@@ -104,8 +105,11 @@ class Changing(_World):
     def _boot(self, k, now):
         member = self.members[k]
         if member.name not in (member.newer or member.roster).devices:
-            newest = max((roster for when, _, roster in self.hand if when <= now and member.name in roster.devices),
-                         key=lambda roster: roster.number, default=None)
+            newest = max(
+                (roster for when, _, roster in self.hand if when <= now and member.name in roster.devices),
+                key=lambda roster: roster.number,
+                default=None,
+            )
             if newest is None or newest.number <= (member.newer or member.roster).number:
                 self.last[k], self.devices[k] = self.devices[k], None  # removed
                 return
@@ -124,7 +128,14 @@ class Changing(_World):
 
         row = roster.devices.index(member.name)
         device = self.kind(
-            row, roster.network, roster.agreement(), make, self.journals[k], self.settings, f"{version}", rosters=rosters
+            row,
+            roster.network,
+            roster.agreement(),
+            make,
+            self.journals[k],
+            self.settings,
+            f"{version}",
+            rosters=rosters,
         )
         device.world, device.places = k, [at[name] for name in roster.devices]
         self.devices[k] = device
@@ -187,7 +198,9 @@ class OneResult:
         """Whether the numbers of runs rise with those of rosters."""
         numbers = [self.certified[run][0] for run in sorted(self.certified)]
         if numbers != sorted(numbers):
-            raise TwoResultsError(f"rosters by run: {[(run, self.certified[run][:2]) for run in sorted(self.certified)]}")
+            raise TwoResultsError(
+                f"rosters by run: {[(run, self.certified[run][:2]) for run in sorted(self.certified)]}"
+            )
 
 
 class TwoResultsError(AssertionError):
@@ -216,7 +229,7 @@ def drawn_rosters(rng, first, count, names):
 def drawn_edges(rng, devices):
     """A path through all devices in random order, and some more edges."""
     order = [devices[int(k)] for k in rng.permutation(len(devices))]
-    edges = {tuple(sorted(pair)) for pair in zip(order, order[1:], strict=False)}
+    edges = {tuple(sorted(pair)) for pair in itertools.pairwise(order)}
     edges |= {(a, b) for a in devices for b in devices if a < b and rng.random() < 0.4}
     return tuple(sorted(edges))
 

@@ -156,7 +156,7 @@ def test_a_device_that_was_down_is_handed_the_roster_by_a_neighbour_that_stays()
     assert check.certified[max(check.certified)][1] == TWO.devices
 
 
-# --- the theorem, over all orders of events ----------------------------------------------------------------------------
+# --- the theorem, over all orders of events ---------------------------------------------------------------------------
 
 
 class Run:
@@ -174,12 +174,16 @@ def certifiable(rosters, runs, earlier_rule=True, forward_only=True):
     """
     votes = [(name, i) for i, run in enumerate(runs) for name in run.part]  # what may be said, each a bit
     whole = [sum(1 << at for at, (_, j) in enumerate(votes) if j == i) for i in range(len(runs))]
-    enough = [[not earlier_rule or not _lacks(rosters, run, floor) for floor in range(len(rosters) + 1)] for run in runs]
+    enough = [
+        [not earlier_rule or not _lacks(rosters, run, floor) for floor in range(len(rosters) + 1)] for run in runs
+    ]
 
     def bars(before, after):
         return before.number >= after.number or (forward_only and before.roster > after.roster)
 
-    barred = [sum(1 << b for b, (who, j) in enumerate(votes) if who == name and bars(runs[j], runs[i])) for name, i in votes]
+    barred = [
+        sum(1 << b for b, (who, j) in enumerate(votes) if who == name and bars(runs[j], runs[i])) for name, i in votes
+    ]
     seen, todo, found = {0}, [0], set()
     while todo:
         said = todo.pop()
@@ -202,7 +206,7 @@ def _lacks(rosters, run, floor):
 def broken(runs, together):
     """Whether runs that are certified together share a number, or stand in another order than their rosters."""
     return any(
-        a.number == b.number or (a.roster < b.roster) != (a.number < b.number) and a.roster != b.roster
+        a.number == b.number or ((a.roster < b.roster) != (a.number < b.number) and a.roster != b.roster)
         for a, b in itertools.combinations([runs[i] for i in together], 2)
     )
 
@@ -230,16 +234,16 @@ def cases_broken(cases, seed, **rules):
 
 
 def test_quorum_across_rosters():
-    """All orders of events of 400 small cases; without either half of the rule some of them break."""
-    assert cases_broken(400, 0) == 0
-    assert cases_broken(400, 0, earlier_rule=False) > 0
-    assert cases_broken(400, 0, forward_only=False) > 0
+    """All orders of events of 80 small cases; without either half of the rule many of them break."""
+    assert cases_broken(80, 0) == 0
+    assert cases_broken(80, 0, earlier_rule=False) > 8
+    assert cases_broken(80, 0, forward_only=False) > 8
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(1, 11))
 def test_quorum_across_rosters_in_many_cases(seed):
-    assert cases_broken(4000, seed) == 0
+    assert cases_broken(2000, seed) == 0
 
 
 # --- one device -------------------------------------------------------------------------------------------------------

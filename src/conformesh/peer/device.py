@@ -26,7 +26,7 @@ from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, ROSTER,
 from conformesh.peer.journal import Journal
 from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
-from conformesh.peer.rosters import Rosters
+from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.rounds import EVERYBODY, Make, Phase
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.view import View
@@ -68,9 +68,8 @@ class Device(Members):
         log: Callable[[str], None] = lambda words: None,
         rosters: Rosters | None = None,
     ) -> None:
-        super().__init__(
-            row, network, agreement, make, journal, settings or Settings(), scores, log, rosters or Rosters()
-        )
+        known = rosters or Rosters(number_in(agreement.get(FIELD)) or 0)
+        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log, known)
         self.error: PeerError | None = None
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
         self._news: News | None = None

@@ -11,8 +11,6 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conformesh.mesh.config.certificates import CA_KEY, load_certificate, load_key
-
 if TYPE_CHECKING:
     from conformesh.mesh.config.roster import Document, Roster
 
@@ -28,6 +26,8 @@ def sign(text: bytes, authority: Path) -> str:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
 
+    from conformesh.mesh.config.certificates import CA_KEY, load_key
+
     r, s = decode_dss_signature(load_key(authority / CA_KEY).sign(text, ec.ECDSA(_sha256())))
     return f"{r:0{DIGITS}x}{min(s, ORDER - s):0{DIGITS}x}"
 
@@ -37,6 +37,8 @@ def is_signed(text: bytes, signature: str, ca: Path) -> bool:
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.asymmetric.utils import encode_dss_signature
+
+    from conformesh.mesh.config.certificates import load_certificate
 
     r, s = int(signature[:DIGITS], 16), int(signature[DIGITS:], 16)
     if s > ORDER // 2:
