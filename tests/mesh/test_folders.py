@@ -202,9 +202,7 @@ def test_a_mesh_without_certificates_can_change_too(tmp_path):
     assert [p.what for p in check_folder(root / "third")] == ["roster.json", "certificate", "scores"]
     with pytest.raises(ValueError, match="have no certificates to renew"):
         renew_device(root, "third")
-    with pytest.raises(
-        ValueError, match="of the 3 devices of roster 2 only {device-01} are in the run, and 2 are needed"
-    ):
+    with pytest.raises(ValueError, match=r"of the 3 devices of roster 2 only \{device-01\} are in the run"):
         revoke_device(root, "third")
     revoke_device(root, "third", forget=True)
     with pytest.raises(ValueError, match="is the only one of its mesh"):
