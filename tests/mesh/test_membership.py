@@ -91,7 +91,7 @@ def changed(mesh, names, k):
         names = [*names, f"new-{k}"]
     else:
         gone = names[1]
-        revoke_device(mesh.mesh, gone)
+        revoke_device(mesh.mesh, gone, settled=k + 1)  # of which all have seen a result
         names = [name for name in names if name != gone]
     mesh.hand(names[k % (len(names) - 1)])
     return names

@@ -45,6 +45,7 @@ class Membership:
         self._lock = threading.Lock()  # programs hand over rosters in threads of their own
         self._offered: deque[bytes] = deque()  # checked, and for the node's own thread to take
         self._checked: set[str] = set()  # digests of documents that need not be verified again
+        self._unsigned = ("", "")  # the last document that the authority has not signed, and why it is refused
         self._document = self._read()
         self._next: Document | None = None
         self._watch = FileWatch(self._path)
@@ -157,12 +158,24 @@ class Membership:
             raise ValueError(f"roster {number} is older than roster {current}, which is in force here")
         if number == current:
             raise ValueError(f"roster {number} is another than the one of that number here; two must not be made")
-        if not self.config.insecure and roster.digest + document.signature not in self._checked:
-            verify_apart(document, self.config.path("ca"))
-            self._checked = {roster.digest + document.signature}
+        self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]
         replace(self.config, **map_of(roster), name=name)  # raises in words if it is no map
         return document
+
+    def _verify(self, document: Document) -> None:
+        """Refuse a document without the authority's signature; the same one is examined once, and not on every offer."""
+        key = document.roster.digest + document.signature
+        if self.config.insecure or key in self._checked:
+            return
+        if key == self._unsigned[0]:
+            raise ValueError(self._unsigned[1])
+        try:
+            verify_apart(document, self.config.path("ca"))
+        except ValueError as problem:
+            self._unsigned = key, str(problem)
+            raise
+        self._checked = {key}
 
     def _read(self) -> Document | None:
         return None if self.config.roster is None else read_document(self._path.read_bytes(), str(self._path))
