@@ -33,7 +33,7 @@ def drawn(seed, *, heal=False, kind=Device):
         hand.append((when, known.devices[int(rng.integers(len(known.devices)))], roster))
         known = roster
     if heal and rosters:
-        hand += [(9 * PATIENCE, name, rosters[-1]) for name in rosters[-1].devices]  # by hand, to whoever missed it
+        hand += [(9 * PATIENCE, name, rosters[-1]) for name in NAMES]  # by hand, also to who was cut off when removed
     world = Changing(NAMES, first, hand, Faults(), rng, settings(), kind)
     world.faults = drawn_partitions(world.network, rng, PATIENCE, heal=heal)
     for k, name in enumerate(NAMES):

@@ -164,7 +164,7 @@ class Membership:
         return document
 
     def _verify(self, document: Document) -> None:
-        """Refuse a document without the authority's signature; the same one is examined once, and not on every offer."""
+        """Refuse a document without the authority's signature; the same one is examined once, not on every offer."""
         key = document.roster.digest + document.signature
         if self.config.insecure or key in self._checked:
             return
