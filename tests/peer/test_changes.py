@@ -84,6 +84,11 @@ def test_when_all_is_well_again_everybody_agrees_under_the_last_roster():
     ends_well(range(12))
 
 
+def test_who_was_left_out_by_a_neighbour_that_goes_on_saying_hello_does_not_wait_for_it():
+    """A schedule that hung: two groups, each waiting for a device that has left one of it out of the very same run."""
+    ends_well([298])
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(10))
 def test_many_schedules_end_well(chunk):

@@ -70,6 +70,7 @@ class Members(Rounds):
         self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
         self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
+        self._left_by: set[int] = set()  # who goes on in this run without this device
         self._ready: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
 
@@ -88,7 +89,7 @@ class Members(Rounds):
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
         mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
-            self._leave(frame.sender, view)
+            self._leave(frame.sender, view, before)
         elif frame.sender in mine.lost:
             self._welcome(frame.sender, view, before)
         else:
@@ -100,14 +101,22 @@ class Members(Rounds):
             self._greeted.add(frame.sender)
             self._call_ready()
 
-    def _leave(self, sender: int, view: View) -> None:
-        """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
+    def _leave(self, sender: int, view: View, before: float) -> None:
+        """Note that the others go on without this device: a result stays, a run under way is of no use any more.
+
+        Who has left this device out of a run does not come back into it, however often it says hello: if a quorum is
+        there without all who have, they are lost with the patience; else this device waits for the next run.
+        """
         if self.phase == "finished" or view.number < self.number:
             return
         under_way = self.phase != "greeting"
         if under_way or view.number > self.number:
             self.log(f"left out of run {view.number} by {self._name(sender)}: waiting for the next")
             self._move(View(max(view.number, self.number + under_way)))
+            return
+        self._left_by.add(sender)
+        if len(part_of(self.full, self.row, self.lost | self._left_by)) >= self.needed:
+            self._last_heard[sender] = before
 
     def _welcome(self, sender: int, view: View, before: float) -> None:
         """Note that a lost device is back; when the last result has stood for a while, ask for one run with it."""
