@@ -84,7 +84,7 @@ def test_when_all_is_well_again_everybody_agrees_under_the_last_roster():
     ends_well(range(12))
 
 
-def test_who_was_left_out_by_a_neighbour_that_goes_on_saying_hello_does_not_wait_for_it():
+def test_groups_that_left_out_one_of_the_other_do_not_wait_for_each_other_for_ever():
     """A schedule that hung: two groups, each waiting for a device that has left one of it out of the very same run."""
     ends_well([298])
 

@@ -70,7 +70,6 @@ class Members(Rounds):
         self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
         self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
-        self._left_by: set[int] = set()  # who goes on in this run without this device
         self._ready: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
 
@@ -89,7 +88,7 @@ class Members(Rounds):
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
         mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
-            self._leave(frame.sender, view, before)
+            self._leave(frame.sender, view)
         elif frame.sender in mine.lost:
             self._welcome(frame.sender, view, before)
         else:
@@ -101,25 +100,21 @@ class Members(Rounds):
             self._greeted.add(frame.sender)
             self._call_ready()
 
-    def _leave(self, sender: int, view: View, before: float) -> None:
-        """Note that the others go on without this device: a result stays, a run under way is of no use any more.
-
-        Who has left this device out of a run does not come back into it, however often it says hello: if a quorum is
-        there without all who have, they are lost with the patience; else this device waits for the next run.
-        """
+    def _leave(self, sender: int, view: View) -> None:
+        """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
         if self.phase == "finished" or view.number < self.number:
             return
         under_way = self.phase != "greeting"
         if under_way or view.number > self.number:
             self.log(f"left out of run {view.number} by {self._name(sender)}: waiting for the next")
             self._move(View(max(view.number, self.number + under_way)))
-            return
-        self._left_by.add(sender)
-        if len(part_of(self.full, self.row, self.lost | self._left_by)) >= self.needed:
-            self._last_heard[sender] = before
 
     def _welcome(self, sender: int, view: View, before: float) -> None:
-        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it."""
+        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it.
+
+        Also when devices greet each other for so long that they must wait for each other: two groups may each have left
+        out one of the other in the same run, and none is a quorum. Nothing has begun that could be interrupted.
+        """
         if sender not in self._back or self.now - before > self.settings.patience:
             self._back[sender] = self.now
             self.log(f"{self._name(sender)} is back: it takes part in the next run")
@@ -128,11 +123,15 @@ class Members(Rounds):
         if self.phase == "finished" and self.now >= self._back[sender] + wait:
             self._asked = True
             self._renew()
+        elif self.phase == "greeting" and self.now > self._since + self.settings.patience:
+            self._begin_again()
 
     def _renew(self) -> None:
         """Begin the run that was asked for, with who is back, unless the last result is too young."""
-        if self.phase != "finished" or not self._asked or self.now < self._stopped_at + self.settings.linger:
-            return
+        if self.phase == "finished" and self._asked and self.now >= self._stopped_at + self.settings.linger:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
         back = {j for j in self._back if self.now - self._last_heard[j] <= self.settings.patience}
         self._move(View(max(self.number, self._highest) + 1, self.lost - back))
 
