@@ -47,9 +47,9 @@ def free_ports(count):
     raise RuntimeError("no free ports")
 
 
-def start(folder, *more):
-    """Start a device that calibrates once."""
-    command = [sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", *more]
+def start(folder, *more, within=()):
+    """Start a device that calibrates once, within another command if one is given."""
+    command = [*within, sys.executable, "-m", "conformesh", "node", str(folder), "--once", "--json", *more]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 

@@ -106,8 +106,8 @@ def test_a_device_knows_its_place():
         ({"quorum": 3}, set()),  # of no account where nobody goes on
         ({"on_lost": "continue", "quorum": 3}, {"on_lost"}),
         ({"insecure": True}, {"links"}),
-        ({"edges": (("device-00", "device-01"), ("device-00", "device-02"))}, {"graph"}),
-        ({"devices": NAMES[::-1]}, {"devices", "graph"}),
+        ({"edges": (("device-00", "device-01"), ("device-00", "device-02"))}, {"roster"}),
+        ({"devices": NAMES[::-1]}, {"roster"}),
     ],
 )
 def test_the_agreement_holds_what_must_match_and_nothing_else(change, fields):

@@ -15,6 +15,7 @@ from conformesh.mesh.config.folders import (
     compare_agreements,
     device_folders,
     init_mesh,
+    reissue_device,
     renew_device,
     revoke_device,
     scatter_scores,
@@ -24,7 +25,7 @@ pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.config.certificates import read_certificate
 from conformesh.mesh.config.identity import check_pair
 
-FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "scores.csv"]
+FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "roster.json", "scores.csv"]
 
 
 @pytest.fixture(scope="module")
@@ -159,8 +160,8 @@ def test_a_device_that_cannot_be_added_changes_nothing(root, words, name, neighb
 
 
 def test_a_revoked_device_is_out_for_good(root):
-    serial = read_certificate(root / "device-04" / "device.pem").serial
-    assert revoke_device(root, "device-04") == serial
+    identity = read_certificate(root / "device-04" / "device.pem")
+    assert revoke_device(root, "device-04") == identity.serial
     folders = device_folders(root)
     assert len(folders) == 8
     for folder in folders:
@@ -170,7 +171,7 @@ def test_a_revoked_device_is_out_for_good(root):
             *config.endpoints,
             *(name for edge in config.edges for name in edge),
         }
-        assert {"device-04", serial} <= {*config.revoked}
+        assert {"device-04", identity.fingerprint} <= {*config.revoked}
     assert compare_agreements(folders) == {}
     assert (root / "revoked" / "device-04" / "device.key").exists()
     with pytest.raises(ValueError, match="was revoked, and its old certificate still bears it"):
@@ -198,10 +199,12 @@ def test_a_mesh_without_certificates_can_change_too(tmp_path):
     add_device(root, "third", ["device-01"])
     assert revoke_device(root, "device-00") == ""
     assert read_device(root / "third").revoked == ("device-00",)
-    assert [p.what for p in check_folder(root / "third")] == ["certificate", "scores"]
+    assert [p.what for p in check_folder(root / "third")] == ["roster.json", "certificate", "scores"]
     with pytest.raises(ValueError, match="have no certificates to renew"):
         renew_device(root, "third")
-    revoke_device(root, "third")
+    with pytest.raises(ValueError, match=r"of the 3 devices of roster 2 only \{device-01\} are in the run"):
+        revoke_device(root, "third")
+    revoke_device(root, "third", forget=True)
     with pytest.raises(ValueError, match="is the only one of its mesh"):
         revoke_device(root, "device-01")
 
@@ -261,11 +264,15 @@ def test_what_is_wrong_is_told_in_words(root):
     assert "ports above 32767 may be taken" in told(folder)["port", "warning"]
     rewrite(folder, 'listen = "127.0.0.1:40000"', 'listen = "127.0.0.1:7700"')
     assert "the ports differ" in told(folder)["port", "warning"]
-    rewrite(folder, '"device-00" = "127.0.0.1:7600"', '"device-00" = "10.0.0.1:7700"')
+    rewrite(folder, "\n[options]", '\n[endpoints]\n"device-00" = "10.0.0.1:7700"\n\n[options]')
     assert "is for 127.0.0.1, but neighbours reach this device at 10.0.0.1" in told(folder)["certificate", "error"]
-    serial = read_certificate(folder / "device.pem").serial
-    rewrite(folder, "# The map", f'revoked = ["{serial}"]\n# The map')
-    assert "is revoked" in " ".join(problem.text for problem in check_folder(folder))
+    old = {name: (folder / name).read_bytes() for name in ("device.pem", "device.key")}
+    reissue_device(root, "device-00")
+    for name, content in old.items():
+        (folder / name).write_bytes(content)
+    words = " ".join(problem.text for problem in check_folder(folder))
+    assert "device.pem is revoked" in words
+    assert "certificates from number 2 on are let in; an older one was revoked" in words
     rewrite(folder, 'method = "e-dcp"', 'method = "cp"')
     rewrite(folder, '[options]\n"width" = 2', "")
     assert "needs a server" in told(folder)["device.toml", "warning"]

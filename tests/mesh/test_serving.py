@@ -50,6 +50,14 @@ def staying_up(folder, clock=None):
     assert not ended, ended
 
 
+class Quiet:
+    """Links on which nothing arrives."""
+
+    def receive(self, timeout):
+        threading.Event().wait(min(timeout, 0.2))
+        return ()
+
+
 def certified(client):
     """The run and the threshold that a node shows; run 0 before it has one of its own."""
     try:
@@ -200,6 +208,20 @@ def test_neighbours_are_told_why_a_device_cannot_take_part():
         assert "line 3: score must be a number, got 'abc'" in own_log
 
 
+@pytest.mark.skipif(os.name != "posix", reason="limits of processes are those of POSIX")
+def test_neighbours_are_told_that_a_disk_is_full():
+    """No file of the second device may grow beyond 2 kB: its journal ends within the run."""
+    small = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
+    with short_folder() as root:
+        options = {"rounds": 400}
+        folders, _ = make_mesh(root / "m", Network.chain(2), "q-dcp", patience=300.0, insecure=True, options=options)
+        processes = [start(folders[0]), start(folders[1], within=small)]
+        (code, result, log), (own_code, own_result, own_log) = [finish(process) for process in processes]
+        assert (code, own_code, result, own_result) == (1, 1, None, None)
+        assert "device-01 could not go on: OSError" in log
+        assert "device-01 could not go on: OSError" in own_log
+
+
 def _phase(client):
     try:
         return client.status()["phase"]
@@ -276,7 +298,7 @@ def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp
     node = Node(read_device(folders[0]))
     node._look_at_files()
     node._other_scores = False
-    pausing = threading.Thread(target=node._pause, args=(600.0,))
+    pausing = threading.Thread(target=node._pause, args=(600.0, Quiet()))
     pausing.start()
     if reason == "a program asks":
         node.recalibrate()
@@ -333,6 +355,8 @@ def test_a_clock_that_is_wrong_at_the_start_is_waited_for():
         with staying_up(folders[0]), staying_up(folders[1], clock=lambda: datetime(2001, 1, 1, tzinfo=UTC)) as late:
             wait_for(lambda: any("certificate: device.pem is not valid before" in why for why in _reasons(clients[1])))
             assert "set the clock" in _reasons(clients[1])[0]
+            told = "device-01 cannot take part: device.pem is not valid before"
+            wait_for(lambda: any(told in why for why in _reasons(clients[0])))
             late.certificate.clock = lambda: datetime.now(UTC)
             assert after(clients, 0)[1] == expected
 

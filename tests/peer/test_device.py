@@ -592,7 +592,7 @@ def test_a_device_that_refuses_says_why_without_a_hello():
     twin = Hand().start()
     twin.hello(0, 0.0, run=7)
     assert (answer.kind, answer.run) == (FAILED, twin.device.run)
-    assert twin.device._greeting == body
+    assert twin.device._greeting.pack() == body
     hand.ready(0, 2.2, {0}, WANT)
     assert hand.said() == [(0, FAILED, 0, 0)]
 

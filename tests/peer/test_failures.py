@@ -127,6 +127,20 @@ def test_a_journal_that_cannot_be_written_is_told_too():
         assert device._stopped_at < 0.5
 
 
+def test_others_go_on_without_a_full_disk_and_where_they_cannot_all_know_why():
+    """Under `continue`: four of five go on at once; a chain falls into parts, and both ends say what the reason is."""
+    network, settings = Network.complete(5), Settings(on_lost="continue")
+
+    def ended(network):
+        start = starter(network, settings=settings)
+        return ends(network, lambda k, journal: start(k, FullDisk() if k == ODD else journal)).devices
+
+    assert [device.phase for device in ended(network)] == ["finished", "finished", "failed", "finished", "finished"]
+    for device in ended(CHAIN):
+        assert "2 could not go on: OSError: [Errno 28] No space left on device" in str(device.error)
+        assert device._stopped_at < 0.5
+
+
 # --- devices that cannot take part ------------------------------------------------------------------------------------
 
 
@@ -154,6 +168,14 @@ def test_who_waits_for_a_device_that_cannot_take_part_is_told_why(number):
 
     for device in ends(CHAIN, later).devices:
         assert str(device.error).startswith("2 cannot take part: scores.csv: line 3 is no number")
+        assert device._stopped_at < 0.5
+
+
+def test_who_cannot_go_on_without_a_device_that_cannot_take_part_knows_why():
+    """Under `continue`, also at the ends of a chain, which are not its neighbours."""
+    start = refusing(starter(CHAIN, settings=Settings(on_lost="continue")), "device.pem expired on 2001-01-01")
+    for device in ends(CHAIN, start).devices:
+        assert "2 cannot take part: device.pem expired on 2001-01-01" in str(device.error)
         assert device._stopped_at < 0.5
 
 

@@ -65,6 +65,15 @@ def test_many_times_everybody_is_in_the_last_run(graph, chunk):
         assert ends == {("finished", max(check.certified), tuple(range(network.devices)))}, seed
 
 
+@pytest.mark.parametrize("seed", [67, 79, 81])
+def test_groups_that_left_out_one_of_the_other_do_not_greet_each_other_for_ever(seed):
+    """Schedules that hung: in one run each group had left out a device of the other, and none was a quorum."""
+    network = Network.random_regular(8, degree=3)
+    played, check = one_schedule(network, seed, heal=True, limit=40 * PATIENCE)
+    ends = {(device.phase, device.number, device.survivors) for device in played.devices}
+    assert ends == {("finished", max(check.certified), tuple(range(network.devices)))}
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_a_device_that_crashed_and_comes_back_is_in_the_next_run_and_costs_one(seed):
     """It was never let in again, and each of its tries forced all others through a new run."""

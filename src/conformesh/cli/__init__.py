@@ -56,6 +56,7 @@ GROUPS: dict[str, Table] = {
         "add": ("mesh", "Add a device."),
         "revoke": ("mesh", "Take a device out, and its certificate with it."),
         "renew": ("mesh", "Make a new certificate for a device."),
+        "hand": ("mesh", "Hand a newer roster to a device, which passes it on."),
         "up": ("mesh_up", "Start all devices on this machine, and show how they agree."),
         "check": ("mesh", "Files, certificates, scores, agreement, and who answers."),
     },

@@ -32,13 +32,18 @@ from conformesh.mesh.config.checking import (
 from conformesh.mesh.config.device_toml import FILE, read_device
 from conformesh.mesh.config.folders import (
     add_device,
+    current_roster,
     init_mesh,
+    reissue_device,
     renew_device,
     revoke_device,
     scatter_scores,
 )
 from conformesh.mesh.config.own_scores import EMPTY
 from conformesh.mesh.config.reach import reach_neighbours
+from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import METHODS, get_method
 from conformesh.promises import AUTO
 from conformesh.scores import SCORES
@@ -55,7 +60,15 @@ Quorum = Annotated[
         rich_help_panel=RUNNING,
     ),
 ]
-COPY = "copy the new device.toml of every folder to its machine, and start the devices again"
+Settled = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NUMBER",
+        help="A roster with a certified result: those before it are out of use.",
+        show_default=False,
+        rich_help_panel=MESH,
+    ),
+]
 
 
 def mesh(ctx: typer.Context) -> None:
@@ -194,30 +207,84 @@ def add(
     neighbour: Annotated[list[str], typer.Option(metavar="DEVICE", help="A neighbour; may be repeated.")],
     host: Annotated[str, typer.Option(metavar="HOST[:PORT]", help="Where it is reached.")] = "127.0.0.1",
     days: Days = "365",
+    settled: Settled = None,
 ) -> None:
-    """Add a device with edges to its neighbours: a folder for it, and a new map for everybody."""
-    folder = add_device(root, device, neighbour, host, days=whole(days, "days", 1))
+    """Add a device with edges to its neighbours: a folder for it, and a new roster for everybody."""
+    folder = add_device(root, device, neighbour, host, days=whole(days, "days", 1), settled=_number(settled))
     config = read_device(folder)
-    print(f"added {device} at {config.endpoints[device]}: {folder}; {COPY}")
+    print(f"added {device} at {config.endpoints[device]}: copy {folder} there; {_hand_out(root)}")
 
 
-def revoke(root: Root, device: Device) -> None:
-    """Take a device out of the mesh: its certificate is no longer trusted, and everybody gets a new map.
+def revoke(
+    root: Root,
+    device: Device,
+    certificate: Annotated[
+        bool, typer.Option("--certificate", help="Only its certificates so far: it stays, and gets a new one.")
+    ] = False,
+    days: Days = "365",
+    settled: Settled = None,
+    forget: Annotated[
+        bool,
+        typer.Option("--forget", help="All devices that were taken out are off for good.", rich_help_panel=MESH),
+    ] = False,
+) -> None:
+    """Take a device out of the mesh, or only the certificates it has had: they are no longer let in.
 
-    Its name is never used again: add it under a new one, if it comes back.
+    The name of a device that was taken out is never used again: add it under a new one, if it comes back. With
+    --certificate it keeps its name; a key that was stolen from it is of no use any more.
     """
-    serial = revoke_device(root, device)
+    if certificate:
+        identity = reissue_device(root, device, days=whole(days, "days", 1), settled=_number(settled))
+        first = "copy device.pem and device.key to its machine first, or it is shut out too; then"
+        print(f"revoked the certificates of {device} before {identity.name}; {first} {_hand_out(root)}")
+        return
+    serial = revoke_device(root, device, settled=_number(settled), forget=forget)
     which = f" (certificate {serial})" if serial else ""
-    print(f"revoked {device}{which}; {COPY}")
+    print(f"revoked {device}{which}; {_hand_out(root)}")
 
 
 def renew(root: Root, device: Device, days: Days = "365") -> None:
     """Make a new key and certificate for a device, before the old one expires.
 
-    The old one stays good until then. If its key was stolen, revoke the device and add it under a new name.
+    The old one stays good until then. If its key was stolen, use `mesh revoke --certificate` instead. A device that
+    runs takes the new files up by itself.
     """
+    before = current_roster(root)
     identity = renew_device(root, device, days=whole(days, "days", 1))
-    print(f"renewed {device} until {identity.not_after:%Y-%m-%d}; copy device.pem and device.key to its machine")
+    more = "" if current_roster(root) == before else f"; {_hand_out(root)}"
+    print(f"renewed {device} until {identity.not_after:%Y-%m-%d}; copy device.pem and device.key to its machine{more}")
+
+
+def hand(
+    roster: Annotated[Path, typer.Argument(metavar="ROSTER", help="A roster.json, as the folder of a mesh has it.")],
+    to: Annotated[
+        str, typer.Argument(metavar="FOLDER|ADDRESS", help="A device's folder, its socket, or 127.0.0.1:PORT.")
+    ],
+) -> None:
+    """Hand a newer roster to a device: if it runs, it passes it on to the others by itself.
+
+    To a device that does not run, in a folder, it is copied once it is found to be good.
+    """
+    try:
+        body = roster.read_bytes()
+    except OSError as problem:
+        raise ValueError(f"{roster}: cannot read the roster: {problem.strerror}") from None
+    folder = Path(to)
+    try:
+        print(Client(to).hand(body))
+    except NodeError as problem:
+        if problem.status is not None or not (folder / FILE).is_file():
+            raise
+        print(hand_to_folder(body, folder, read_device(folder)))
+
+
+def _hand_out(root: Path) -> str:
+    """What to do with a new roster."""
+    return f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER} FOLDER"
+
+
+def _number(settled: str | None) -> int | None:
+    return None if settled is None else whole(settled, "settled", 1)
 
 
 def check(

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import Sockets
 from conformesh.peer.frames import can_wait
@@ -178,7 +179,10 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
 
 
 def _access(config: DeviceConfig) -> dict[str, Any]:
-    """Let each neighbour, by the name in its certificate, say and hear what is between it and this device only."""
+    """Let each neighbour, by the name in its certificate, say and hear what is between it and this device only.
+
+    A certificate with a lower number than the roster accepts may open a link, and is neither heard nor told anything.
+    """
     rules, policies, subjects = [], [], []
     for neighbour in config.neighbours:
         name = neighbour.name
@@ -199,7 +203,7 @@ def _access(config: DeviceConfig) -> dict[str, Any]:
                     "key_exprs": keys,
                 }
             )
-        subjects.append({"id": name, "cert_common_names": [name]})
+        subjects.append({"id": name, "cert_common_names": accepted_names(name, config.lowest(name))})
         policies.append({"rules": [f"{what} {name}" for what in allowed], "subjects": [name]})
     return {
         "enabled": True,

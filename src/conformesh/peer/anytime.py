@@ -33,6 +33,7 @@ from conformesh.peer.frames import ENTRIES, HELLO, RUN, WANT, Frame, FrameError,
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Linked, Make
 from conformesh.peer.memory import Heading
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.shelf import (
     PROOF,
@@ -51,7 +52,7 @@ from conformesh.peer.shelf import (
     unsealed,
 )
 from conformesh.peer.waiting import Waiting
-from conformesh.peer.words import Hello, differences, in_a_line, short_digest
+from conformesh.peer.words import Hello, differences, in_a_line
 from conformesh.protocols.messages import Gather, Gathered, Packets
 from conformesh.result.certificate import Cost
 
@@ -64,10 +65,8 @@ class Anytime(Linked):
 
     Parameters
     ----------
-    row, network, journal, scores
+    row, network, agreement, journal, scores, rosters
         As in `Linked`.
-    agreement
-        All that must be the same everywhere, as short texts by name.
     make
         Makes the protocol, which asks nothing but `Gather`, for a network and a row in it.
     seal
@@ -84,10 +83,11 @@ class Anytime(Linked):
         settings: Settings | None = None,
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
+        rosters: Rosters | None = None,
         seal: Seal | None = None,
     ) -> None:
-        super().__init__(row, network, make, journal, settings or Settings(), scores, log)
-        self.agreement = {**agreement, **self.settings.agreement(network.devices), "mode": "anytime"}
+        apart = {**agreement, "mode": "anytime"}  # from devices in rounds
+        super().__init__(row, network, apart, make, journal, settings or Settings(), scores, log, rosters)
         self.seal = seal
         self.unlike: dict[int, str] = {}  # what neighbours do not agree on with this device, in words
         self._on = {HELLO: self._on_hello, ENTRIES: self._on_entries}
@@ -102,8 +102,8 @@ class Anytime(Linked):
 
     def _clear(self) -> None:
         """Forget all of an earlier run."""
-        self._greeting = Hello(self.agreement, self.number, frozenset()).pack()
-        self.run = short_digest(self._greeting)
+        self._greeting = Hello(self.agreement, self.number, frozenset(), self.rosters.floor)
+        self.run = self._greeting.digest()
         self.phase = "running"
         self._entries: dict[int, bytes] = {}
         self._keys, self._bad, self._said = 0, 0, 0  # which are there; of no use; sent to anybody
@@ -134,6 +134,10 @@ class Anytime(Linked):
         """Notice that time has passed: repeat what may be lost, begin a run that was asked for."""
         self.now = max(self.now, now)
         try:
+            if self.rosters.moving:
+                if self.now >= self._next:
+                    self._hand_on()
+                return
             if self._asked and self.now >= self._begun_at + self.settings.linger:
                 self._move(self.number + 1)
             if self._dirty and self.phase != "failed" and self.now >= self._evaluated + self.settings.retry:
@@ -144,10 +148,10 @@ class Anytime(Linked):
     def outbox(self) -> list[tuple[int, bytes]]:
         """Return what to send: to every neighbour what it is not known to have, and what this device has."""
         try:
-            if self._dirty and self.phase != "failed" and self._has_stage:
+            if self._dirty and self.phase != "failed" and self._has_stage and not self.rosters.moving:
                 self._evaluate()
             for j, wait in self._waits.items():
-                if not wait.may_speak(self.now):
+                if self.rosters.moving or not wait.may_speak(self.now):
                     continue
                 entries = self._due(wait)
                 if entries or wait.answer or wait.pokes(self.now, self._final):
@@ -159,6 +163,8 @@ class Anytime(Linked):
     @property
     def wake(self) -> float:
         """When the device wants to be ticked again at the latest."""
+        if self.rosters.moving:
+            return self._next
         waits = [wait.next(self._keys & ~wait.has, self._final) for wait in self._waits.values()]
         if self._asked:
             waits.append(self._begun_at + self.settings.linger)
@@ -174,6 +180,8 @@ class Anytime(Linked):
 
         A device that goes on serving stays all the same, and goes on hearing.
         """
+        if self.rosters.moving:
+            return self.handed
         if self._asked:
             return False
         strings = self._all_strings
@@ -293,7 +301,8 @@ class Anytime(Linked):
             self._clash(frame.sender)
 
     def _hello(self, flags: int = 0) -> Frame:
-        return Frame(HELLO, 0, self.row, 0, flags, self._greeting)
+        self._greeting = self._greeting._replace(floor=self.rosters.floor)
+        return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _tell(self, j: int, wait: Waiting, entries: Entries) -> None:
         wants = 0 if entries or wait.answer else WANT  # entries are answered anyway, and an answer never is
@@ -430,6 +439,8 @@ class Anytime(Linked):
         self._stages, self._final = stage, complete
         if complete and self.phase == "running":
             self.phase = "finished"
+            if not self.rosters.lacks(self.full.ids):  # at least half of each earlier one has moved on for ever
+                self.rosters.raise_floor(self.rosters.number)
             self.log(f"run {self.number}: everybody was heard")
         self._dirty = False  # what this device has just said is in the result
 

@@ -27,9 +27,10 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.settings import PeerError, Settings
 from conformesh.peer.view import View
-from conformesh.peer.words import Hello, News, in_a_line, short_digest
+from conformesh.peer.words import Hello, News, in_a_line
 
 __all__ = ["EVERYBODY", "Device", "Phase"]
 
@@ -51,6 +52,8 @@ class Device(Members):
         What survives a crash of the process.
     scores
         A digest of this device's own scores: a journal that was written with others is of no use.
+    rosters
+        Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
     """
 
     def __init__(
@@ -63,8 +66,9 @@ class Device(Members):
         settings: Settings | None = None,
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
+        rosters: Rosters | None = None,
     ) -> None:
-        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log)
+        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log, rosters)
         self._news: News | None = None
         self._own_fault = False
         self._probe_at = 0.0
@@ -100,6 +104,9 @@ class Device(Members):
         if self.now < self._next or (self.phase == "failed" and self.over):
             return
         try:
+            if self.rosters.moving:
+                self._hand_on()
+                return
             if self.phase == "finished":
                 self._renew()
             elif self.phase != "failed":
@@ -116,6 +123,8 @@ class Device(Members):
     @property
     def over(self) -> bool:
         """Whether nothing is left to do, also for the neighbours."""
+        if self.rosters.moving:
+            return self.handed
         if self.phase not in ("finished", "failed") or (self.phase == "finished" and self._asked):
             return False
         if self.now >= self._stopped_at + self.settings.linger:
@@ -264,8 +273,10 @@ class Device(Members):
 
     def _run_of(self, frame: Frame) -> int:
         """Return in which run a device that has failed answers: news must not end a later attempt of the others."""
-        if frame.kind == HELLO and (self._own_fault or Hello.of(frame.body, self.full.devices).run == self.number):
-            return short_digest(frame.body)  # it may leave out others than this device does
+        if frame.kind == HELLO:
+            hello = Hello.of(frame.body, self.full.devices)
+            if self._own_fault or hello.run == self.number:
+                return hello.digest()  # it may leave out others than this device does
         return frame.run if self._own_fault else self.run
 
     def _repeat(self) -> None:

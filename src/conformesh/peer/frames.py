@@ -177,6 +177,11 @@ def can_wait(data: bytes) -> bool:
     return len(data) > SIZE and data[0] == MARK[0] and data[1] & _URGENT == DATA
 
 
+def is_roster(data: bytes) -> bool:
+    """Whether bytes look like a frame about rosters."""
+    return len(data) > SIZE and data[0] == MARK[0] and data[1] & (1 << KIND_BITS) - 1 == ROSTER
+
+
 def pack_array(question: str, values: NDArray[Any]) -> bytes:
     """Return the body of a data frame: one device's row of a message."""
     values = np.asarray(values, order="C")  # ascontiguousarray would make a row of a single number

@@ -8,13 +8,14 @@ another run, or of a stranger are refused and counted; they change nothing.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.peer import frames
-from conformesh.peer.frames import Frame, FrameError
+from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError
 from conformesh.peer.journal import Journal
+from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.protocols.ledger import Ledger
 
@@ -32,12 +33,16 @@ class Linked(ABC):
         Its row in the roster.
     network
         The whole map; its ids are the roster.
+    agreement
+        All that must be the same everywhere, as short texts by name.
     make
         Makes the protocol for a network and a row in it: the whole network, or that of the survivors.
     journal
         What survives a crash of the process.
     scores
         A digest of this device's own scores: a journal that was written with others is of no use.
+    rosters
+        Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
     """
 
     error: PeerError | None = None
@@ -46,20 +51,24 @@ class Linked(ABC):
         self,
         row: int,
         network: Network,
+        agreement: Mapping[str, str],
         make: Make,
         journal: Journal,
         settings: Settings,
         scores: str,
         log: Callable[[str], None],
+        rosters: Rosters | None,
     ) -> None:
         self.row, self.full, self.make, self.journal = row, network, make, journal
+        self.agreement = {**agreement, **settings.agreement(network.devices)}
+        self.rosters = rosters or Rosters(number_in(agreement.get(FIELD)) or 0)
         self.settings, self.scores, self.log = settings, scores, log
         self.counts = Counts()
         self.ledger = Ledger(1)
         self.phase: Phase = "greeting"
         self.number, self.round = 1, 0
         self.lost: frozenset[int] = frozenset()
-        self.now = 0.0
+        self.now = self._next = 0.0  # and when the device acts again by itself
         self._linked = [int(j) for j in network.neighbours(row)]
         self._links = frozenset(self._linked)
         self._out: list[tuple[int, bytes]] = []
@@ -111,9 +120,9 @@ class Linked(ABC):
             if sender not in self._links:
                 raise FrameError("a frame of a device that is no neighbour")
             frame = frames.decode(data)
-            if frame.sender != sender:
-                raise FrameError("a frame that names another sender than its connection")
-            self._take(frame)
+            if not self._about_rosters(frame, sender):
+                self._own_name(frame, sender)
+                self._take(frame)
         except FrameError as problem:
             if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
                 self._unread[sender] = str(problem)
@@ -129,7 +138,51 @@ class Linked(ABC):
         out, self._out = self._out, []
         return out
 
+    # --- rosters ------------------------------------------------------------------------------------------------------
+
+    @property
+    def handed(self) -> bool:
+        """Whether this device moves to a newer roster and has handed it on: another must be made in its place."""
+        return self.rosters.handed(self._linked, self.now, self.settings.linger)
+
+    def offer(self, roster: bytes, now: float) -> None:
+        """Take a roster that came by another way than from a neighbour; a newer one is handed to all of them.
+
+        A `FrameError` says why one is refused.
+        """
+        self.now = max(self.now, now)
+        if self.rosters.offer(roster, self.now):
+            self._hand_on()
+
+    def _about_rosters(self, frame: Frame, sender: int) -> bool:
+        """Take a frame that is about rosters, or that comes while this device moves to another one."""
+        if frame.kind not in (HELLO, ROSTER) and not self.rosters.moving:  # nearly always
+            return False
+        before = self.rosters.latest
+        answers = self.rosters.heard(frame, sender, self.now, self._hello())
+        for answer in answers or ():
+            self._send(sender, answer)
+        if self.rosters.latest > before:
+            self._hand_on()
+        return answers is not None
+
+    def _hand_on(self) -> None:
+        self._next = self.now + self.settings.retry
+        for to, frame in self.rosters.hand_on(self.row, self._linked):
+            self._send(to, frame)
+
+    def _own_name(self, frame: Frame, sender: int) -> None:
+        if frame.sender == sender:
+            return
+        if frame.wants and frame.kind != HELLO:  # it may be under another roster, and have another row there
+            self._send(sender, self._hello())
+        raise FrameError("a frame that names another sender than its connection")
+
     # --- pieces -------------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _hello(self, flags: int = 0) -> Frame:
+        """Return what greets a neighbour."""
 
     @abstractmethod
     def _take(self, frame: Frame) -> None:

@@ -18,10 +18,11 @@ from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameErr
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.rosters import Rosters
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Settings
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, differences, pack_rows, short_digest, unpack_rows
+from conformesh.peer.words import Hello, News, differences, floor_in, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
@@ -40,9 +41,9 @@ class Members(Rounds):
         settings: Settings,
         scores: str,
         log: Callable[[str], None],
+        rosters: Rosters | None,
     ) -> None:
-        super().__init__(row, network, make, journal, settings, scores, log)
-        self.agreement = {**agreement, **settings.agreement(network.devices)}
+        super().__init__(row, network, agreement, make, journal, settings, scores, log, rosters)
         self.needed = settings.needed(network.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._stopped_at = 0.0
@@ -65,17 +66,16 @@ class Members(Rounds):
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _enter_greeting(self) -> None:
-        self._greeting = Hello(self.agreement, self.number, self.lost).pack()
-        self._clear_rounds(self._digest())
+        self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
+        self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
 
-    def _digest(self) -> int:
-        return short_digest(self._greeting)
-
     def _hello(self, flags: int = 0) -> Frame:
-        return Frame(HELLO, 0, self.row, 0, flags, self._greeting)
+        if self._greeting.floor != self.rosters.floor:
+            self._greeting = self._greeting._replace(floor=self.rosters.floor)
+        return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _on_hello(self, frame: Frame) -> None:
         theirs = Hello.of(frame.body, self.full.devices)
@@ -109,7 +109,11 @@ class Members(Rounds):
             self._move(View(max(view.number, self.number + under_way)))
 
     def _welcome(self, sender: int, view: View, before: float) -> None:
-        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it."""
+        """Note that a lost device is back; when the last result has stood for a while, ask for one run with it.
+
+        Also when devices greet each other for so long that they must wait for each other: two groups may each have left
+        out one of the other in the same run, and none is a quorum. Nothing has begun that could be interrupted.
+        """
         if sender not in self._back or self.now - before > self.settings.patience:
             self._back[sender] = self.now
             self.log(f"{self._name(sender)} is back: it takes part in the next run")
@@ -118,11 +122,15 @@ class Members(Rounds):
         if self.phase == "finished" and self.now >= self._back[sender] + wait:
             self._asked = True
             self._renew()
+        elif self.phase == "greeting" and self.now > self._since + self.settings.patience:
+            self._begin_again()
 
     def _renew(self) -> None:
         """Begin the run that was asked for, with who is back, unless the last result is too young."""
-        if self.phase != "finished" or not self._asked or self.now < self._stopped_at + self.settings.linger:
-            return
+        if self.phase == "finished" and self._asked and self.now >= self._stopped_at + self.settings.linger:
+            self._begin_again()
+
+    def _begin_again(self) -> None:
         back = {j for j in self._back if self.now - self._last_heard[j] <= self.settings.patience}
         self._move(View(max(self.number, self._highest) + 1, self.lost - back))
 
@@ -173,6 +181,9 @@ class Members(Rounds):
         self._ready |= rows
         self._send_all(self._roll(READY, self._ready))
         if self._ready == self._everyone:  # from here on the journal knows of this run
+            if lacking := self.rosters.lacks({self._name(k) for k in self._everyone}):
+                self._fail(f"{lacking}; start them, or have the authority say that it is out of use")
+                return
             self.journal.begin(self._heading().pack())
             self._open_protocol()
             self._speak()
@@ -180,6 +191,7 @@ class Members(Rounds):
     def _on_ready(self, frame: Frame) -> None:
         self._same_run(frame)
         rows = self._rows_in(frame)
+        self.rosters.raise_floor(floor_in(frame.body))  # before the last row: everybody's floor comes with its row
         if self.phase == "greeting":
             self._grow_ready(rows)
         if frame.wants:
@@ -211,6 +223,7 @@ class Members(Rounds):
             self._write(self.journal.append, ENDED)
             self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
+            self.rosters.raise_floor(self.rosters.number)
             self.log(f"run {self.number}: finished after {self.round} rounds")
 
     def _rows_in(self, frame: Frame) -> frozenset[int]:
@@ -220,7 +233,8 @@ class Members(Rounds):
         return rows
 
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
-        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
+        floor = self.rosters.floor if kind == READY else 0
+        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows, floor))
 
     def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""

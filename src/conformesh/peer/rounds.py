@@ -59,10 +59,6 @@ class Rounds(Linked):
     # --- what a device adds -------------------------------------------------------------------------------------------
 
     @abstractmethod
-    def _hello(self, flags: int = 0) -> Frame:
-        """Return what greets a neighbour."""
-
-    @abstractmethod
     def _same_run(self, frame: Frame) -> None:
         """Refuse a frame of another run."""
 

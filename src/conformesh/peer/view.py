@@ -13,6 +13,25 @@ view run one protocol on the same answers: they agree on one result. Parts that 
 on, and a device that missed the end of run n can only join a run with another number. Results of different runs are
 told apart by their numbers, and each names its devices. A device that lost its journal, or was given an old one, may
 be done twice in a number; a quorum of q of K devices bears 2q - K - 1 of these.
+
+All this is under one roster. Rosters are numbered too, and devices learn of a newer one at different times, or skip
+some. Let R(m) be the devices of roster m.
+
+3. A device's roster never falls: it is on the disk before the device speaks under it (`rosters`). A device that moves
+   to another roster goes on with a greater number of a run than any in which it has said that it is done.
+4. Before it opens a run of the devices P under roster r, a device checks that P has at least half of R(m), for every
+   m < r that is not dead to its knowledge (`Rosters.lacks`). Roster m is dead once a run under a later one had a
+   result: then at least half of R(m) is under a later roster for ever, and no more than half is left.
+
+If runs under m < r are both certified, the one under r has the greater number. *Proof*, by induction on r - m. Let B be
+the run under r with the smallest number that is ever certified, and f the lowest floor that any of its devices checked
+with: all rosters before f were dead to it. First, f < r. Else each device x of B knew, when it checked, of a certified
+run C(x) under r, and B has the smallest number: a device y that is in both, of which 1. makes sure, was done in B
+before it was done in C(x), hence checked for B before x did. So every device of B was preceded by another one.
+If f <= m, B has at least half of R(m) and A, the run under m, more than half: a device is in both. It was done in A
+first, by 3., and the number of B is the greater one. If m < f < r, some run under f was certified, which has a greater
+number than A and a smaller one than B. QED. With 1. and 2.: one number of a run has one result, under any roster, and
+disjoint parts of the mesh never both have the latest one.
 """
 
 from __future__ import annotations

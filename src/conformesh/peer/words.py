@@ -1,7 +1,9 @@
 """The bodies of frames that hold words, as JSON: what they may say, and what is refused.
 
-hello      {"agreement": {name: text}, "run": number, "lost": rows}     all that must match, before any number is sent
-ready      {"rows": rows}      who is known to agree with all its neighbours: data begins when everybody does
+hello      {"agreement": {name: text}, "run": number, "lost": rows, "floor": number}     all that must match, before any
+           number is sent, and which rosters are out of use: all before the floor, which is left out where it is 0
+ready      {"rows": rows, "floor": number}     who is known to agree with all its neighbours: data begins when everybody
+           does; the floor as in a hello
 finished   {"rows": rows}      who is known to have its result: it counts when everybody does
 failed     {"from": row, "why": text, "ends": bool}     why a device has ended, and whether everybody must end with it
 
@@ -27,10 +29,16 @@ class Hello(NamedTuple):
     agreement: Mapping[str, str]
     run: int
     lost: frozenset[int]
+    floor: int = 0
 
     def pack(self) -> bytes:
         """Return the body of a frame."""
-        return pack_words({"agreement": dict(self.agreement), "run": self.run, "lost": _in_hex(self.lost)})
+        words = {"agreement": dict(self.agreement), "run": self.run, "lost": _in_hex(self.lost)}
+        return pack_words(words | _said_floor(self.floor))
+
+    def digest(self) -> int:
+        """Return what names a run in a frame: a digest of the hello that begins it, whatever floor that knows of."""
+        return int.from_bytes(hashlib.sha256(self._replace(floor=0).pack()).digest()[:8], "little")
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> Hello:
@@ -41,7 +49,7 @@ class Hello(NamedTuple):
             raise FrameError("a hello without an agreement of texts")
         if type(run) is not int or not 0 < run < MOST_RUNS:
             raise FrameError("a hello with an impossible run")
-        return cls(agreement, run, rows_in(words.get("lost"), devices))
+        return cls(agreement, run, rows_in(words.get("lost"), devices), _floor_in(words))
 
 
 class News(NamedTuple):
@@ -78,11 +86,6 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, oth
     )
 
 
-def short_digest(body: bytes) -> int:
-    """Return what names a run in a frame: a digest of the hello that begins it."""
-    return int.from_bytes(hashlib.sha256(body).digest()[:8], "little")
-
-
 def in_a_line(text: str) -> str:
     r"""Return a reason as one printable line that is not too long.
 
@@ -93,14 +96,30 @@ def in_a_line(text: str) -> str:
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def pack_rows(rows: Iterable[int]) -> bytes:
+def pack_rows(rows: Iterable[int], floor: int = 0) -> bytes:
     """Return the body of a ready or finished frame."""
-    return pack_words({"rows": _in_hex(rows)})
+    return pack_words({"rows": _in_hex(rows)} | _said_floor(floor))
 
 
 def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
     """Return the rows in the body of a ready or finished frame."""
     return rows_in(unpack_words(body).get("rows"), devices)
+
+
+def floor_in(body: bytes) -> int:
+    """Return the floor in the body of a ready frame."""
+    return _floor_in(unpack_words(body))
+
+
+def _said_floor(floor: int) -> dict[str, Any]:
+    return {"floor": floor} if floor else {}
+
+
+def _floor_in(words: Mapping[str, Any]) -> int:
+    floor = words.get("floor", 0)
+    if type(floor) is not int or not 0 <= floor < MOST_RUNS:
+        raise FrameError("a floor that is no number of a roster")
+    return floor
 
 
 def _in_hex(rows: Iterable[int]) -> str:

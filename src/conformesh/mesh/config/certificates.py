@@ -1,7 +1,7 @@
 """Certificates: an authority signs one for each device of its mesh, and a device shows it to its neighbours.
 
 Keys are on the curve P-256 and never leave the file they were written to: no error, text or object here holds one. The
-authority remembers what it signed in ``issued/``, so that a name is given once.
+authority remembers what it signed in ``issued/``, so that a name, with the number of a certificate, is given once.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conformesh.io.files import PRIVATE, make_folder, write_file
-from conformesh.mesh.config.device_config import check_device_name
+from conformesh.mesh.config.certificate_names import certificate_name, check_device_name, parse_certificate_name
 from conformesh.mesh.config.endpoints import is_address
 
 CA, CA_KEY, CERT, KEY, ISSUED = "ca.pem", "ca.key", "device.pem", "device.key", "issued"
@@ -23,7 +23,7 @@ BACKDATED = timedelta(days=1)  # for devices whose clock is late
 
 @dataclass(frozen=True)
 class Identity:
-    """What a certificate says: whose it is, for which hosts, from when to when, and who signed it."""
+    """What a certificate says: whose it is, for which hosts, from when to when, who signed it, and its SHA-256."""
 
     name: str
     serial: str
@@ -31,6 +31,12 @@ class Identity:
     not_after: datetime
     issuer: str
     hosts: tuple[str, ...]
+    fingerprint: str
+
+    @property
+    def number(self) -> int:
+        """Which of its device's certificates this is, from 1 on; see `certificate_names`."""
+        return parse_certificate_name(self.name)[1]
 
 
 def needs_cryptography() -> Any:
@@ -74,18 +80,20 @@ def sign_device(
     days
         How long it is valid, but never longer than the authority.
     renew
-        Whether a name that has a certificate may get another.
+        Whether a name that has a certificate may get another, with the next number.
     """
     x509 = needs_cryptography()
     check_device_name(name)
     if not hosts:
         raise ValueError(f"a certificate for {name!r} needs the host its neighbours reach it at, got none")
-    record = authority / ISSUED / f"{name}.pem"
-    if record.exists() and not renew:
-        serial = read_certificate(record).serial
+    before = issued(authority, name)
+    if before and not renew:
+        serial = before[-1].serial
         raise ValueError(f"device name {name!r} has a certificate already (serial {serial}); names are given once")
-    ca = _load(x509, authority / CA)
-    ca_key = _load_key(authority / CA_KEY)
+    shown = certificate_name(name, before[-1].number + 1 if before else 1)
+    record = authority / ISSUED / f"{shown}.pem"
+    ca = load_certificate(authority / CA)
+    ca_key = load_key(authority / CA_KEY)
     if not ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
         raise ValueError(f"{authority / CA}: the certificate in there is no authority's; copy the right folder")
     if _public(ca_key) != _public(ca):
@@ -95,7 +103,7 @@ def sign_device(
             f"{authority / CA}: the authority expired on {ca.not_valid_after_utc:%Y-%m-%d}; make a new mesh"
         )
     key = _new_key()
-    builder = _builder(x509, name, key.public_key(), days, ca.not_valid_after_utc).issuer_name(ca.subject)
+    builder = _builder(x509, shown, key.public_key(), days, ca.not_valid_after_utc).issuer_name(ca.subject)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(x509, authority=False), critical=True)
     oid = x509.ExtendedKeyUsageOID
@@ -118,8 +126,13 @@ def sign_device(
 
 def read_certificate(path: Path) -> Identity:
     """Read what a certificate says."""
-    x509 = needs_cryptography()
-    return _identity(x509, _load(x509, path))
+    return _identity(needs_cryptography(), load_certificate(path))
+
+
+def issued(authority: Path, name: str) -> list[Identity]:
+    """Return what the authority has signed for a device, by number."""
+    records = [authority / ISSUED / f"{name}.pem", *(authority / ISSUED).glob(f"{name}~*.pem")]
+    return sorted((read_certificate(path) for path in records if path.is_file()), key=lambda one: one.number)
 
 
 def _builder(x509: Any, name: str, public: Any, days: int, at_most: datetime | None) -> Any:
@@ -158,21 +171,22 @@ def _identity(x509: Any, certificate: Any) -> Identity:
     except x509.ExtensionNotFound:
         hosts = ()
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
-    return Identity(
-        of(certificate.subject), f"{certificate.serial_number:x}", first, last, of(certificate.issuer), hosts
-    )
+    name, serial = of(certificate.subject), f"{certificate.serial_number:x}"
+    return Identity(name, serial, first, last, of(certificate.issuer), hosts, certificate.fingerprint(_sha256()).hex())
 
 
-def _load(x509: Any, path: Path) -> Any:
+def load_certificate(path: Path) -> Any:
+    """Read a certificate."""
     try:
-        return x509.load_pem_x509_certificate(path.read_bytes())
+        return needs_cryptography().load_pem_x509_certificate(path.read_bytes())
     except OSError as problem:
         raise ValueError(f"{path}: cannot read the certificate: {problem.strerror}") from problem
     except ValueError:
         raise ValueError(f"{path}: needed a certificate in PEM form, got something else") from None
 
 
-def _load_key(path: Path) -> Any:
+def load_key(path: Path) -> Any:
+    """Read a private key."""
     from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
     try:

@@ -14,6 +14,9 @@ from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
 from conformesh.mesh.config.identity import check_pair, wrong_name
 from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import read_roster_file
+from conformesh.mesh.config.signing import verify
 from conformesh.methods import get_method
 
 FLOODS = "needs a server and a mesh has none: what it would send there floods the network; e-dcp needs neither"
@@ -50,7 +53,8 @@ def examine_folder(folder: Path, now: datetime | None = None) -> list[Problem]:
         config = read_device(folder)
     except ValueError as problem:
         return [Problem(folder.name, FILE, "error", str(problem), "unreadable")]
-    return [*_method(config), *_certificate(config, now or datetime.now(UTC)), *_port(config), *_scores(config)]
+    moment = now or datetime.now(UTC)
+    return [*_method(config), *_roster(config), *_certificate(config, moment), *_port(config), *_scores(config)]
 
 
 def compare_agreements(folders: Sequence[Path]) -> dict[str, dict[str, list[str]]]:
@@ -123,6 +127,22 @@ def _method(config: DeviceConfig) -> list[Problem]:
     return [Problem(config.name, FILE, "fine", words)]
 
 
+def _roster(config: DeviceConfig) -> list[Problem]:
+    document = read_roster_file(config.folder)
+    if document is None:
+        words = f"none: the map is in {FILE}, and changes are copied by hand; `conformesh mesh add` makes one"
+        return [Problem(config.name, ROSTER, "warning", words)]
+    roster = document.roster
+    words = f"number {roster.number}, {len(roster.devices)} devices, digest {roster.digest[:16]}"
+    if config.insecure:
+        return [Problem(config.name, ROSTER, "warning", f"{words}; not signed: anybody can hand out another")]
+    try:
+        verify(document, config.path("ca"))
+    except ValueError as problem:
+        return [Problem(config.name, ROSTER, "error", f"{problem}; copy it from the folder with the authority")]
+    return [Problem(config.name, ROSTER, "fine", f"{words}, signed by the authority")]
+
+
 def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
     def of(level: Level, text: str) -> Problem:
         return Problem(config.name, "certificate", level, text)
@@ -139,8 +159,8 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
         own, root = read_certificate(cert), read_certificate(ca)
     except ValueError:
         return found
-    found += [of("error", words) for words in wrong_name(cert, own.name, config.name)]
-    if own.serial in config.revoked or own.name in config.revoked:
+    found += [of("error", words) for words in wrong_name(cert, own.name, config.name, config.lowest(config.name))]
+    if {own.serial, own.fingerprint, config.name} & {*config.revoked}:
         found.append(of("error", f"{config.cert} is revoked (serial {own.serial}); this device is out of the mesh"))
     host = parse_endpoint(config.endpoints[config.name]).host
     if host not in own.hosts:
@@ -150,7 +170,8 @@ def _certificate(config: DeviceConfig, now: datetime) -> list[Problem]:
         if now <= identity.not_after <= now + SOON:
             left = (identity.not_after - now).days
             found.append(of("warning", f"{name} expires on {identity.not_after:%Y-%m-%d}, in {left} days; renew it"))
-    return found or [of("fine", f"serial {own.serial}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
+    which = f"number {own.number}, serial {own.serial}"
+    return found or [of("fine", f"{which}, until {own.not_after:%Y-%m-%d}, by {own.issuer}")]
 
 
 def _port(config: DeviceConfig) -> list[Problem]:

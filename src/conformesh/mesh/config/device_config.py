@@ -6,21 +6,22 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config import MODES, ON_LOST
+from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
+from conformesh.mesh.config.roster import Roster
 from conformesh.methods import make_options, promise_of, without_rounds
 from conformesh.names import device_names, listed
+from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
 from conformesh.scores import Score, get_score
-
-RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class Neighbour:
 
 @dataclass(frozen=True)
 class DeviceConfig:
-    """The content of ``device.toml``, and the only description of it; every value is checked when one is made.
+    """The content of ``device.toml`` and of the roster beside it; every value is checked when one is made.
 
     Attributes
     ----------
@@ -69,6 +70,9 @@ class DeviceConfig:
         Names and serials of certificates that are no longer trusted.
     folder
         Where it was read from; not written.
+    roster
+        Where devices, edges, endpoints and revoked come from; None in a folder without one, whose map is in
+        ``device.toml`` and has number 0.
     """
 
     mesh: str
@@ -99,6 +103,7 @@ class DeviceConfig:
     key: str = "device.key"
     revoked: tuple[str, ...] = ()
     folder: Path = field(default=Path(), compare=False)
+    roster: Roster | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         _check_roster(self)
@@ -157,6 +162,29 @@ class DeviceConfig:
         """How the device behaves towards its neighbours."""
         return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=self.quorum)
 
+    @property
+    def roster_number(self) -> int:
+        """The number of the roster; 0 where the map is in ``device.toml``."""
+        return 0 if self.roster is None else self.roster.number
+
+    def lowest(self, name: str) -> int:
+        """Return the lowest number of a device's certificates that is let in."""
+        return 1 if self.roster is None else self.roster.lowest.get(name, 1)
+
+    def under(self, roster: Roster) -> DeviceConfig:
+        """Return the configuration under another roster of this mesh, which must have this device."""
+        if roster.mesh != self.mesh:
+            raise ValueError(f"roster {roster.number} is of mesh {roster.mesh}, and this device is of {self.mesh}")
+        if self.name not in roster.devices:
+            raise ValueError(f"{self.name} was removed: roster {roster.number} has {listed(roster.devices)}")
+        own = {name: at for name, at in self.own_endpoints().items() if name in roster.devices}
+        return replace(self, **{**map_of(roster), "endpoints": {**roster.endpoints, **own}}, roster=roster)
+
+    def own_endpoints(self) -> dict[str, str]:
+        """Return where this device reaches others that the roster has elsewhere; all where there is no roster."""
+        told = {} if self.roster is None else self.roster.endpoints
+        return {name: at for name, at in self.endpoints.items() if told.get(name) != at}
+
     def path(self, what: Literal["scores", "ca", "cert", "key"]) -> Path:
         """Return where one of this device's files is."""
         return self.folder / str(getattr(self, what))
@@ -164,12 +192,10 @@ class DeviceConfig:
     def agreement(self) -> dict[str, str]:
         """Return everything that must be the same on every device before the first message, as short texts."""
         chosen, promise = make_options(self.method, self.options), self.promise
-        edges = [f"{a} {b}" for a, b in self.edges]
         return {
             **self.settings.agreement(len(self.devices)),
             "mesh": self.mesh,
-            "devices": f"{len(self.devices)}, {_digest(self.devices)}",
-            "graph": f"{len(edges)} edges, {_digest(edges)}",
+            FIELD: roster_words(self.roster_number, self._map_digest()),
             "mode": self.mode,
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
@@ -181,16 +207,20 @@ class DeviceConfig:
             "links": "insecure" if self.insecure else "certificates",
         }
 
+    def _map_digest(self) -> str:
+        if self.roster is not None:
+            return self.roster.digest
+        return _digest([*self.devices, *(f"{a} {b}" for a, b in self.edges)])
 
-def check_device_name(name: str) -> None:
-    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
-    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
-        raise ValueError(
-            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
-            "letter or digit"
-        )
-    if name.lower() in RESERVED:
-        raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
+
+def map_of(roster: Roster) -> dict[str, Any]:
+    """Return what a roster says instead of ``device.toml``."""
+    return {
+        "devices": roster.devices,
+        "edges": roster.edges,
+        "endpoints": roster.endpoints,
+        "revoked": roster.distrusted,
+    }
 
 
 def _check_roster(config: DeviceConfig) -> None:

@@ -1,4 +1,8 @@
-"""``device.toml``: one readable file with everything a device of a mesh knows."""
+"""``device.toml``: one readable file with what is a device's own and what was agreed on; the map is in its roster.
+
+A folder without a roster, of an earlier version, has the map in ``device.toml`` too. Beside a roster, ``[endpoints]``
+says where this device reaches others that the roster has elsewhere, behind a router for instance.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +14,15 @@ from typing import Any
 
 from conformesh.io.files import write_file
 from conformesh.io.schemas import checked
-from conformesh.mesh.config.device_config import DeviceConfig, Neighbour
+from conformesh.mesh.config.device_config import DeviceConfig, Neighbour, map_of
+from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import Roster, read_roster_file
 from conformesh.names import unknown
 
 __all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "write_device"]
 
 FILE = "device.toml"
+_IN_ROSTER = ("revoked", "devices", "edges")  # not in this file where there is a roster
 _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comments of the file
     (
         "Who this device is and where it listens. The id is that of the mesh, the same on every device.",
@@ -36,12 +43,15 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ('Shares of new examples by device, for target = "given".', ("shares",)),
     ("Options of the method; what is not said has its default.", ("options",)),
     ("Options of the score.", ("score_options",)),
-    ("Where each device is reached.", ("endpoints",)),
+    ("Where each device is reached; beside a roster, those that this one reaches elsewhere.", ("endpoints",)),
 )
 
 
 def read_device(folder: str | Path) -> DeviceConfig:
-    """Read the ``device.toml`` of a folder; every mistake in it is an error that says what to change."""
+    """Read the ``device.toml`` of a folder, and the roster beside it, whose signature is for others to verify.
+
+    Every mistake is an error that says what to change.
+    """
     folder = Path(folder)
     path = folder / FILE
     try:
@@ -56,11 +66,27 @@ def read_device(folder: str | Path) -> DeviceConfig:
         raise ValueError(f"{path}: must be UTF-8 text, byte {problem.start} is not") from problem
     except tomllib.TOMLDecodeError as problem:
         raise ValueError(f"{path}: not valid TOML: {problem}") from None
-    known = [field.name for field in fields(DeviceConfig) if field.name != "folder"]
+    known = [field.name for field in fields(DeviceConfig) if field.name not in ("folder", "roster")]
     for key in raw:
         if key not in known:
             raise ValueError(f"{path}: {unknown('key', key, known)}")
-    return replace(checked(raw, DeviceConfig, str(path)), folder=folder)
+    document = read_roster_file(folder)
+    if document is not None:
+        raw |= _told_by(document.roster, raw, folder)
+    found = checked(raw, DeviceConfig, str(path))
+    return replace(found, folder=folder, roster=None if document is None else document.roster)
+
+
+def _told_by(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return what a roster says instead of the file; endpoints of the file are those of this device's own view."""
+    where = folder / ROSTER
+    if raw.get("mesh") != roster.mesh:
+        raise ValueError(f"{where}: it is of mesh {roster.mesh}, and {FILE} beside it is of {raw.get('mesh')}")
+    if raw.get("name") not in roster.devices:
+        raise ValueError(f"{where}: {raw.get('name')} was removed by roster {roster.number} or an earlier one")
+    own = raw.get("endpoints")
+    own = {name: at for name, at in own.items() if name in roster.devices} if isinstance(own, dict) else {}
+    return {**map_of(roster), "endpoints": {**roster.endpoints, **own}}
 
 
 def write_device(folder: str | Path, config: DeviceConfig) -> None:
@@ -72,7 +98,9 @@ def device_text(config: DeviceConfig) -> str:
     """Return the file as text, with comments for whoever opens it."""
     lines = [f"# Device {config.name} of a mesh of {len(config.devices)}. `conformesh mesh check` says if it is right."]
     for comment, names in _SECTIONS:
-        chosen = [(name, getattr(config, name)) for name in names]
+        chosen = [(name, _written(config, name)) for name in names]
+        if config.roster is not None and names[0] in _IN_ROSTER:
+            continue
         if all(value is None or value in ({}, ()) for _, value in chosen) and names != ("devices", "edges"):
             continue
         lines += ["", f"# {comment}"]
@@ -87,6 +115,10 @@ def device_text(config: DeviceConfig) -> str:
             elif value is not None:
                 lines.append(f"{name} = {_value(value)}")
     return "\n".join(lines) + "\n"
+
+
+def _written(config: DeviceConfig, name: str) -> Any:
+    return config.own_endpoints() if name == "endpoints" else getattr(config, name)
 
 
 def _value(value: Any) -> str:

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformesh.io.files import readable_by_others
+from conformesh.mesh.config.certificate_names import not_accepted
 
 if TYPE_CHECKING:
     import ssl
@@ -41,15 +42,22 @@ class Validity:
         return ""
 
 
-def check_pair(cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None) -> list[str]:
+def check_pair(
+    cert: Path, key: Path, ca: Path, name: str | None = None, now: datetime | None = None, lowest: int = 1
+) -> list[str]:
     """Return what is wrong with a device's certificate, key and authority, in words; nothing if all is well."""
-    problems, times = examine_pair(cert, key, ca, name)
+    problems, times = examine_pair(cert, key, ca, name, lowest)
     now = now or datetime.now(UTC)
     return [*problems, *(words for one in times if (words := one.problem(now)))]
 
 
-def examine_pair(cert: Path, key: Path, ca: Path, name: str | None = None) -> tuple[list[str], list[Validity]]:
-    """Return what is wrong at any time, and from when to when the certificates are valid that could be read."""
+def examine_pair(
+    cert: Path, key: Path, ca: Path, name: str | None = None, lowest: int = 1
+) -> tuple[list[str], list[Validity]]:
+    """Return what is wrong at any time, and from when to when the certificates are valid that could be read.
+
+    `lowest` is the number of the first certificate of that name that neighbours let in.
+    """
     missing = [path for path in (cert, key, ca) if not path.is_file()]
     if missing:
         return [f"{path.name} is missing; copy it from the folder that the authority made" for path in missing], []
@@ -63,14 +71,14 @@ def examine_pair(cert: Path, key: Path, ca: Path, name: str | None = None) -> tu
     except ValueError as problem:
         return [*problems, str(problem)], times
     times.insert(0, _validity(cert, own))
-    return [*problems, *wrong_name(cert, common_name(own), name)], times
+    return [*problems, *wrong_name(cert, common_name(own), name, lowest)], times
 
 
-def examine_apart(cert: Path, key: Path, ca: Path, name: str) -> tuple[list[str], list[Validity]]:
+def examine_apart(cert: Path, key: Path, ca: Path, name: str, lowest: int = 1) -> tuple[list[str], list[Validity]]:
     """Return what `examine_pair` does, found out by a process of its own."""
     import subprocess
 
-    command = [sys.executable, "-m", "conformesh.mesh.config.identity", str(cert), str(key), str(ca), name]
+    command = [sys.executable, "-m", "conformesh.mesh.config.identity", str(cert), str(key), str(ca), name, str(lowest)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"{cert}: cannot be examined: {done.stderr[-500:]}")
@@ -78,11 +86,10 @@ def examine_apart(cert: Path, key: Path, ca: Path, name: str) -> tuple[list[str]
     return problems, [Validity(file, *map(datetime.fromisoformat, ends)) for file, *ends in times]
 
 
-def wrong_name(cert: Path, shown: str, name: str | None) -> list[str]:
-    """Return the words for a certificate that names another device than this one; nothing if it names this one."""
-    if name is None or shown == name:
-        return []
-    return [f"{cert.name} names {shown!r}, but this device is {name!r}; copy the right folder"]
+def wrong_name(cert: Path, shown: str, name: str | None, lowest: int = 1) -> list[str]:
+    """Return the words for a certificate under which this device is not let in; nothing if it is."""
+    problem = "" if name is None else not_accepted(shown, name, lowest)
+    return [f"{cert.name} {problem}; copy the right folder"] if problem else []
 
 
 def common_name(certificate: Mapping[str, Any] | None) -> str:
@@ -158,5 +165,5 @@ def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
 
 if __name__ == "__main__":
     cert, key, ca = (Path(word) for word in sys.argv[1:4])
-    problems, times = examine_pair(cert, key, ca, sys.argv[4])
+    problems, times = examine_pair(cert, key, ca, sys.argv[4], int(sys.argv[5]))
     print(json.dumps([problems, [(one.file, one.first.isoformat(), one.last.isoformat()) for one in times]]))

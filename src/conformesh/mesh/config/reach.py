@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import ssl
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from conformesh.mesh.config.certificate_names import not_accepted, parse_certificate_name
 from conformesh.mesh.config.checking import Code, Level, Problem
 from conformesh.mesh.config.device_toml import DeviceConfig, Neighbour
 from conformesh.mesh.config.endpoints import parse_endpoint
@@ -44,7 +45,7 @@ def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answe
         with socket.create_connection((host, port), timeout=timeout) as link:
             if context is None:
                 return _Answer("fine", "somebody listens")
-            return _greet(context, link, host, neighbour.name, config.revoked)
+            return _greet(context, link, host, neighbour.name, config)
     except socket.gaierror:
         return _Answer("error", f"host {host!r} is not known here; check the name, or write its address")
     except TimeoutError:
@@ -61,15 +62,18 @@ def _context(config: DeviceConfig) -> ssl.SSLContext:
     return context
 
 
-def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, revoked: Sequence[str]) -> _Answer:
+def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, config: DeviceConfig) -> _Answer:
     try:
         with context.wrap_socket(link, server_hostname=host) as secure:
             shown: Any = secure.getpeercert()
             met, serial = common_name(shown), f"{int(shown['serialNumber'], 16):x}"
-            if met in revoked or serial in revoked:
+            device = parse_certificate_name(met)[0]
+            if {device, serial, _fingerprint(secure)} & {*config.revoked}:
                 return _Answer("error", f"{met!r} answers there with a revoked certificate (serial {serial}); stop it")
-            if met != name:
+            if device != name:
                 return _Answer("error", f"wrong name: {met!r} answers there, not {name!r}; check the endpoints")
+            if problem := not_accepted(met, name, config.lowest(name)):
+                return _Answer("error", f"its certificate {problem}")
             secure.settimeout(LISTENING)
             try:
                 closed = secure.recv(1) == b""
@@ -80,6 +84,10 @@ def _greet(context: ssl.SSLContext, link: socket.socket, host: str, name: str, r
             )
     except OSError as problem:  # of which those of TLS are kinds
         return _Answer("error", _why_not(problem, host))
+
+
+def _fingerprint(link: ssl.SSLSocket) -> str:
+    return hashlib.sha256(link.getpeercert(binary_form=True) or b"").hexdigest()
 
 
 def _why_not(problem: OSError, host: str) -> str:

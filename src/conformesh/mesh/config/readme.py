@@ -40,12 +40,21 @@ On one machine, for all folders: `conformesh mesh check .` in this folder.
 
 - A new device: `conformesh mesh add . NAME --neighbour DEVICE --host HOST:PORT`.
 - A device that is lost, stolen or retired: `conformesh mesh revoke . NAME`.
-{"" if config.insecure else "- A certificate that expires soon: `conformesh mesh renew . NAME`."}
-
-After `add` and `revoke` copy the new `device.toml` of **every** folder to its machine, replacing the old one, and start
-the devices again. `conformesh mesh check FOLDER FOLDER ...` names what differs between folders.
+{"" if config.insecure else _CERTIFICATES}
+After each of these hand the new `roster.json` in this folder to **any one** device that runs: `conformesh mesh hand
+roster.json device-folder` on its machine, or copy it over the `roster.json` in its folder. It passes it on to the
+others, and nobody needs to be started again. A device that was off for all that time gets it from its neighbours when
+it comes back; if none of them is its neighbour any more, hand it to it as well. `conformesh mesh check FOLDER FOLDER
+...` names what differs between folders.
 """
 
+
+_CERTIFICATES = """\
+- A certificate that expires soon: `conformesh mesh renew . NAME`, and copy its `device.pem` and `device.key`. No new
+  roster is needed.
+- A key that was stolen: `conformesh mesh revoke . NAME --certificate`, copy the new `device.pem` and `device.key` to
+  the device, and hand out the roster. The device goes on under its name; the thief is shut out.
+"""
 
 _SECURE = """## What never to copy
 

@@ -22,6 +22,7 @@ from conformesh.mesh.http.interface import (
     METRICS,
     PREDICT,
     RECALIBRATE,
+    ROSTER,
     STATUS,
     THRESHOLD,
     VERBS,
@@ -136,8 +137,14 @@ class Client:
         """Ask for a new run; return what becomes of it: it is started, joins one, or waits for the one under way."""
         return str(self._ask(RECALIBRATE, fine=(202,)).get("run", "accepted"))
 
-    def _ask(self, path: str, request: dict[str, Any] | None = None, fine: tuple[int, ...] = (200,)) -> dict[str, Any]:
-        body = None if request is None else json.dumps(request, allow_nan=False).encode()
+    def hand(self, roster: bytes) -> str:
+        """Hand a newer roster to the node, as it stands in its file; return what becomes of it."""
+        return str(self._ask(ROSTER, roster, fine=(202,)).get("roster", "accepted"))
+
+    def _ask(
+        self, path: str, request: dict[str, Any] | bytes | None = None, fine: tuple[int, ...] = (200,)
+    ) -> dict[str, Any]:
+        body = json.dumps(request, allow_nan=False).encode() if isinstance(request, dict) else request
         status, text = self._exchange(path, body)
         try:
             answer = json.loads(text)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 THRESHOLD, CERTIFICATE, CALIBRATION = "/threshold", "/certificate", "/calibration"
 HEALTH, STATUS, METRICS = "/health", "/status", "/metrics"
-PREDICT, RECALIBRATE = "/predict", "/recalibrate"
+PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
 VERBS = {
     THRESHOLD: "GET",
     CERTIFICATE: "GET",
@@ -17,6 +17,7 @@ VERBS = {
     METRICS: "GET",
     PREDICT: "POST",
     RECALIBRATE: "POST",
+    ROSTER: "POST",
 }
 JSON = "application/json"
 LARGEST_BODY = 16 * 2**20  # bytes

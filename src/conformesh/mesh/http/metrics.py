@@ -50,6 +50,7 @@ def _families(now: Mapping[str, Any], healthy: bool) -> Iterable[tuple[str, str,
         "1 while something of the device itself is wrong; /health says what.",
         [({"what": trouble.value}, trouble.value in now["troubles"]) for trouble in Trouble],
     )
+    yield "roster", "gauge", "The number of the roster in force.", own(now["roster"]["number"])
     yield "run", "gauge", "The number of the current run.", own(now["run"])
     yield "round", "gauge", "The open round of the current run.", own(now["round"])
     yield "threshold", "gauge", "The certified threshold.", own(None if threshold is None else float(threshold))

@@ -25,6 +25,7 @@ from conformesh.mesh.http.interface import (
     METRICS,
     PREDICT,
     RECALIBRATE,
+    ROSTER,
     STATUS,
     THRESHOLD,
     VERBS,
@@ -77,11 +78,18 @@ class Answers:
     recalibrate
         Asks the engine for a new run, returns at once and says what became of it; a RuntimeError of it is answered with
         409 and its words.
+    hand
+        Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
     """
 
-    def __init__(self, state: NodeState, recalibrate: Callable[[], str | None] | None = None) -> None:
+    def __init__(
+        self,
+        state: NodeState,
+        recalibrate: Callable[[], str | None] | None = None,
+        hand: Callable[[bytes], str] | None = None,
+    ) -> None:
         self.state = state
-        self.recalibrate = recalibrate
+        self.recalibrate, self.hand = recalibrate, hand
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
             CERTIFICATE: self._certificate,
@@ -91,6 +99,7 @@ class Answers:
             METRICS: self._metrics,
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
+            ROSTER: self._roster,
         }
 
     def route(self, method: str, path: str) -> Reply:
@@ -144,6 +153,17 @@ class Answers:
         LOG.info("a local program asked for a new run: %s", became or "accepted")
         return Answer.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
 
+    def _roster(self, body: bytes) -> Answer:
+        if self.hand is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started without a way to take rosters")
+        try:
+            became = self.hand(body)
+        except ValueError as error:
+            self.state.refused(None, "a roster that is refused")
+            raise Refused(HTTPStatus.CONFLICT, f"refused: {error}") from None
+        LOG.info("a local program handed over a roster: %s", became)
+        return Answer.of({"accepted": True, "roster": became}, HTTPStatus.ACCEPTED)
+
     def _predict(self, body: bytes) -> Answer:
         found = self._certified()
         try:
@@ -159,6 +179,9 @@ def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:
         reasons.append(_nothing_yet(now))
     elif found["restored"]:
         reasons.append(f"the threshold is the one of run {found['run']}, from before the last start")
+    if found is not None and found["roster_number"] < now["roster"]["number"]:
+        at, under = found["roster_number"], now["roster"]["number"]
+        reasons.append(f"the threshold is of roster {at}, and roster {under} is in force")
     error = now["last_error"]
     if failing and error not in now["troubles"].values():
         reasons.append(f"the last calibration failed: {error or 'nobody said why'}")

@@ -65,6 +65,8 @@ class Service:
     recalibrate
         Asks the engine for a new run, returns at once and says what became of it; without it POST /recalibrate answers
         501.
+    hand
+        Takes a roster and says what becomes of it; without it POST /roster answers 501.
     places
         How many tasks are at work or waiting at a time.
     most
@@ -79,13 +81,14 @@ class Service:
         address: str | os.PathLike[str],
         *,
         recalibrate: Callable[[], str | None] | None = None,
+        hand: Callable[[bytes], str] | None = None,
         places: int = PLACES,
         most: int = MOST,
         patience: float = PATIENCE,
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
-        self._answers = Answers(state, recalibrate)
+        self._answers = Answers(state, recalibrate, hand)
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()
         self._done: queue.SimpleQueue[tuple[_Client, Answer]] = queue.SimpleQueue()

@@ -27,6 +27,8 @@ class Certified:
     about_all
         Where it is about the devices that were heard so far: what is certain about all of them, as another calibration;
         None where nothing is.
+    roster_number
+        The number of the roster that the run was under.
     """
 
     calibration: Calibration
@@ -34,6 +36,7 @@ class Certified:
     roster: tuple[str, ...]
     made: float
     restored: bool = False
+    roster_number: int = 0
     about_all: Calibration | None = None
 
     @property
@@ -51,6 +54,8 @@ class Certified:
             "restored": self.restored,
             "about": "everybody" if self.whole else "the heard",
             **({} if self.whole else {"heard": list(self.roster), "everybody": self._everybody()}),
+            "roster_number": self.roster_number,
+            "survivors": list(self.roster),
         }
 
     def _everybody(self) -> dict[str, Any]:

@@ -67,7 +67,7 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
     node.run(start.once)
-    return config, node.state.certified
+    return node.config, node.state.certified
 
 
 def with_changes(
@@ -97,13 +97,17 @@ def _number(text: str, kind: type[Any], needed: str) -> Any:
         raise ValueError(f"{needed}, got {text!r}") from None
 
 
-ABOUT = ("device", "run", "roster")  # what stands beside the calibration in a device's result
+ABOUT = ("device", "run", "roster", "roster_number")  # what stands beside the calibration in a device's result
 
 
 def in_json(config: DeviceConfig, certified: Certified) -> str:
     """Return the result of a device that calibrated once, as one line."""
-    about = dict(zip(ABOUT, (config.name, certified.run, certified.roster), strict=True))
+    about = dict(zip(ABOUT, _about(config, certified), strict=True))
     return json.dumps({**about, **certified.calibration.to_dict()})
+
+
+def _about(config: DeviceConfig, certified: Certified) -> tuple[Any, ...]:
+    return config.name, certified.run, certified.roster, certified.roster_number
 
 
 def main(start: Start) -> int:

@@ -14,6 +14,7 @@ from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
+from conformesh.peer.rosters import Rosters
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome
 from conformesh.result.calibration import Calibration
@@ -23,7 +24,11 @@ JOURNAL = "journal.bin"
 
 
 def make_device(
-    config: DeviceConfig, scores: OwnScores, journal: Journal, log: Callable[[str], None] = lambda words: None
+    config: DeviceConfig,
+    scores: OwnScores,
+    journal: Journal,
+    log: Callable[[str], None] = lambda words: None,
+    rosters: Rosters | None = None,
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores."""
     kind = Anytime if config.mode == "anytime" else Device
@@ -36,6 +41,7 @@ def make_device(
         config.settings,
         scores=scores.digest,
         log=log,
+        rosters=rosters,
     )
 
 

@@ -2,7 +2,8 @@
 
 Whatever is wrong with its own files while it is up (a score file half written, a certificate that has expired, a clock
 that is off) makes it unhealthy and never ends it: it says why, keeps its last threshold, and goes on when that is
-mended. A single calibration (`once`) ends with the reason instead.
+mended. Meanwhile it tells its neighbours why, over whatever links there are. A single calibration (`once`) ends with
+the reason instead. A newer roster is handed to the old neighbours; then the node opens the links of the new one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
+from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
@@ -26,14 +28,17 @@ from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.methods import get_method
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
-from conformesh.peer.journal import FileJournal
+from conformesh.peer.frames import FrameError, is_roster
+from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
 # Seconds between a failure and the next attempt: twice as long each time, unless one has waited for others long enough
 SHORTEST, LONGEST = 0.5, 30.0
 TELL = 0.5  # seconds between two records of progress
-UNREADABLE = "its file of scores cannot be read"  # all that neighbours are told: what is in the file stays here
+# All that neighbours are told: what is in a file, and where it is, stays here.
+UNREADABLE = "its file of scores cannot be read"
+FULL = "its journal cannot be written"
 
 
 class Node:
@@ -42,6 +47,7 @@ class Node:
     def __init__(self, config: DeviceConfig, address: str | Path | None = None) -> None:
         self.config = config
         self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
+        self.members = Membership(config)
         self.store = ResultStore(config)
         self.address = config.folder if address is None else address
         self.stopping = threading.Event()
@@ -56,37 +62,73 @@ class Node:
         self._device: Device | Anytime | None = None
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
+        self.state.under(config.roster_number, self.members.rosters.floor)
 
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
         with sole_process(self.config.folder):
+            self.members.verify()
             old = self.store.load()
             if old is not None:
                 self.state.restore(old)
             elif self.store.problem:
                 self.state.note_error(self.store.problem)
-            pause = SHORTEST
-            with Service(self.state, self.address, recalibrate=self.recalibrate):
-                while not self.stopping.is_set():
-                    self._look_at_files(at_once=True)
-                    if self.certificate.problem:
-                        if once:
-                            raise ValueError(self.certificate.problem)
-                        self.stopping.wait(LOOK)
-                        continue
-                    self.certificate.use()
-                    try:
-                        with self._compiled(), opened(self.config) as transport:
-                            self._serve(transport, once)
-                    except OSError as problem:  # another program has the port, say
-                        if once:
-                            raise
-                        self.state.fail(str(problem))
-                        log.warning("%s", problem)
-                        self.stopping.wait(pause)
-                        pause = min(2 * pause, LONGEST)
-                    if once:
-                        return
+            with Service(self.state, self.address, recalibrate=self.recalibrate, hand=self.members.hand):
+                self._stay_up(once)
+
+    def _stay_up(self, once: bool) -> None:
+        """Open links and serve them, again and again: with another certificate, or under another roster."""
+        pause = SHORTEST
+        while not self.stopping.is_set():
+            self._look_at_files(at_once=True)
+            self._move()
+            hopeless = self.members.removed or (not self.certificate.late and self.certificate.problem)
+            if hopeless:
+                if once:
+                    raise ValueError(hopeless)
+                self.stopping.wait(LOOK)
+                continue
+            self.certificate.use()
+            try:
+                with self._compiled(), opened(self.config) as transport:
+                    self._serve(transport, once)
+                pause = SHORTEST
+            except OSError as problem:  # another program has the port, say
+                if once:
+                    raise
+                self.state.fail(str(problem))
+                log.warning("%s", problem)
+                self.stopping.wait(pause)
+                pause = min(2 * pause, LONGEST)
+            if once and not self.members.moving:
+                return
+
+    def _move(self) -> None:
+        """Go on under a newer roster, if there is one; this device may be out of it."""
+        while (body := self.members.offered()) is not None:  # no links: there is nobody to hand it to
+            try:
+                self.members.accept(body)
+            except ValueError as problem:
+                self._refused_roster(str(problem))
+        if not self.members.moving:
+            return
+        self.members.move()
+        self.state.under(self.members.rosters.number, self.members.rosters.floor)
+        self.state.judge(Trouble.ROSTER, self.members.removed)
+        if self.members.removed:
+            self.state.fail(self.members.removed)
+            return
+        self.config = self.members.config
+        self.scores.config = self.config
+        self.certificate.under(self.config)
+        self.store = ResultStore(self.config)
+        self.state.expect([neighbour.name for neighbour in self.config.neighbours])
+        log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
+
+    def _refused_roster(self, words: str) -> None:
+        self.state.refused(None, "a roster that is refused")
+        self.state.note_error(words)
+        log.warning("%s", words)
 
     def recalibrate(self) -> str:
         """Ask for a new run, from any thread; say what becomes of it."""
@@ -106,14 +148,16 @@ class Node:
         return prepared(get_method(self.config.method).kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
-        """Run one device after another over the same links, until the node stops or has another certificate."""
+        """Run one device after another over the same links, until the node stops or needs other links."""
         pause = SHORTEST
-        while not self.stopping.is_set() and not self.certificate.replaced:
+        while not self.stopping.is_set() and not self._needs_links:
             began = time.monotonic()
             try:
                 error: Exception | None = self._live(transport, once)
             except OSError as problem:  # of the journal
                 error = problem
+            if self.members.moving:
+                return
             if once:
                 if error is not None:
                     raise error
@@ -122,48 +166,75 @@ class Node:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
                 self.state.fail(str(error))
-                self._pause(pause)
+                self._pause(pause, transport)
                 pause = min(2 * pause, LONGEST)
 
-    def _pause(self, seconds: float) -> None:
+    @property
+    def _needs_links(self) -> bool:
+        """Whether other links must be opened: with another certificate, or to other neighbours."""
+        return self.certificate.replaced or self.members.moving
+
+    def _pause(self, seconds: float, transport: Transport) -> None:
         """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
-        end = time.monotonic() + seconds
-        while (left := end - time.monotonic()) > 0 and not self.stopping.wait(min(left, LOOK)):
+        end, device = time.monotonic() + seconds, self._device
+        while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
+            for sender, data in transport.receive(min(left, LOOK)):
+                if device is not None and is_roster(data):  # all else is repeated in time
+                    device.receive(data, sender, time.monotonic())
             self._look_at_files()
-            if self._asked.is_set() or self._other_scores or self.certificate.replaced:
+            if device is not None:
+                self._take_offered(device)
+                if device.rosters.moving:
+                    drive(device, transport, lambda: self.stopping.is_set() or device.handed)
+            if self._asked.is_set() or self._other_scores or self._needs_links:
                 return
 
     def _live(self, transport: Transport, once: bool) -> Exception | None:
         """Run a device until it has failed, or nothing is left to do, or its files say that another must begin."""
-        journal = FileJournal(self.config.folder / JOURNAL)
+        journal, full = self._journal()
         try:
             self._look_at_files(at_once=True)
             self._other_scores = False
             self._started, self._certified_run = time.perf_counter(), 0
-            device = self._device = make_device(self.config, self.scores.known, journal, self._log)
+            device = self._device = make_device(
+                self.config, self.scores.known, journal, self._log, self.members.rosters
+            )
             feed = Feed(self.state, device)
+            if self.certificate.late:
+                return self._stay_out(device, transport, once, self.certificate.late, self.certificate.late)
             if self.scores.scores is None:
-                return self._wait_for_scores(device, transport, once)
+                return self._stay_out(device, transport, once, self.scores.problem, UNREADABLE)
+            if full is not None:
+                return self._stay_out(device, transport, True, str(full), FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
             return device.error
         finally:
-            journal.close()
+            if isinstance(journal, FileJournal):
+                journal.close()
 
-    def _wait_for_scores(self, device: Device | Anytime, transport: Transport, once: bool) -> Exception | None:
-        """Tell the neighbours that this device cannot take part, for as long as its scores cannot be read."""
-        problem = self.scores.problem
+    def _journal(self) -> tuple[Journal, OSError | None]:
+        """Return this device's journal; where it cannot be opened, one to say so with."""
+        try:
+            return FileJournal(self.config.folder / JOURNAL), None
+        except OSError as problem:
+            return MemoryJournal(), problem
+
+    def _stay_out(
+        self, device: Device | Anytime, transport: Transport, once: bool, problem: str, told: str
+    ) -> Exception | None:
+        """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
         self.state.fail(problem)
-        device.refuse(UNREADABLE, time.monotonic())
+        device.refuse(told, time.monotonic())
 
         def enough() -> bool:
             self._look_at_files()
-            if once:
-                return device.over
-            return self.stopping.is_set() or self.scores.scores is not None or self.certificate.replaced
+            if self.stopping.is_set() or self._needs_links:
+                return device.handed or not device.rosters.moving
+            return device.over if once else not self.certificate.late and self.scores.scores is not None
 
-        drive(device, transport, enough)
+        drive(device, transport, enough, lambda: self._take_offered(device))
         return ValueError(problem) if once else None
 
     def _log(self, words: str) -> None:
@@ -173,10 +244,12 @@ class Node:
     def _enough(self, device: Device | Anytime, once: bool) -> bool:
         if self.stopping.is_set():
             return True
+        if device.rosters.moving:
+            return device.handed
         if once:
             return device.over
         self._look_at_files()
-        return self.certificate.replaced or (device.phase == "failed" and device.over)
+        return self._needs_links or (device.phase == "failed" and device.over)
 
     def _look_at_files(self, at_once: bool = False) -> None:
         now = time.monotonic()
@@ -185,12 +258,18 @@ class Node:
         self._due = now + LOOK
         self._other_scores |= self.scores.look(now)
         self.certificate.look()
+        self.members.look(now)
+        if self.members.problem:
+            self._refused_roster(self.members.problem)
+            self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
 
     def _attend(self, device: Device | Anytime, feed: Feed) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
+        self._take_offered(device)
+        self.state.under(device.rosters.number, device.rosters.floor)
         if self._other_scores:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
@@ -211,6 +290,16 @@ class Node:
         elif isinstance(device, Anytime) and device.phase == "running":
             self._certify_so_far(device)
 
+    def _take_offered(self, device: Device | Anytime) -> None:
+        """Give the device a roster that was handed to this node by other ways than from a neighbour."""
+        body = self.members.offered()
+        if body is None:
+            return
+        try:
+            device.offer(body, time.monotonic())
+        except FrameError as problem:
+            self._refused_roster(str(problem))
+
     def _certify_so_far(self, device: Anytime) -> None:
         """Show what is certain by now, unless an earlier result about everybody is still there and this one is not."""
         outcome, shown = device.result, self.state.certified
@@ -227,7 +316,9 @@ class Node:
         result, rest = calibration_of(self.config, device, took), device.result.about_all
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
-        made = self.state.certify(result, roster=roster, run=device.number, about_all=about_all)
+        made = self.state.certify(
+            result, roster=roster, run=device.number, roster_number=device.rosters.number, about_all=about_all
+        )
         if isinstance(device, Anytime) and not device.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process

@@ -39,6 +39,7 @@ class Trouble(Enum):
 
     SCORES = "scores"
     CERTIFICATE = "certificate"
+    ROSTER = "roster"
 
 
 @dataclass
@@ -92,6 +93,7 @@ class NodeState:
         self._sent = Sent()
         self._certified: Certified | None = None
         self._error = ""
+        self._roster = (0, 0)
         self._troubles: dict[Trouble, str] = {}
         self._gathering: dict[str, Any] | None = None
 
@@ -109,6 +111,16 @@ class NodeState:
             self._run, self._round = run, 0
             for neighbour in self._neighbours.values():
                 neighbour.round = None
+
+    def under(self, roster: int, floor: int) -> None:
+        """Say which roster is in force, and that all before the floor are out of use."""
+        with self._lock:
+            self._roster = roster, floor
+
+    def expect(self, neighbours: Iterable[str]) -> None:
+        """Have other neighbours; what was counted of those that stay is kept."""
+        with self._lock:
+            self._neighbours = {name: self._neighbours.get(name, Neighbour()) for name in neighbours}
 
     def at_round(self, number: int) -> None:
         """Say which round is open."""
@@ -151,6 +163,7 @@ class NodeState:
         roster: Iterable[str] | None = None,
         run: int | None = None,
         about_all: Calibration | None = None,
+        roster_number: int = 0,
     ) -> Certified:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
@@ -160,7 +173,9 @@ class NodeState:
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
-            self._certified = Certified(calibration, self._run, names, self._wall(), about_all=about_all)
+            self._certified = Certified(
+                calibration, self._run, names, self._wall(), roster_number=roster_number, about_all=about_all
+            )
             self._error = ""
             if self._certified.whole:
                 self._enter(Phase.CERTIFIED)
@@ -221,6 +236,7 @@ class NodeState:
                 "seconds_in_phase": now - self._since,
                 "run": self._run,
                 "round": self._round,
+                "roster": {"number": self._roster[0], "floor": self._roster[1]},
                 "neighbours": {name: _shown(one, now) for name, one in self._neighbours.items()},
                 "refused": dict(self._refused),
                 "sent": dict(vars(self._sent)),

@@ -2,7 +2,8 @@
 
 One small JSON file with a checksum over all it says. It is replaced in one step and flushed to the disk first: after a
 crash or a power cut there is the old file or the new one. A file that is not exactly what was written is never used,
-and neither is one of another device, mesh, roster, method, level, score or model: it says what it is bound to.
+and neither is one of another device, mesh, method, level, score or model: it says what it is bound to. One of an
+earlier roster is used: it says which one, and whose scores it is about.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified import Certified, refuse_nan
+from conformesh.peer.rosters import FIELD
 from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 
-FORMAT = "conformesh-node-result/2"
+FORMAT = "conformesh-node-result/3"
 NAME = "result.json"
 LOG = logging.getLogger("conformesh.node")
-HOW = ("protocol", "on_lost", "links", "mode")  # how devices talk, which makes no other threshold
+HOW = ("protocol", "on_lost", "links", "mode", FIELD)  # how devices talk, and to whom: the result says that itself
 
 
 class _ResultFields(Struct, forbid_unknown_fields=True):
@@ -36,6 +38,7 @@ class _ResultFields(Struct, forbid_unknown_fields=True):
     bound: dict[str, str]
     run: int
     roster: list[str]
+    roster_number: int
     made: float
     calibration: dict[str, Any]
     sha256: str
@@ -64,6 +67,7 @@ class ResultStore:
             "bound": _bound_to(self.config),
             "run": certified.run,
             "roster": list(certified.roster),
+            "roster_number": certified.roster_number,
             "made": certified.made,
             "calibration": certified.calibration.to_dict(),
         }
@@ -98,15 +102,18 @@ class ResultStore:
         differing = [*_differences(file.bound, _bound_to(self.config)), *self._contradictions(file, calibration)]
         if differing:
             raise ValueError(f"it is of another device or of other settings: {'; '.join(differing)}")
-        return Certified(calibration, file.run, tuple(file.roster), file.made, restored=True)
+        return Certified(calibration, file.run, tuple(file.roster), file.made, True, file.roster_number)
 
     def _contradictions(self, file: _ResultFields, calibration: Calibration) -> Iterator[str]:
         """Go through what the result itself says against what this device is."""
         config = self.config
         if config.name not in calibration.device_ids:
             yield f"its threshold is that of {', '.join(calibration.device_ids[:3])}, not of {config.name}"
-        if config.name not in file.roster or not {*file.roster} <= {*config.devices}:
+        same = file.roster_number == config.roster_number
+        if config.name not in file.roster or (same and not {*file.roster} <= {*config.devices}):
             yield f"its roster {', '.join(file.roster[:3])}... is not of devices of this mesh with {config.name}"
+        if file.roster_number > config.roster_number:
+            yield f"it is of roster {file.roster_number}, and this device is under {config.roster_number}"
         if (calibration.method, exact_alpha(calibration.alpha)) != (config.method, exact_alpha(config.alpha)):
             yield f"it was found by {calibration.method} at alpha {calibration.alpha:g}"
         if score_in_words(calibration.score) != score_in_words(config.chosen_score):

@@ -1,4 +1,4 @@
-"""What may change under a node while it is up: its file of scores, its certificate and the clock.
+"""What may change under a node while it is up: its file of scores, its roster, its certificate and the clock.
 
 Each is looked at by its stamp, about once a second, and read once for each change. What is wrong is kept in words until
 it is mended; nothing here raises.
@@ -27,6 +27,29 @@ def stamp_of(path: Path) -> Stamp:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+class FileWatch:
+    """A file that somebody may copy over another: it is read once it has not changed for a little while."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._read = stamp_of(path)
+        self._met: tuple[Stamp, float] = (self._read, -math.inf)
+
+    def expect(self) -> None:
+        """Take the file as it is now for read."""
+        self._read = stamp_of(self.path)
+
+    def changed(self, time: float) -> bool:
+        """Whether there is another file than was read; it counts as read then."""
+        now = stamp_of(self.path)
+        if now != self._met[0]:
+            self._met = now, time
+        if now == self._read or time - self._met[1] < SETTLED:
+            return False
+        self._read = now
+        return True
 
 
 class ScoreWatch:
@@ -84,11 +107,13 @@ class CertificateWatch:
     ----------
     problem
         Why neighbours would not let this device in now; empty where they would.
+    late
+        What of that is about time: the clock is wrong, or the certificate is no longer or not yet valid.
     """
 
     def __init__(self, config: DeviceConfig, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.config, self.clock = config, clock
-        self.problem = ""
+        self.problem = self.late = ""
         self._paths = () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
         self._read: tuple[Stamp, ...] = ()
         self._lasting: list[str] = []
@@ -104,12 +129,18 @@ class CertificateWatch:
             self._read = now
             cert, key, ca = self._paths
             try:
-                self._lasting, self._times = examine_apart(cert, key, ca, self.config.name)
+                lowest = self.config.lowest(self.config.name)
+                self._lasting, self._times = examine_apart(cert, key, ca, self.config.name, lowest)
             except OSError as error:
                 self._lasting, self._times = [" ".join(str(error).split())], []
         moment = self.clock()
-        late = [words for one in self._times if (words := one.problem(moment))]
-        self.problem = "; ".join([*self._lasting, *late])
+        self.late = "; ".join(words for one in self._times if (words := one.problem(moment)))
+        self.problem = "; ".join([*self._lasting, *filter(None, [self.late])])
+
+    def under(self, config: DeviceConfig) -> None:
+        """Look again under another roster, which may let in other certificates."""
+        self.config, self._read = config, ()
+        self.look()
 
     def use(self) -> None:
         """Note that links are opened with the files as they were at the last look."""

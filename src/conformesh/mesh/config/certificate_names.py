@@ -1,0 +1,68 @@
+"""What devices may be called, and whom a certificate names: a device, and which of its certificates it is.
+
+The first certificate of a device bears its name, the second NAME~2, and so on. A roster says which number is the lowest
+that neighbours let in; they let in that one and the next 15, so that a renewed certificate needs no new roster, while a
+new roster shuts out a stolen one though its device keeps its name. Light on purpose: a node imports it.
+"""
+
+from __future__ import annotations
+
+import re
+
+WINDOW = 16  # numbers of certificates that are let in, from the lowest on
+MARK = "~"  # stands in no name of a device
+RESERVED = ("ca", "revoked")  # folders that stand beside those of the devices
+
+
+def check_device_name(name: str) -> None:
+    """Refuse a name that cannot be a folder, a certificate's name and a part of a key on the wire alike."""
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,62}[A-Za-z0-9])?", name):
+        raise ValueError(
+            f"device name {name!r} must be 1 to 64 letters, digits, '.', '_' or '-', beginning and ending with a "
+            "letter or digit"
+        )
+    if name.lower() in RESERVED:
+        raise ValueError(f"device name {name!r} is the name of another folder of a mesh; choose another")
+
+
+def certificate_name(device: str, number: int) -> str:
+    """Return the common name of a device's certificate of that number.
+
+    >>> certificate_name("pi", 1), certificate_name("pi", 3)
+    ('pi', 'pi~3')
+    """
+    return device if number == 1 else f"{device}{MARK}{number}"
+
+
+def parse_certificate_name(shown: str) -> tuple[str, int]:
+    """Return which device a common name is of, and the number of the certificate; 0 where it is no such name.
+
+    >>> parse_certificate_name("pi"), parse_certificate_name("pi~3"), parse_certificate_name("pi~03")
+    (('pi', 1), ('pi', 3), ('pi~03', 0))
+    """
+    device, mark, number = shown.partition(MARK)
+    if not mark:
+        return shown, 1
+    return (device, int(number)) if re.fullmatch(r"[2-9]|[1-9][0-9]{1,8}", number) else (shown, 0)
+
+
+def accepted_names(device: str, lowest: int = 1) -> list[str]:
+    """Return the common names under which a device is let in."""
+    return [certificate_name(device, number) for number in range(lowest, lowest + WINDOW)]
+
+
+def not_accepted(shown: str, device: str, lowest: int = 1) -> str:
+    """Return in words why a certificate's name is not let in for a device; nothing if it is.
+
+    >>> not_accepted("pi~2", "pi", 3)
+    "names 'pi~2', and of 'pi' certificates from number 3 on are let in; an older one was revoked"
+    """
+    name, number = parse_certificate_name(shown)
+    if name != device or not number:
+        return f"names {shown!r}, but this device is {device!r}"
+    let_in = f"names {shown!r}, and of {device!r} certificates from number {lowest} on are let in"
+    if number < lowest:
+        return f"{let_in}; an older one was revoked"
+    if number >= lowest + WINDOW:
+        return f"{let_in}, {WINDOW} of them; this needs a newer roster"
+    return ""

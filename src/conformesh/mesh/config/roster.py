@@ -1,0 +1,168 @@
+"""A roster: who is in a mesh, numbered and signed by its authority, in a file that devices hand to each other.
+
+The document is one line of JSON in exactly one form (sorted keys, no spaces, plain ASCII, a newline at its end), with
+the roster and the authority's signature over it: any other bytes are refused, also those that mean the same. A mesh
+without certificates has rosters without a signature, and anybody who reaches a device can hand it one.
+
+A roster carries the devices of the rosters before it, back to the one that is settled: see `conformesh.peer.view`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from conformesh.io.schemas import checked
+from conformesh.names import listed
+from conformesh.peer.rosters import MOST, Rosters
+
+FILE = "roster.json"
+LARGEST = 16 * 2**20  # bytes of a document
+FORMAT = "conformesh-roster/1"
+DIGEST = re.compile("[0-9a-f]{64}")
+SIGNATURE = re.compile("[0-9a-f]{128}")  # two numbers of 32 bytes
+
+
+@dataclass(frozen=True)
+class Revoked:
+    """A certificate that is no longer trusted: its device, its number (0 if not known) and its SHA-256 fingerprint."""
+
+    name: str
+    number: int = 0
+    fingerprint: str = ""
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """The devices of a roster before this one."""
+
+    number: int
+    devices: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Roster:
+    """Who is in a mesh from some number on; `DeviceConfig` checks the map itself.
+
+    Attributes
+    ----------
+    number, mesh
+        Rosters of one mesh are counted from 1; 0 is what stood in ``device.toml`` before there were any.
+    devices, edges, endpoints
+        The devices in row order, the graph, and the ``host:port`` of each device.
+    revoked
+        Certificates that are no longer trusted, and devices that were taken out.
+    lowest
+        The lowest number of a certificate that is let in, of devices for which that is not 1.
+    sizes
+        The most scores that a device may claim to hold, of devices for which that is limited.
+    settled, earlier
+        No run under a roster before `settled` can have a result any more; the devices of those from `settled` on, up to
+        the one before this.
+    """
+
+    number: int
+    mesh: str
+    devices: tuple[str, ...]
+    edges: tuple[tuple[str, str], ...]
+    endpoints: dict[str, str]
+    revoked: tuple[Revoked, ...] = ()
+    lowest: dict[str, int] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=dict)
+    settled: int = 1
+    earlier: tuple[Earlier, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.number < MOST:
+            raise ValueError(f"the number of a roster lies between 0 and {MOST - 1}, got {self.number}")
+        numbers = [one.number for one in self.earlier]
+        if not 0 <= self.settled <= self.number or numbers != [*range(self.settled, self.number)]:
+            raise ValueError(
+                f"roster {self.number} with settled {self.settled} needs the devices of every roster in between, got "
+                f"those of {numbers}"
+            )
+        for what, table, least in (("lowest", self.lowest, 2), ("sizes", self.sizes, 0)):
+            strange = [name for name in table if name not in self.devices]
+            low = [name for name, number in table.items() if number < least]
+            if strange or low:
+                raise ValueError(f"roster {self.number}: {what} of {listed([*strange, *low])} cannot be")
+        bad = [one.name for one in self.revoked if one.fingerprint and not DIGEST.fullmatch(one.fingerprint)]
+        if bad:
+            raise ValueError(f"roster {self.number}: the fingerprint of a certificate of {bad[0]} is none")
+
+    def text(self) -> bytes:
+        """Return the roster alone, in its one form: what is signed."""
+        facts = {f.name: getattr(self, f.name) for f in fields(self)}
+        facts |= {"revoked": [asdict(one) for one in self.revoked], "earlier": [asdict(one) for one in self.earlier]}
+        return in_one_form({"format": FORMAT, **facts})
+
+    @property
+    def digest(self) -> str:
+        """What tells two rosters of one number apart."""
+        return hashlib.sha256(self.text()).hexdigest()
+
+    @property
+    def distrusted(self) -> tuple[str, ...]:
+        """Names of devices that were taken out, and fingerprints of certificates."""
+        gone = (one.name for one in self.revoked if one.name not in self.devices)
+        return tuple(dict.fromkeys([*gone, *(one.fingerprint for one in self.revoked if one.fingerprint)]))
+
+    def lacks(self, devices: Iterable[str]) -> str:
+        """Return in words why devices could not be in a run under this roster; nothing if they could."""
+        earlier = [(one.number, one.devices) for one in self.earlier]
+        return Rosters(self.number, earlier=earlier, floor=self.settled).lacks({*devices})
+
+
+@dataclass(frozen=True)
+class Document:
+    """A roster as it travels: with its signature, which is empty in a mesh without certificates."""
+
+    roster: Roster
+    signature: str = ""
+
+    def bytes(self) -> bytes:
+        """Return what `read_document` reads."""
+        return in_one_form({"roster": json.loads(self.roster.text()), "signature": self.signature})
+
+
+def read_document(data: bytes, where: str = "the roster") -> Document:
+    """Read a document, which may be anything; whether its signature is good is for `signing` to say."""
+    if len(data) > LARGEST:
+        raise ValueError(f"{where}: a roster has at most {LARGEST:,} bytes, got {len(data):,}")
+    try:
+        raw: Any = json.loads(data)
+    except (ValueError, RecursionError):
+        raise ValueError(f"{where}: a roster is JSON, as `conformesh mesh` writes it, and this is not") from None
+    if not isinstance(raw, dict) or not isinstance(raw.get("roster"), dict):
+        raise ValueError(f"{where}: a roster is a JSON object with 'roster' and 'signature', and this is not")
+    facts = dict(raw["roster"])
+    if facts.pop("format", None) != FORMAT:
+        raise ValueError(f"{where}: needed a roster of format {FORMAT}; update what made it, or this")
+    signature = raw.get("signature")
+    if not isinstance(signature, str) or (signature and not SIGNATURE.fullmatch(signature)):
+        raise ValueError(f"{where}: the signature of a roster is 128 hexadecimal digits, or empty")
+    found = Document(checked(facts, Roster, where), signature)
+    if found.bytes() != data:
+        raise ValueError(f"{where}: a roster has one form, byte by byte, and this is another; copy the file as it is")
+    return found
+
+
+def read_roster_file(folder: Path) -> Document | None:
+    """Read the roster of a folder; None where there is none."""
+    path = folder / FILE
+    try:
+        return read_document(path.read_bytes(), str(path))
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise ValueError(f"{path}: cannot read the roster: {problem.strerror}") from problem
+
+
+def in_one_form(words: dict[str, Any]) -> bytes:
+    """Return JSON in the one form that is signed and compared."""
+    return json.dumps(words, sort_keys=True, separators=(",", ":")).encode() + b"\n"

@@ -1,0 +1,117 @@
+"""What a device does about a neighbour under another roster: it hands over, asks, or refuses, and never goes back."""
+
+import pytest
+
+from conformesh.peer.frames import DATA, HELLO, ROSTER, WANT, Frame, FrameError
+from conformesh.peer.rosters import MOST, Rosters, number_in, roster_words
+from conformesh.peer.words import Hello, floor_in, pack_rows
+
+MINE = Frame(HELLO, 0, 3, 0, 0, b"{}")
+
+
+def accept(body):
+    """Rosters here are their numbers as text; 7 is refused."""
+    if body == b"7" or not body.isdigit():
+        raise ValueError("no such roster")
+    return int(body)
+
+
+def under(number, **more):
+    return Rosters(number, str(number).encode(), accept, **more)
+
+
+def hello(number, floor=0):
+    return Frame(HELLO, 0, 9, 0, WANT, Hello({"roster": roster_words(number, "ab" * 8)}, 1, frozenset(), floor).pack())
+
+
+def test_a_neighbour_that_is_behind_gets_the_document():
+    mine = under(3)
+    assert mine.heard(hello(2), 1, 0.0, MINE) == [Frame(ROSTER, 0, 3, 3, 0, b"3")]
+    assert Rosters(3).heard(hello(2), 1, 0.0, MINE) == []  # there is nothing to give
+
+
+def test_a_neighbour_that_is_ahead_is_shown_that_one_is_behind():
+    assert under(3).heard(hello(4), 1, 0.0, MINE) == [MINE]
+
+
+def test_the_same_roster_is_for_somebody_else_to_take():
+    mine = under(3)
+    assert mine.heard(hello(3), 1, 0.0, MINE) is None
+    assert mine.heard(Frame(DATA, 0, 1), 1, 0.0, MINE) is None
+    assert mine.heard(Frame(HELLO, 0, 1, 0, 0, b'{"agreement": {}}'), 1, 0.0, MINE) is None
+
+
+def test_a_newer_document_is_acknowledged_and_handed_on_until_all_have_it():
+    mine = under(3)
+    assert mine.hand_on(3, [0, 1, 2]) == []
+    assert mine.heard(Frame(ROSTER, 0, 9, 5, 0, b"5"), 1, 10.0, MINE) == [Frame(ROSTER, 0, 3, 5)]
+    assert (mine.moving, mine.latest, mine.number) == (True, 5, 3)
+    assert mine.hand_on(3, [0, 1, 2]) == [(j, Frame(ROSTER, 0, 3, 5, 0, b"5")) for j in (0, 2)]  # 1 has it
+    assert mine.heard(Frame(DATA, 0, 1), 1, 10.0, MINE) == []  # nothing is said under the old one any more
+    assert mine.heard(hello(3), 2, 10.1, MINE) == [Frame(ROSTER, 0, 3, 5, 0, b"5")]
+    assert mine.heard(Frame(ROSTER, 0, 0, 4), 0, 10.1, MINE) == []  # it has another one
+    assert not mine.handed([0, 1, 2], 10.2, 2.0)
+    assert mine.heard(Frame(ROSTER, 0, 0, 5), 0, 10.2, MINE) == []
+    assert mine.heard(hello(5), 2, 10.2, MINE) == []
+    assert mine.handed([0, 1, 2], 10.2, 2.0)
+    assert mine.hand_on(3, [0, 1, 2]) == []
+
+
+def test_who_does_not_answer_is_not_waited_for_for_ever():
+    mine = under(3)
+    mine.offer(b"4", 10.0)
+    assert not mine.handed([0], 11.9, 2.0)
+    assert mine.handed([0], 12.0, 2.0)
+
+
+def test_a_still_newer_document_begins_anew():
+    mine = under(3)
+    mine.offer(b"4", 10.0)
+    mine.heard(Frame(ROSTER, 0, 0, 4), 0, 10.0, MINE)
+    mine.offer(b"6", 11.0)
+    assert [to for to, _ in mine.hand_on(3, [0])] == [0]
+    assert not mine.offer(b"6", 11.5)
+    assert mine.latest == 6
+
+
+def test_a_refused_document_changes_nothing():
+    mine = under(3)
+    with pytest.raises(FrameError, match="a roster that is refused: no such roster"):
+        mine.heard(Frame(ROSTER, 0, 9, 7, 0, b"7"), 1, 0.0, MINE)
+    assert not mine.moving
+    with pytest.raises(FrameError, match="started without rosters"):
+        Rosters().offer(b"4", 0.0)
+
+
+def test_a_floor_only_rises_and_never_beyond_the_roster():
+    told = []
+    mine = under(3, keep_floor=told.append)
+    for number, floor in ((3, 2), (3, 1), (2, 3), (3, 4), (9, 9)):  # of these the first alone may count
+        mine.heard(hello(number, floor), 1, 0.0, MINE)
+    assert (mine.floor, told) == (2, [2])
+    mine.heard(hello(2, 2), 1, 0.0, MINE)
+    mine.raise_floor(3)
+    assert (mine.floor, told) == (3, [2, 3])
+
+
+def test_floors_on_the_wire():
+    assert b"floor" not in Hello({}, 1, frozenset()).pack()
+    one, two = Hello({}, 1, frozenset(), 2), Hello({}, 1, frozenset(), 3)
+    assert one.digest() == two.digest()  # of one run, though one knows more
+    assert Hello.of(one.pack(), 4) == one
+    assert (floor_in(pack_rows({1}, 7)), floor_in(pack_rows({1}))) == (7, 0)
+    for wrong in (b'{"floor": -1}', b'{"floor": true}', b'{"floor": "2"}', b'{"floor": 1.5}'):
+        with pytest.raises(FrameError, match="a floor that is no number"):
+            floor_in(wrong)
+
+
+@pytest.mark.parametrize("words", [None, 3, "", "3", "3, xyz", "-1, ab", f"{MOST}, ab", "3, " + "a" * 17, "03, ab\n"])
+def test_what_is_no_roster_has_no_number(words):
+    assert number_in(words) is None
+
+
+def test_enough_of_every_earlier_roster_is_half_of_it():
+    mine = Rosters(5, earlier=[(2, "abcd"), (3, "abc"), (4, "b")], floor=3)
+    assert mine.lacks("ab") == ""  # the second is dead
+    assert "of the 3 devices of roster 3 only {b} are in the run, and 2 are needed" in mine.lacks("b")
+    assert "roster 4 only {}" in mine.lacks("ac")
