@@ -394,7 +394,7 @@ def test_pauses_grow_only_while_devices_fail_sooner_than_their_patience(tmp_path
         time.sleep(next(waits))
         return PeerError("nobody is there")
 
-    def pause(seconds):
+    def pause(seconds, transport):
         pauses.append(seconds)
         if len(pauses) == 6:
             node.stopping.set()
