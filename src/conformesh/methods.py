@@ -95,6 +95,8 @@ class Method:
     anytime
         The options with which it asks nothing but `Gather`, from those given, so that devices need no rounds; None
         where it has none.
+    signed
+        Whether devices without rounds must sign what they say.
     """
 
     protocol: MethodProtocol
@@ -115,6 +117,7 @@ class Method:
     bears: Callable[[Any], frozenset[str]] = lambda options: frozenset()
     bearing: Mapping[str, Any] = field(default_factory=dict)
     anytime: Callable[[Any], Any] = lambda options: None
+    signed: bool = False
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -203,6 +206,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "said",
         bears=lambda options: frozenset({"liars"}),
         anytime=at("r_dcp.without_agreement"),
+        signed=True,
     ),
     "cp": Method(
         at("baselines.cp"),

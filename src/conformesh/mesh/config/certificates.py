@@ -63,7 +63,7 @@ def make_authority(folder: Path, mesh: str, days: int = 3650) -> Identity:
     certificate = builder.sign(key, _sha256())
     write_file(folder / CA_KEY, _key_pem(key), PRIVATE)
     write_file(folder / CA, _pem(certificate))
-    return _identity(x509, certificate)
+    return identity_of(x509, certificate)
 
 
 def sign_device(
@@ -121,12 +121,12 @@ def sign_device(
     write_file(folder / CERT, _pem(certificate))
     write_file(folder / CA, _pem(ca))
     write_file(record, _pem(certificate))
-    return _identity(x509, certificate)
+    return identity_of(x509, certificate)
 
 
 def read_certificate(path: Path) -> Identity:
     """Read what a certificate says."""
-    return _identity(needs_cryptography(), load_certificate(path))
+    return identity_of(needs_cryptography(), load_certificate(path))
 
 
 def issued(authority: Path, name: str) -> list[Identity]:
@@ -161,7 +161,9 @@ def _common_name(x509: Any, name: str) -> Any:
     return x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, name)])
 
 
-def _identity(x509: Any, certificate: Any) -> Identity:
+def identity_of(x509: Any, certificate: Any) -> Identity:
+    """Return what a certificate says."""
+
     def of(subject: Any) -> str:
         return ", ".join(str(part.value) for part in subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME))
 

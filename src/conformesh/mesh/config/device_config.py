@@ -16,7 +16,7 @@ from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
-from conformesh.methods import make_options, promise_of, without_rounds
+from conformesh.methods import get_method, make_options, promise_of, without_rounds
 from conformesh.names import device_names, listed
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
@@ -116,6 +116,11 @@ class DeviceConfig:
         object.__setattr__(self, "options", {name: getattr(chosen, name) for name in self.options})
         if self.mode == "anytime":
             without_rounds(self.method, chosen)
+            if self.insecure and get_method(self.method).signed:
+                raise ValueError(
+                    f"method {self.method!r} without rounds signs what devices say, with their certificates, and this "
+                    "mesh is insecure; make one with certificates"
+                )
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
         _ = (

@@ -6,6 +6,9 @@ from collections.abc import Callable, Generator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import OwnScores
@@ -15,6 +18,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
+from conformesh.peer.shelf import Seal
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome
 from conformesh.result.calibration import Calibration
@@ -31,18 +35,28 @@ def make_device(
     rosters: Rosters | None = None,
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores."""
-    kind = Anytime if config.mode == "anytime" else Device
-    return kind(
-        config.row,
-        config.network,
-        config.agreement(),
-        protocol_of(config, scores),
-        journal,
-        config.settings,
-        scores=scores.digest,
-        log=log,
-        rosters=rosters,
-    )
+    own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
+    parts = config.row, config.network, config.agreement(), protocol_of(config, scores), journal, config.settings
+    if config.mode == "anytime":
+        return Anytime(*parts, **own, seal=seal_of(config))
+    return Device(*parts, **own)
+
+
+def seal_of(config: DeviceConfig) -> Seal | None:
+    """Return what signs the entries of a device, where its method asks for that."""
+    if not get_method(config.method).signed:
+        return None
+    from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
+
+    return CertificateSeal(config)
+
+
+def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
+    """Return how many scores every device may hold, where the roster says so of all of them."""
+    sizes = {} if config.roster is None else config.roster.sizes
+    if not all(name in sizes for name in config.devices):
+        return None
+    return np.array([sizes[name] for name in config.devices], dtype=np.int64)
 
 
 def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
@@ -50,11 +64,11 @@ def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
     chosen = make_options(config.method, config.options)
     levels = (exact_alpha(config.alpha),)
     _ = get_method(config.method).protocol  # loaded now, and not in a run
-    samples = Samples.of([scores.values], (config.name,))
+    samples, caps = Samples.of([scores.values], (config.name,)), _caps(config)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if config.mode == "anytime":
-            return promised_heard(config.method, network, row, samples, levels, chosen, config.promise)
+            return promised_heard(config.method, network, row, samples, levels, chosen, config.promise, caps)
         return promised_alone(config.method, network, row, samples, levels, chosen, config.promise)
 
     return make

@@ -1,0 +1,107 @@
+"""Entries that are signed by the key of a device's certificate, and found out to be: what liars cannot forge.
+
+A signature travels with the certificate that it is to be checked with, so that nobody must know certificates before.
+That one counts if this mesh's authority has signed it, it is in time, it names the owner, and the roster lets it in:
+not revoked by its fingerprint, and of a number that neighbours accept. Keys stay in their file; only `cryptography`
+signs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+from conformesh.mesh.config.certificate_names import not_accepted
+from conformesh.mesh.config.certificates import Identity, identity_of, load_certificate, load_key, needs_cryptography
+from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.peer.frames import FrameError
+from conformesh.peer.shelf import sealed, unsealed
+
+MOST_KNOWN = 1024  # certificates that are remembered: a stranger must not fill the memory
+
+
+class _Holder(NamedTuple):
+    """What a certificate of this mesh says, and its public key."""
+
+    identity: Identity
+    key: Any
+
+
+class CertificateSeal:
+    """Signs this device's entries, and tells whether others were signed by their owners.
+
+    Parameters
+    ----------
+    config
+        The device, under the roster that says whose certificates count.
+    clock
+        The time by which certificates are judged.
+    """
+
+    def __init__(self, config: DeviceConfig, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
+        if config.insecure:
+            raise ValueError("entries are signed with certificates, and this mesh has none: it is insecure")
+        from cryptography.hazmat.primitives.serialization import Encoding
+
+        self.config, self.clock = config, clock
+        self._key = load_key(config.path("key"))
+        self._mine = bytes(load_certificate(config.path("cert")).public_bytes(Encoding.DER))
+        self._authority = load_certificate(config.path("ca"))
+        self._revoked = {*config.revoked}
+        self._known: dict[bytes, _Holder | None] = {}
+
+    def sign(self, data: bytes) -> bytes:
+        """Return this device's certificate and its signature."""
+        return sealed(self._mine, bytes(self._key.sign(data, _algorithm())))
+
+    def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
+        """Return whether the device of a row says so."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            certificate, signature = unsealed(proof)
+        except FrameError:
+            return False
+        holder = self._holder(certificate)
+        if holder is None or not self._counts(holder, self.config.devices[owner]):
+            return False
+        try:
+            holder.key.verify(signature, data, _algorithm())
+        except InvalidSignature:
+            return False
+        return True
+
+    def _counts(self, holder: _Holder, name: str) -> bool:
+        """Whether a certificate is let in as that of a device, now."""
+        said = holder.identity
+        in_time = said.not_before <= self.clock() <= said.not_after
+        return in_time and not not_accepted(said.name, name, self.config.lowest(name)) and not self._is_revoked(said)
+
+    def _is_revoked(self, said: Identity) -> bool:
+        return bool({said.fingerprint, said.serial} & self._revoked)
+
+    def _holder(self, certificate: bytes) -> _Holder | None:
+        if certificate not in self._known:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[certificate] = self._examined(certificate)
+        return self._known[certificate]
+
+    def _examined(self, certificate: bytes) -> _Holder | None:
+        """Read a certificate, which may be anything; None unless this mesh's authority has signed it."""
+        from cryptography.exceptions import InvalidSignature
+
+        try:
+            found = needs_cryptography().load_der_x509_certificate(certificate)
+            found.verify_directly_issued_by(self._authority)
+            return _Holder(identity_of(needs_cryptography(), found), found.public_key())
+        except (ValueError, TypeError, InvalidSignature):
+            return None
+
+
+def _algorithm() -> Any:
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    return ec.ECDSA(SHA256())

@@ -1,0 +1,171 @@
+"""Signed entries without rounds: nobody speaks for another, and who signs two things is found out by everybody."""
+
+import hashlib
+import hmac
+
+import numpy as np
+import pytest
+
+from conformesh import Network
+from conformesh.peer import frames
+from conformesh.peer.anytime import Anytime
+from conformesh.peer.frames import ENTRIES, Frame
+from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.loopback import Faults, play
+from conformesh.peer.settings import Settings
+from conformesh.peer.shelf import PROOF, key_of, keys_of, pack_shelf, sealed, unsealed
+from tests.peer.heard import drawn, starter
+
+
+class Secret:
+    """A seal for tests: every device has a secret of its own, which stands for its key."""
+
+    def __init__(self, row):
+        self.row = row
+
+    @staticmethod
+    def _of(row, data):
+        return hmac.digest(f"secret of {row}".encode(), data, hashlib.sha256)
+
+    def sign(self, data):
+        return self._of(self.row, data)
+
+    def genuine(self, owner, data, proof):
+        return hmac.compare_digest(self._of(owner, data), proof)
+
+
+class TwoFaced(Anytime):
+    """Says other scores to neighbours with an odd row, signed as well."""
+
+    def _due(self, wait):
+        entries = super()._due(wait)
+        j = next(row for row, one in self._waits.items() if one is wait)
+        if j % 2 == 0:
+            return entries
+        own = key_of(self.row, 0)
+        return [(key, self._other(key) if key == own else data) for key, data in entries]
+
+    def _other(self, key):
+        text = unsealed(self._entries[key])[1]
+        low = text[:-8] + np.float64(-9.0).tobytes() if len(text) > 8 else text + b"\0"
+        return sealed(self.seal.sign(self._signed_text(key, low)), low)
+
+
+def robust(network, scores, kinds=None, liars=1):
+    """Start devices of r-dcp, some of them of another kind."""
+    options = {"options": {"liars": liars}, "method": "r-dcp", "caps": True, "settings": Settings(patience=8.0)}
+
+    def start(k, journal):
+        kind = (kinds or {}).get(k, Anytime)
+        return starter(network, scores, device=kind, seal=Secret(k), **options)(k, journal)
+
+    return start
+
+
+def honest_rank(scores, honest, threshold):
+    """Return how many scores of the honest lie at or below a threshold, and how many coverage over them needs."""
+    held = np.concatenate([scores[k] for k in honest])
+    return int((held <= threshold).sum()), int(np.ceil(0.9 * len(held) - 1e-9)) + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_honest_devices_end_with_a_threshold_that_bears_a_liar(seed):
+    network = Network.complete(12)
+    scores = drawn(network, seed, low=20, high=30)
+    played = play(network, robust(network, scores), Faults(loss=0.3), np.random.default_rng(seed), limit=60.0)
+    for device in played.devices:
+        outcome = device.result
+        assert device.final
+        assert outcome.certificates[0][0].liars == 1
+        assert outcome.certificates[0][0].kind == "counted"
+        for left_out in range(12):
+            counted, needed = honest_rank(scores, [k for k in range(12) if k != left_out], outcome.thresholds[0, 0, 0])
+            assert counted >= needed
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_signs_two_things_is_known_to_all_and_counts_as_not_heard(seed):
+    network = Network.complete(12)
+    scores = drawn(network, seed, low=20, high=30)
+    played = play(
+        network, robust(network, scores, {3: TwoFaced}), Faults(loss=0.2), np.random.default_rng(seed), limit=60.0
+    )
+    honest = [k for k in range(12) if k != 3]
+    for device in played.devices:
+        if device.row == 3:
+            continue
+        assert device.liars == (3,)
+        threshold = device.result.thresholds[0, 0, 0]
+        counted, needed = honest_rank(scores, honest, threshold)
+        assert counted >= needed
+        assert 3 not in device.survivors
+
+
+def one(row=0, method="r-dcp", **options):
+    network = Network.complete(3)
+    device = robust(network, drawn(network, 5, low=8), liars=0)(row, MemoryJournal())
+    device.start(0.0)
+    device.outbox()
+    return device
+
+
+def said(device, key, entry):
+    body = pack_shelf(3, 1 << key, 0, [(key, entry)])
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, body)), 1, 1.0)
+
+
+def test_an_entry_in_anothers_name_is_refused():
+    device, key = one(), key_of(2, 0)
+    text = b"words"
+    said(device, key, sealed(Secret(1).sign(device._signed_text(key, text)), text))
+    assert device.counts.refused == {"an entry that its owner has not signed": 1}
+    assert key not in device._entries
+
+
+def test_an_entry_of_another_run_or_place_is_refused():
+    """A signature is of one run and one slot: what was said elsewhere cannot be said again here."""
+    device = one()
+    text, key, other = b"words", key_of(1, 0), key_of(1, 1)
+    said(device, other, sealed(Secret(1).sign(device._signed_text(key, text)), text))
+    device.run += 1
+    old = device._signed_text(key, text)
+    device.run -= 1
+    said(device, key, sealed(Secret(1).sign(old), text))
+    assert device.counts.refused == {"an entry that its owner has not signed": 2}
+
+
+@pytest.mark.parametrize("proof", [b"", b"\7", b"\0", b"\0\3abc"])
+def test_a_proof_that_proves_nothing_is_refused(proof):
+    device = one()
+    said(device, key_of(2, PROOF), proof)
+    assert device.liars == ()
+    assert sum(device.counts.refused.values()) == 1
+
+
+def test_two_times_the_same_words_prove_nothing_whatever_their_signatures():
+    device = one()
+    key, text = key_of(2, 0), b"words"
+    entry = sealed(Secret(2).sign(device._signed_text(key, text)), text)
+    said(device, key_of(2, PROOF), b"\0" + sealed(entry, entry))
+    assert device.liars == ()
+    assert device.counts.refused == {"a proof of two entries that are the same": 1}
+
+
+def test_nobody_can_accuse_a_device_of_what_it_did_not_sign():
+    device = one()
+    key = key_of(2, 0)
+    pair = [sealed(Secret(1).sign(device._signed_text(key, text)), text) for text in (b"a", b"b")]
+    said(device, key_of(2, PROOF), b"\0" + sealed(*pair))
+    assert device.liars == ()
+
+
+def test_without_a_seal_a_method_that_needs_signatures_says_so():
+    network = Network.complete(3)
+    start = starter(network, drawn(network, 5, low=8), method="r-dcp", options={"liars": 0})
+    device = start(0, MemoryJournal())
+    device.start(0.0)
+    assert "needs entries that are signed" in str(device.error)
+
+
+def test_keys_of_all_slots():
+    assert keys_of(3, [0, PROOF]) == sum(1 << key_of(k, slot) for k in range(3) for slot in (0, PROOF))
