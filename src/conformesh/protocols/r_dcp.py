@@ -136,6 +136,7 @@ def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: R
         [[trial.certificate(one) for one in row] for trial, row in zip(trials, found, strict=True)],
         notes=tuple(dict.fromkeys(_notes(site, trials, found, alphas, f))),
         facts={"liars": str(f)},
+        sizes=np.array([[0 if one is None else one[t].size for t in range(site.trials)] for one in words]),
     )
 
 

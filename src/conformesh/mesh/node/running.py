@@ -80,7 +80,6 @@ def calibration_of(
     """Return a device's result, by default its last: its own threshold, with its reason and what it cost."""
     outcome = device.result if outcome is None else outcome
     assert outcome is not None
-    assert outcome.sizes is not None
     sent = device.cost if isinstance(device, Anytime) else device.ledger.cost()
     cost = sent if outcome.cost is None else replace(outcome.cost, sent=sent)
     return Calibration.of(
@@ -89,7 +88,7 @@ def calibration_of(
         method=config.method,
         alpha=config.alpha,
         device_ids=(config.name,),
-        scores=int(outcome.sizes.sum()),
+        scores=0 if outcome.sizes is None else int(outcome.sizes.sum()),
         network=config.network.name,
         options=config.options,
         score=config.chosen_score,
