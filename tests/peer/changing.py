@@ -9,11 +9,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from conformesh import Network
+from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, Played, _World
 from conformesh.peer.rosters import Rosters, roster_words
 from conformesh.peer.settings import Settings
-from conformesh.protocols.messages import Max
+from conformesh.protocols.messages import Gather, Max, Packets
 
 
 @dataclass(frozen=True)
@@ -120,6 +121,10 @@ class Changing(_World):
         at = {name: i for i, name in enumerate(self.names)}
 
         def make(net, row):
+            if issubclass(self.kind, Anytime):
+                told = yield Gather(Packets.of([bytes([1 + version])]))
+                said = {at[net.ids[j]]: told.packets[j][0] for j in np.flatnonzero(told.heard).tolist()}
+                return tuple(said.get(i, 0) for i in range(len(self.names)))
             values = np.zeros((1, len(self.names)), dtype=np.int64)
             values[0, k] = 1 + version
             for _ in range(max(net.devices - 1, 0)):
@@ -176,7 +181,10 @@ class Changing(_World):
 
 
 class OneResult:
-    """Sees all devices after every event: a number of a run has one result, and later rosters have higher numbers."""
+    """Sees all devices after every event: a number of a run has one result, and later rosters have higher numbers.
+
+    Without rounds a run is one of a roster: its number and that of the roster together have one result.
+    """
 
     def __init__(self):
         self.certified, self._seen = {}, set()
@@ -189,10 +197,12 @@ class OneResult:
             self._seen.add(key)
             who = tuple(device.full.ids[k] for k in device.survivors)
             mine = device.rosters.number, who, device.result
-            first = self.certified.setdefault(device.number, mine)
+            alone = isinstance(device, Anytime)
+            first = self.certified.setdefault((device.rosters.number, device.number) if alone else device.number, mine)
             if first != mine:
                 raise TwoResultsError(f"run {device.number}: {first} and {mine}")
-            self.in_order()
+            if not alone:
+                self.in_order()
 
     def in_order(self):
         """Whether the numbers of runs rise with those of rosters."""

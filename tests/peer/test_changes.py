@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError
 from conformesh.peer.loopback import Cut, Faults, Pause, drawn_partitions
@@ -42,33 +43,35 @@ def drawn(seed, *, heal=False, kind=Device):
     return world, known
 
 
-def no_two_results(seeds):
+def no_two_results(seeds, kind=Device):
     """Return how many results were certified in all, and under how many rosters in one schedule at most."""
     found = []
     for seed in seeds:
         check = OneResult()
-        drawn(seed)[0].run(10 * PATIENCE, check)
+        drawn(seed, kind=kind)[0].run(10 * PATIENCE, check)
         found.append(check.certified)
     return sum(map(len, found)), max(len({number for number, _, _ in one.values()}) for one in found)
 
 
-def test_no_schedule_certifies_two_results_while_rosters_change():
+@pytest.mark.parametrize("kind", [Device, Anytime])
+def test_no_schedule_certifies_two_results_while_rosters_change(kind):
     """Devices come and go, the network falls into parts, rosters reach some devices late, twice or not at all."""
-    results, rosters = no_two_results(range(20))
+    results, rosters = no_two_results(range(20), kind)
     assert results > 20
     assert rosters > 1
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(20))
-def test_many_schedules_certify_no_two_results_while_rosters_change(chunk):
-    no_two_results(range(20 + 150 * chunk, 170 + 150 * chunk))
+@pytest.mark.parametrize("kind", [Device, Anytime])
+def test_many_schedules_certify_no_two_results_while_rosters_change(chunk, kind):
+    no_two_results(range(20 + 150 * chunk, 170 + 150 * chunk), kind)
 
 
-def ends_well(seeds):
+def ends_well(seeds, kind=Device):
     """Once the network is whole and the last roster was handed to everybody, all its devices agree under it."""
     for seed in seeds:
-        world, last = drawn(seed, heal=True)
+        world, last = drawn(seed, heal=True, kind=kind)
         check = OneResult()
         world.run(30 * PATIENCE, check)
         up = {device.full.ids[device.row]: device for device in world.devices if device is not None}
@@ -80,8 +83,9 @@ def ends_well(seeds):
         assert len({(device.number, device.result) for device in up.values()}) == 1, seed
 
 
-def test_when_all_is_well_again_everybody_agrees_under_the_last_roster():
-    ends_well(range(12))
+@pytest.mark.parametrize("kind", [Device, Anytime])
+def test_when_all_is_well_again_everybody_agrees_under_the_last_roster(kind):
+    ends_well(range(12), kind)
 
 
 def test_groups_that_left_out_one_of_the_other_do_not_wait_for_each_other_for_ever():
@@ -91,8 +95,9 @@ def test_groups_that_left_out_one_of_the_other_do_not_wait_for_each_other_for_ev
 
 @pytest.mark.slow
 @pytest.mark.parametrize("chunk", range(10))
-def test_many_schedules_end_well(chunk):
-    ends_well(range(12 + 100 * chunk, 112 + 100 * chunk))
+@pytest.mark.parametrize("kind", [Device, Anytime])
+def test_many_schedules_end_well(chunk, kind):
+    ends_well(range(12 + 100 * chunk, 112 + 100 * chunk), kind)
 
 
 # --- what keeps two parts apart ---------------------------------------------------------------------------------------

@@ -179,6 +179,8 @@ def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:
         reasons.append(_nothing_yet(now))
     elif found["restored"]:
         reasons.append(f"the threshold is the one of run {found['run']}, from before the last start")
+    elif found["about"] != "everybody":
+        reasons.append(f"the threshold is about the {found['devices']} devices heard so far")
     if found is not None and found["roster_number"] < now["roster"]["number"]:
         at, under = found["roster_number"], now["roster"]["number"]
         reasons.append(f"the threshold is of roster {at}, and roster {under} is in force")
