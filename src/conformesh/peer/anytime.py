@@ -22,19 +22,16 @@ Disagreement ends nothing here: a neighbour with other settings is told so, and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.network import Network
 from conformesh.peer.frames import ENTRIES, HELLO, RUN, WANT, Frame, FrameError, pack_number, unpack_number
-from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Linked, Make
 from conformesh.peer.memory import Heading
-from conformesh.peer.rosters import Rosters
-from conformesh.peer.settings import PeerError, Settings
+from conformesh.peer.settings import PeerError
 from conformesh.peer.shelf import (
     PROOF,
     REASON,
@@ -65,29 +62,15 @@ class Anytime(Linked):
 
     Parameters
     ----------
-    row, network, agreement, journal, scores, rosters
-        As in `Linked`.
-    make
-        Makes the protocol, which asks nothing but `Gather`, for a network and a row in it.
+    *parts, **named
+        As in `Linked`; the protocol that `make` makes asks nothing but `Gather`.
     seal
         Signs this device's entries, and tells whether others were signed by their owners; None: nobody signs.
     """
 
-    def __init__(
-        self,
-        row: int,
-        network: Network,
-        agreement: Mapping[str, str],
-        make: Make,
-        journal: Journal,
-        settings: Settings | None = None,
-        scores: str = "",
-        log: Callable[[str], None] = lambda words: None,
-        rosters: Rosters | None = None,
-        seal: Seal | None = None,
-    ) -> None:
-        apart = {**agreement, "mode": "anytime"}  # from devices in rounds
-        super().__init__(row, network, apart, make, journal, settings or Settings(), scores, log, rosters)
+    def __init__(self, *parts: Any, seal: Seal | None = None, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self.agreement["mode"] = "anytime"  # apart from devices in rounds
         self.seal = seal
         self.unlike: dict[int, str] = {}  # what neighbours do not agree on with this device, in words
         self._on = {HELLO: self._on_hello, ENTRIES: self._on_entries}
@@ -96,8 +79,8 @@ class Anytime(Linked):
         self._asked, self._begun_at, self._clashes = False, 0.0, 0
         self._reason = ""
         self._numbers = self._bits = 0  # sent in entries, once for all neighbours as everywhere
-        self._of_slot = keys_of(network.devices, [0])  # of the first; of others it is moved by as many bits
-        self._compared = keys_of(network.devices, [*range(STAGES), PROOF])
+        self._of_slot = keys_of(self.full.devices, [0])  # of the first; of others it is moved by as many bits
+        self._compared = keys_of(self.full.devices, [*range(STAGES), PROOF])
         self._clear()
 
     def _clear(self) -> None:

@@ -18,17 +18,14 @@ Frames that are malformed, of another run or round, or of a stranger are refused
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from typing import Any
 
-from conformesh.graph.network import Network
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
-from conformesh.peer.journal import Journal
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
-from conformesh.peer.rosters import Rosters
-from conformesh.peer.settings import PeerError, Settings
+from conformesh.peer.settings import PeerError
 from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
 
@@ -36,39 +33,10 @@ __all__ = ["EVERYBODY", "Device", "Phase"]
 
 
 class Device(Members):
-    """One device of a mesh.
+    """One device of a mesh in rounds; the parameters are those of `Linked`."""
 
-    Parameters
-    ----------
-    row
-        Its row in the roster.
-    network
-        The whole map; its ids are the roster.
-    agreement
-        All that must be the same everywhere, as short texts by name.
-    make
-        Makes the protocol for a network and a row in it: the whole network, or that of the survivors.
-    journal
-        What survives a crash of the process.
-    scores
-        A digest of this device's own scores: a journal that was written with others is of no use.
-    rosters
-        Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
-    """
-
-    def __init__(
-        self,
-        row: int,
-        network: Network,
-        agreement: Mapping[str, str],
-        make: Make,
-        journal: Journal,
-        settings: Settings | None = None,
-        scores: str = "",
-        log: Callable[[str], None] = lambda words: None,
-        rosters: Rosters | None = None,
-    ) -> None:
-        super().__init__(row, network, agreement, make, journal, settings or Settings(), scores, log, rosters)
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts, **named)
         self._news: News | None = None
         self._own_fault = False
         self._probe_at = 0.0

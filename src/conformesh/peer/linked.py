@@ -54,15 +54,15 @@ class Linked(ABC):
         agreement: Mapping[str, str],
         make: Make,
         journal: Journal,
-        settings: Settings,
-        scores: str,
-        log: Callable[[str], None],
-        rosters: Rosters | None,
+        settings: Settings | None = None,
+        scores: str = "",
+        log: Callable[[str], None] = lambda words: None,
+        rosters: Rosters | None = None,
     ) -> None:
         self.row, self.full, self.make, self.journal = row, network, make, journal
-        self.agreement = {**agreement, **settings.agreement(network.devices)}
+        self.settings, self.scores, self.log = settings or Settings(), scores, log
+        self.agreement = {**agreement, **self.settings.agreement(network.devices)}
         self.rosters = rosters or Rosters(number_in(agreement.get(FIELD)) or 0)
-        self.settings, self.scores, self.log = settings, scores, log
         self.counts = Counts()
         self.ledger = Ledger(1)
         self.phase: Phase = "greeting"

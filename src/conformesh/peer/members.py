@@ -10,17 +10,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-from conformesh.graph.network import Network
 from conformesh.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
-from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, Heading
-from conformesh.peer.rosters import Rosters
 from conformesh.peer.rounds import Rounds
-from conformesh.peer.settings import Settings
 from conformesh.peer.view import View, part_of
 from conformesh.peer.words import Hello, News, differences, floor_in, pack_rows, unpack_rows
 
@@ -31,20 +28,9 @@ MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the 
 class Members(Rounds):
     """What a device does before and after its rounds; the parameters are those of `Device`."""
 
-    def __init__(
-        self,
-        row: int,
-        network: Network,
-        agreement: Mapping[str, str],
-        make: Make,
-        journal: Journal,
-        settings: Settings,
-        scores: str,
-        log: Callable[[str], None],
-        rosters: Rosters | None,
-    ) -> None:
-        super().__init__(row, network, agreement, make, journal, settings, scores, log, rosters)
-        self.needed = settings.needed(network.devices)
+    def __init__(self, *parts: Any, **named: Any) -> None:
+        super().__init__(*parts, **named)
+        self.needed = self.settings.needed(self.full.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._stopped_at = 0.0
         self._asked = False  # for one more run

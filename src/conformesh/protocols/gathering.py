@@ -8,7 +8,7 @@ Departures  none
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -36,6 +36,11 @@ def flooded(
 
     `sealed` says whether nobody can change what others say: so it is where one process hosts all of them.
     """
+    return (yield from answering(protocol, lambda message: _answer(message, site, attack, sealed)))
+
+
+def answering(protocol: Generator[Any, Any, Outcome], own: Callable[[Any], Protocol[Any] | None]) -> Protocol[Outcome]:
+    """Drive a protocol: what `own` has a protocol for is answered by that, all else by the engine."""
     answer: Any = None
     while True:
         try:
@@ -43,10 +48,12 @@ def flooded(
         except StopIteration as end:
             outcome: Outcome = end.value
             return outcome
-        if not isinstance(message, Gather):
-            answer = yield message
-            continue
-        answer = yield from _gathered(message, site, attack, sealed)
+        others = own(message)
+        answer = (yield message) if others is None else (yield from others)
+
+
+def _answer(message: Any, site: Site, attack: Attack | None, sealed: bool) -> Protocol[Gathered] | None:
+    return _gathered(message, site, attack, sealed) if isinstance(message, Gather) else None
 
 
 def _gathered(message: Gather, site: Site, attack: Attack | None, sealed: bool) -> Protocol[Gathered]:

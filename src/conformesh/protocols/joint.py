@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.flood import everybody, everybodys_numbers
+from conformesh.protocols.gathering import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 from conformesh.protocols.site import Outcome, Site
@@ -62,22 +63,18 @@ def joint(
 
 def without_server(protocol: Protocol[Outcome], site: Site, ledger: Ledger) -> Protocol[Outcome]:
     """Drive a protocol, charge what it asks, and answer what it asks of a server by flooding."""
-    answer: Any = None
-    while True:
-        try:
-            message = protocol.send(answer)
-        except StopIteration as end:
-            outcome: Outcome = end.value
-            return outcome
+
+    def own(message: Any) -> Protocol[Pool] | None:
         ledger.enter(message)
         if not isinstance(message, Pool):
-            answer = yield message
-        elif message.oracle:
+            return None
+        if message.oracle:
             raise ValueError(
                 "an oracle sees all scores, which only a simulator can grant; choose bound='sound' for q-dcp"
             )
-        else:
-            answer = yield from _flooded(message, site)
+        return _flooded(message, site)
+
+    return (yield from answering(protocol, own))
 
 
 def _flooded(message: Pool, site: Site) -> Protocol[Pool]:
