@@ -75,9 +75,8 @@ def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], point
         return _as_heard(site, alphas, _with_own(site, samples, known), first.heard)
     everybody = _Table(site, alphas, known)
     windows = everybody.windows()
-    second: Gathered = yield Gather(
-        _window_packets(samples, windows), partial(_check_window, windows=windows, trials=site.trials)
-    )
+    check = partial(_check_window, windows=windows, known=tuple(known))
+    second: Gathered = yield Gather(_window_packets(samples, windows), check)
     for row in np.flatnonzero(second.heard).tolist():
         finer = _read_window(second.packets[row], windows, site.trials)
         known[row] = tuple(_refined(one, finer[t]) for t, one in enumerate(known[row] or ()))
@@ -211,9 +210,11 @@ def _read_window(entry: bytes, windows: Sequence[Window], trials: int) -> list[l
     return found
 
 
-def _check_window(entry: bytes, owner: int, windows: Sequence[Window], trials: int) -> None:
-    """Refuse what is no second entry."""
-    _read_window(entry, windows, trials)
+def _check_window(entry: bytes, owner: int, windows: Sequence[Window], known: Sequence[Row | None]) -> None:
+    """Refuse what is no second entry, or not one of a device with so many scores."""
+    before = known[owner] or ()
+    for one, inside in zip(before, _read_window(entry, windows, len(before)), strict=True):
+        _refined(one, inside)
 
 
 def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
