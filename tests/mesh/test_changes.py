@@ -23,7 +23,7 @@ FEWEST, MOST = 6, 10
 
 
 class Changes:
-    """A mesh that is changed at random, and what it should say under each roster."""
+    """A mesh that is changed at random, what it should say under each roster, and how many seconds each change took."""
 
     def __init__(self, mesh, names, seed):
         self.mesh, self.names, self.draws = mesh, names, random.Random(seed)
@@ -39,8 +39,8 @@ class Changes:
             self._add(settled)
         else:
             self._take_out(settled)
-        began = time.monotonic()
         self.right[self.number] = self.mesh.expected(self.names)
+        began = time.monotonic()
         self.mesh.hand(self.draws.choice([name for name in self.names if name in before]))
         found, run = self.mesh.agreed(self.names, self.number)
         self.seconds.append(time.monotonic() - began)
