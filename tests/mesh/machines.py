@@ -1,4 +1,4 @@
-"""Meshes whose folders were copied away, as to machines of their own: a change reaches them only where it is handed in."""
+"""Meshes whose folders were copied away, as to machines: a change reaches them only where it is handed in."""
 
 import shutil
 import subprocess

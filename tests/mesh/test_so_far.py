@@ -1,4 +1,4 @@
-"""What a node without rounds shows before all was heard: it says that it is not final, and a final one stays until then."""
+"""What a node without rounds shows before all was heard: not final, and never in place of what is."""
 
 import pytest
 
