@@ -99,6 +99,7 @@ def change(mode, changes, seed):
     print(f"{changes} changes: {spent[len(spent) // 2]:.1f} s in the median, {spent[-1]:.1f} s at most")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["rounds", "anytime"])
 def test_six_changes_while_eight_devices_serve(mode):
     change(mode, 6, seed=6)

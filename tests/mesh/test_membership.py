@@ -28,9 +28,10 @@ def changed(mesh, names, k):
     return names
 
 
-def test_devices_come_and_go_while_others_serve():
+@pytest.mark.parametrize("mode", ["rounds", "anytime"])
+def test_devices_come_and_go_while_others_serve(mode):
     """No process is started again; a device that was taken out says so and keeps its last threshold."""
-    with machines(Network.complete(4)) as (mesh, first):
+    with machines(Network.complete(4), mode=mode) as (mesh, first):
         pids = {name: process.pid for name, process in mesh.processes.items()}
         larger = changed(mesh, first, 0)
         two, run = mesh.agreed(larger, 2)
