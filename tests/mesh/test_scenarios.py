@@ -56,7 +56,7 @@ def mesh():
 def test_ten_hosts_on_a_bad_network_end_with_the_simulators_threshold(mesh, graph, mode):
     with mesh(TEN[graph], mode, patience=WITHIN[mode]) as hosted:
         hosted.hosts.set(**BAD, seed=1)
-        expected, began = hosted.expected(), hosted.start()  # in this order: who simulates takes time from ten that start
+        expected, began = hosted.expected(), hosted.start()  # a simulation would take time from ten that start
         hosted.wait(lambda: hosted.agreed(began, range(10)), WITHIN[mode], "ten devices agree")
         print("{:.1f} s until all can be asked, {:.1f} s from then on".format(*hosted.times(began)))
         assert {one.threshold for one in hosted.since(began).values()} == {expected}
