@@ -6,8 +6,7 @@ import operator
 import re
 from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
-
-import numpy as np
+from numbers import Integral
 
 
 def natural_order(names: Iterable[str]) -> tuple[str, ...]:
@@ -27,7 +26,8 @@ def natural_order(names: Iterable[str]) -> tuple[str, ...]:
 
 def device_name(device: Hashable) -> str:
     """Return the name of a device as text; 3, np.int64(3) and "3" are the same device."""
-    return str(operator.index(device)) if isinstance(device, int | np.integer) else str(device)
+    given: object = device
+    return str(operator.index(given)) if isinstance(given, Integral) else str(given)
 
 
 def device_names(devices: Iterable[Hashable]) -> tuple[str, ...]:

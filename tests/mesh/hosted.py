@@ -8,6 +8,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 
 from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.http.address import SOCKET_NAME
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.store import NAME as RESULT
 from tests.mesh.real import drawn_scores, simulated, write_scores
@@ -19,35 +20,39 @@ ASK = 0.5  # and between two questions to each node, which cost it time
 
 @dataclass(frozen=True)
 class Seen:
-    """A result that a device had: when it was made, in seconds since 1970, in which run, with whom."""
+    """A final result that a device had: when it was made, in seconds since 1970, in which run, with whom."""
 
     device: int
     made: float
+    number: int
     run: int
     roster: tuple[str, ...]
     threshold: float
 
 
 class Hosted:
-    """The nodes of a mesh, one on each of these hosts; `options` are those of `init_mesh`, `words` of the command.
+    """The nodes of a mesh, one on each of these hosts; `options` are those of `init_mesh`.
 
     Attributes
     ----------
     seen
-        Every result so far, in the order in which it was seen, from the files of the devices.
+        Every result so far, in the order in which it was seen, from the files of the devices, which keep only
+        final ones.
     told
-        Runs and thresholds that nodes have told.
+        Numbers of rosters and runs with thresholds that nodes have told as final.
+    up
+        When each node could first be asked, by device.
     """
 
-    def __init__(self, root, network, hosts, *, scores=None, words=(), **options):
-        self.root, self.network, self.hosts, self.words = root / "mesh", network, hosts, words
+    def __init__(self, root, network, hosts, *, scores=None, **options):
+        self.root, self.network, self.hosts = root / "mesh", network, hosts
         self.scores = scores or drawn_scores(network.devices)
         where = root / "hosts.txt"
         where.write_text("".join(f"{k} {address}\n" for k, address in zip(network.ids, hosts.addresses, strict=False)))
         self.folders = init_mesh(self.root, network, hosts=where, **options)
         for folder, own in zip(self.folders, self.scores, strict=True):
             write_scores(folder, own)
-        self.nodes, self.seen, self.told, self._known = {}, [], set(), set()
+        self.nodes, self.seen, self.told, self.up, self._known = {}, [], set(), {}, set()
 
     def __enter__(self):
         with ExitStack() as stack:
@@ -71,7 +76,7 @@ class Hosted:
         began = self.now()
         for k in chosen or range(len(self.folders)):
             with (self.folders[k] / LOG).open("ab") as log:
-                command = [sys.executable, "-m", "conformesh", "node", str(self.folders[k]), *self.words]
+                command = [sys.executable, "-m", "conformesh", "node", str(self.folders[k])]
                 self.nodes[k] = self.hosts.start(k, command, stdout=log, stderr=log)
         return began
 
@@ -80,12 +85,6 @@ class Hosted:
         process = self.nodes.pop(k)
         process.kill()
         process.wait()
-
-    def welcome(self, folder, k, scores):
-        """Start the node of a device that has joined, on a host that is free."""
-        self.folders[k:] = [folder]
-        write_scores(folder, scores)
-        return self.start(k)
 
     @staticmethod
     def now():
@@ -122,12 +121,22 @@ class Hosted:
         said = Client(self.folders[k]).status()["neighbours"][self.folders[other].name]["last_heard_seconds_ago"]
         return said is not None and said < 1.0
 
+    def gathered(self, k):
+        """Return the run of a node without rounds, and how many devices it has heard in it."""
+        status = Client(self.folders[k]).status()
+        return status["run"], len(status["gathering"]["heard"])
+
     def twice(self):
-        """Return what must not be: the numbers of runs with more than one threshold."""
+        """Return what must not be: the numbers of rosters and runs with more than one final threshold."""
         found = {}
-        for run, threshold in {*self.told, *((one.run, one.threshold) for one in self.seen)}:
-            found.setdefault(run, set()).add(threshold)
+        for number, run, threshold in {*self.told, *((one.number, one.run, one.threshold) for one in self.seen)}:
+            found.setdefault((number, run), set()).add(threshold)
         return {run: thresholds for run, thresholds in found.items() if len(thresholds) > 1}
+
+    def times(self, began):
+        """Return the seconds until all nodes could be asked, and from then until the last one had its result."""
+        up = max(self.up.values())
+        return up - began, max(one.made for one in self.since(began).values()) - up
 
     def logs(self, lines=8):
         """Return the last words of every node, for who wants to know why."""
@@ -143,7 +152,9 @@ class Hosted:
                 look(k, folder)
 
     def _read(self, k, folder):
-        """Look at a device's file of the last result; the file is replaced whole."""
+        """Look at a device's file of the last result, which is replaced whole, and whether its node can be asked."""
+        if k not in self.up and (folder / SOCKET_NAME).exists():
+            self.up[k] = self.now()
         with suppress(FileNotFoundError):
             path = folder / RESULT
             state = path.stat()
@@ -152,11 +163,12 @@ class Hosted:
             file = json.loads(path.read_bytes())
             self._known.add((folder, state.st_ino, state.st_mtime_ns))
             (threshold,) = {*file["calibration"]["thresholds"]}
-            self.seen.append(Seen(k, file["made"], file["run"], tuple(file["roster"]), float(threshold)))
+            number, run, roster = file["roster_number"], file["run"], tuple(file["roster"])
+            self.seen.append(Seen(k, file["made"], number, run, roster, float(threshold)))
 
     def _ask(self, k, folder):
         """Ask a node what it serves."""
         with suppress(NodeError):
             made = Client(folder, timeout=2.0).status()["certified"]
-            if made is not None:
-                self.told.add((made["run"], float(made["threshold"])))
+            if made is not None and made["final"]:
+                self.told.add((made["roster_number"], made["run"], float(made["threshold"])))

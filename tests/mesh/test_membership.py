@@ -1,87 +1,18 @@
 """Real processes whose mesh changes while they run: devices come and go, certificates change, a thief stays out."""
 
 import shutil
-import subprocess
-import sys
-from contextlib import ExitStack, contextmanager
 
-import numpy as np
 import pytest
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.http.client import Client, NodeError
-from tests.mesh.nodes import short_folder
-from tests.mesh.real import drawn_scores, free_ports, make_mesh, simulated, wait_for, write_scores
+from conformesh.mesh.http.client import Client
+from tests.mesh.real import wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.mesh.config.folders import add_device, reissue_device, renew_device, revoke_device
-
-
-class Machines:
-    """A mesh whose folders were copied away from the authority's, each with a process that stays up."""
-
-    def __init__(self, root, network, **more):
-        self.root, self.mesh = root, root / "m"
-        self.scores = {}
-        held = drawn_scores(network.devices, low=20)
-        folders, _ = make_mesh(self.mesh, network, scores=held, **more)
-        for folder, own in zip(folders, held, strict=True):
-            self.scores[folder.name] = own
-        self.processes = {}
-
-    def start(self, name):
-        folder = self.root / name
-        if not folder.exists():
-            shutil.copytree(self.mesh / name, folder)
-        command = [sys.executable, "-m", "conformesh", "node", str(folder), "--patience", "60"]
-        self.processes[name] = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
-
-    def add(self, name, neighbours):
-        add_device(self.mesh, name, neighbours, f"127.0.0.1:{free_ports(1)}")
-        self.scores[name] = np.linspace(0.1, 0.9, 25) + len(self.scores)
-        write_scores(self.mesh / name, self.scores[name])
-        self.start(name)
-
-    def hand(self, name):
-        return Client(self.root / name).hand((self.mesh / "roster.json").read_bytes())
-
-    def agreed(self, names, roster):
-        """Wait until these devices have certified one run under this roster; return their thresholds and the run."""
-        found = []
-
-        def all_have():
-            found[:] = [self.certified(name) for name in names]
-            return (
-                all(one and one["roster_number"] == roster for one in found) and len({one["run"] for one in found}) == 1
-            )
-
-        wait_for(all_have, 60)
-        assert all(one["survivors"] == list(read_device(self.mesh / names[0]).devices) for one in found)
-        return {float(one["threshold"]) for one in found}, found[0]["run"]
-
-    def certified(self, name):
-        try:
-            return Client(self.root / name).status()["certified"]
-        except NodeError:
-            return None
-
-    def expected(self, names):
-        return {*simulated(self.mesh / names[0], [self.scores[name] for name in names])}
-
-
-@contextmanager
-def machines(network, **more):
-    with short_folder() as root, ExitStack() as stack:
-        mesh = Machines(root, network, **more)
-        stack.callback(lambda: [process.communicate(timeout=30) for process in mesh.processes.values()])
-        stack.callback(lambda: [process.terminate() for process in mesh.processes.values()])
-        names = list(read_device(mesh.mesh / "device-00").devices)
-        for name in names:
-            mesh.start(name)
-        assert mesh.agreed(names, 1)[0] == mesh.expected(names)
-        yield mesh, names
+from conformesh.mesh.config.folders import reissue_device, renew_device, revoke_device
+from tests.mesh.machines import machines
 
 
 def changed(mesh, names, k):
@@ -97,9 +28,10 @@ def changed(mesh, names, k):
     return names
 
 
-def test_devices_come_and_go_while_others_serve():
+@pytest.mark.parametrize("mode", ["rounds", "anytime"])
+def test_devices_come_and_go_while_others_serve(mode):
     """No process is started again; a device that was taken out says so and keeps its last threshold."""
-    with machines(Network.complete(4)) as (mesh, first):
+    with machines(Network.complete(4), mode=mode) as (mesh, first):
         pids = {name: process.pid for name, process in mesh.processes.items()}
         larger = changed(mesh, first, 0)
         two, run = mesh.agreed(larger, 2)

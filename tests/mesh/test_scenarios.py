@@ -4,13 +4,11 @@ However bad the network, one number of a run has one threshold, and a threshold 
 there is one depends on the mode: in rounds everybody waits for everybody's slowest link, in every round.
 """
 
-import importlib.util
 import itertools
 import subprocess
 import sys
 import time
 from contextlib import contextmanager
-from dataclasses import fields
 from pathlib import Path
 
 import pytest
@@ -23,8 +21,6 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 if why_not():
     pytest.skip(why_not(), allow_module_level=True)
-from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client
 from tests.mesh.hosted import Hosted
 
@@ -41,9 +37,7 @@ START = 30.0  # seconds for nodes to start and agree on a network without faults
 
 @pytest.fixture(params=WITHIN)
 def mode(request):
-    """How devices talk, where the product knows of it."""
-    if request.param != "rounds" and "mode" not in {field.name for field in fields(DeviceConfig)}:
-        pytest.skip(f"devices know no mode {request.param!r}")
+    """How devices talk."""
     return request.param
 
 
@@ -52,9 +46,8 @@ def mesh():
     """A function that makes hosts and a mesh on them."""
     with short_folder() as root:
 
-        def make(network, mode, hosts=None, **options):
-            words = () if mode == "rounds" else ("--mode", mode)
-            return Hosted(root, network, Hosts(hosts or network.devices), words=words, **options)
+        def make(network, mode, **options):
+            return Hosted(root, network, Hosts(network.devices), mode=mode, **options)
 
         yield make
 
@@ -63,8 +56,9 @@ def mesh():
 def test_ten_hosts_on_a_bad_network_end_with_the_simulators_threshold(mesh, graph, mode):
     with mesh(TEN[graph], mode, patience=WITHIN[mode]) as hosted:
         hosted.hosts.set(**BAD, seed=1)
-        began, expected = hosted.start(), hosted.expected()
+        expected, began = hosted.expected(), hosted.start()  # a simulation would take time from ten that start
         hosted.wait(lambda: hosted.agreed(began, range(10)), WITHIN[mode], "ten devices agree")
+        print("{:.1f} s until all can be asked, {:.1f} s from then on".format(*hosted.times(began)))
         assert {one.threshold for one in hosted.since(began).values()} == {expected}
         assert not hosted.twice()
 
@@ -81,7 +75,8 @@ def test_halves_never_have_two_thresholds_and_all_have_one_soon_after(mesh, mode
         assert not [one for one in hosted.since(cut).values() if len(one.roster) == 4]
         healed = hosted.now()
         hosted.hosts.split()
-        hosted.wait(lambda: hosted.agreed(healed, range(4)), HEALED, "four devices agree once the parts are healed")
+        took = hosted.wait(lambda: hosted.agreed(healed, range(4)), HEALED, "four devices agree once all is healed")
+        print(f"{took:.1f} s from healing to one threshold")
         assert not hosted.twice()
 
 
@@ -112,36 +107,23 @@ def talker(hosted, k, seconds):
 
 
 def test_a_killed_device_is_back_within_one_run(mesh, mode):
-    """Three go on without it; once it is up again the next run has all four."""
+    """In rounds three go on without it, and the next run has all four; without rounds the run of the three gets it."""
     with four(mesh, mode) as hosted:
         killed = hosted.now()
         hosted.kill(3)
         Client(hosted.folders[0]).recalibrate()
-        now_agree(hosted, killed, 3)
-        without = hosted.since(killed)[0].run
+        if mode == "rounds":
+            now_agree(hosted, killed, 3)
+        else:
+            hosted.wait(lambda: all(hosted.gathered(k) == (2, 3) for k in range(3)), START, "three have heard three")
         back = hosted.start(3)
-        hosted.wait(lambda: hosted.hears(0, 3), START, "the first device hears the fourth")
-        Client(hosted.folders[0]).recalibrate()
+        if mode == "rounds":
+            hosted.wait(lambda: hosted.hears(0, 3), START, "the first device hears the fourth")
+            Client(hosted.folders[0]).recalibrate()
         now_agree(hosted, back, 4)
-        assert {one.run for one in hosted.since(back).values()} == {without + 1}
+        assert {one.run for one in hosted.since(back).values()} == {3 if mode == "rounds" else 2}
+        assert {one.threshold for one in hosted.since(back).values()} == {hosted.expected()}
         assert not hosted.twice()
-
-
-def test_devices_join_and_leave_while_others_serve(mesh, mode):
-    """A hundred times a device joins eight, or leaves them: each time those who are in soon have one threshold."""
-    if importlib.util.find_spec("conformesh.mesh.config.roster") is None:
-        pytest.skip("a mesh changes only between two starts")
-    with mesh(Network.complete(8), mode, hosts=9, on_lost="continue", patience=PATIENCE) as hosted:
-        now_agree(hosted, hosted.start(), 8)
-        for number in range(50):
-            name = f"guest-{number:02}"
-            folder = add_device(hosted.root, name, ["device-00", "device-04"], hosted.hosts.addresses[8])
-            now_agree(hosted, hosted.welcome(folder, 8, [0.1, 0.2, 0.3]), 9)
-            left = hosted.now()
-            revoke_device(hosted.root, name)
-            now_agree(hosted, left, 8)
-            hosted.kill(8)
-            assert not hosted.twice()
 
 
 def now_agree(hosted, moment, devices):

@@ -53,6 +53,14 @@ def test_a_device_of_a_small_mesh_loads_nothing_heavy(tmp_path):
     assert not {*out[1].split()} & HEAVY
 
 
+def test_what_verifies_a_roster_loads_no_numpy():
+    """Every start of a node waits for a process that does, and so does every change of a mesh."""
+    code = "import sys, conformesh.mesh.config.signing, conformesh.mesh.config.certificates; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "conformesh.mesh.config.certificates" in loaded
+    assert not {"numpy", "scipy"} & {*loaded}
+
+
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="reads /proc")
 def test_an_idle_node_is_small():
     """Three devices of a chain with certificates, as the shell starts them, after they have agreed: 57 MB each.

@@ -29,6 +29,9 @@ class Certified:
         None where nothing is.
     roster_number
         The number of the roster that the run was under.
+    final
+        Whether it is the result of its run, the same on all its devices. Without rounds there may be one before all was
+        heard, also about everybody: it holds, and another device may hold another one.
     """
 
     calibration: Calibration
@@ -38,6 +41,7 @@ class Certified:
     restored: bool = False
     roster_number: int = 0
     about_all: Calibration | None = None
+    final: bool = True
 
     @property
     def whole(self) -> bool:
@@ -52,6 +56,7 @@ class Certified:
             "made": in_utc(self.made),
             "run": self.run,
             "restored": self.restored,
+            "final": self.final,
             "about": "everybody" if self.whole else "the heard",
             **({} if self.whole else {"heard": list(self.roster), "everybody": self._everybody()}),
             "roster_number": self.roster_number,

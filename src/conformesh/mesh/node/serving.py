@@ -301,12 +301,12 @@ class Node:
             self._refused_roster(str(problem))
 
     def _certify_so_far(self, device: Anytime) -> None:
-        """Show what is certain by now, unless an earlier result about everybody is still there and this one is not."""
+        """Show what is certain by now, unless there is a final result, which is the same on all devices."""
         outcome, shown = device.result, self.state.certified
         if outcome is None or outcome is self._shown:
             return
         self._shown = outcome
-        if shown is None or not shown.whole or not outcome.certificates[0][0].heard:
+        if shown is None or not shown.final:
             self._certify(device)
 
     def _certify(self, device: Device | Anytime) -> None:
@@ -317,9 +317,14 @@ class Node:
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
         made = self.state.certify(
-            result, roster=roster, run=device.number, roster_number=device.rosters.number, about_all=about_all
+            result,
+            roster=roster,
+            run=device.number,
+            roster_number=device.rosters.number,
+            about_all=about_all,
+            final=not isinstance(device, Anytime) or device.final,
         )
-        if isinstance(device, Anytime) and not device.final:
+        if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
         try:

@@ -164,20 +164,27 @@ class NodeState:
         run: int | None = None,
         about_all: Calibration | None = None,
         roster_number: int = 0,
+        final: bool = True,
     ) -> Certified:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
-        One that is about the heard leaves the phase as it is: more may be heard.
+        One that is not final leaves the phase as it is: more may be heard.
         """
         refuse_nan(calibration)
         names = calibration.device_ids if roster is None else tuple(roster)
         with self._lock:
             self._run = self._run if run is None else run
             self._certified = Certified(
-                calibration, self._run, names, self._wall(), roster_number=roster_number, about_all=about_all
+                calibration,
+                self._run,
+                names,
+                self._wall(),
+                roster_number=roster_number,
+                about_all=about_all,
+                final=final,
             )
             self._error = ""
-            if self._certified.whole:
+            if final:
                 self._enter(Phase.CERTIFIED)
             return self._certified
 
