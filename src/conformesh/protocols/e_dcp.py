@@ -52,7 +52,6 @@ from conformesh.protocols.aggregate import (
     ranked,
 )
 from conformesh.protocols.consensus import largest
-from conformesh.protocols.entries import by_entries
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.quantiser import agree_on_ends
@@ -146,6 +145,8 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
         return (yield from in_rounds(site, samples, options))
+    from conformesh.protocols.entries import by_entries  # which a device in rounds needs no memory for
+
     outcome = yield from by_entries(site, samples, alphas, options.width)
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
 
