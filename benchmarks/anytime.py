@@ -1,0 +1,309 @@
+"""Networks that wait, lose and change: time to the exact threshold, without rounds beside rounds.
+
+Twenty devices on the loopback engine, whose network draws how long each frame takes, on virtual time: nothing here
+depends on the machine. Time is counted in mean link delays, from the first frame of a cold start, greetings included,
+to the moment at which the last device holds the final threshold. Every draw has scores, sizes and delays of its own,
+the same for all that are compared; every threshold is compared with the pooled sort. All settings are the defaults.
+
+python benchmarks/anytime.py [FIRST]    everything, of draws from the number FIRST on: constants are tuned on others
+                                        than those that are kept
+run.py takes the folder of CIFAR-100 logits from CONFORMESH_DATA, for the sizes of sets while some were not heard.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from harness import Row, Series
+from numpy.typing import NDArray
+
+from conformesh import Network, Samples
+from conformesh.methods import make_options, promised_alone, promised_heard
+from conformesh.peer.anytime import Anytime
+from conformesh.peer.device import Device
+from conformesh.peer.journal import Journal
+from conformesh.peer.linked import Linked
+from conformesh.peer.loopback import Changing, Delay, Faults, Start, play
+from conformesh.peer.settings import Settings
+from conformesh.promises import exact_alpha, make_promise
+
+Floats = NDArray[np.float64]
+DEVICES, DRAWS = 20, 11
+MEAN = 0.05  # seconds that a frame takes
+ALPHAS = (exact_alpha(0.1),)
+SIZES = make_promise("sizes")
+LIMIT = 3600.0  # virtual seconds
+NETWORKS = ("chain", "cycle", "torus", "complete")
+SHAPE = 1.5  # of the Pareto distribution: its mean is finite, its variance is not
+SHARE, LOSS = 0.2, 0.3  # of the links that are up, drawn anew every mean delay, and of what gets lost on them
+ROUNDS = {"in rounds": {}, "in few rounds": {"prefer": "rounds"}}
+TARGETS = {  # at most so many mean delays, network by network
+    "exponential delays": (46, 30, 7, 2),
+    "Pareto delays": (95, 33, 5.6, 2.1),
+    "one device 10 times as slow": (61, 34, 15, 11),
+    "one device 100 times as slow": (217, 126, 105, 101),
+}
+LOSSY, CHANGES = 3, 91  # times the time without loss, on the torus; mean delays
+
+
+# --- delays -----------------------------------------------------------------------------------------------------------
+
+
+def exponential(rng: np.random.Generator, sender: int, to: int) -> float:
+    """Draw how long a frame takes."""
+    return MEAN * float(rng.exponential())
+
+
+def pareto(rng: np.random.Generator, sender: int, to: int) -> float:
+    """Draw how long a frame takes, a few of them very long."""
+    return MEAN * (SHAPE - 1) / SHAPE * (1 + float(rng.pareto(SHAPE)))
+
+
+def slow(device: int, times: float) -> Delay:
+    """Return delays of which those from and to one device are so many times as long."""
+    return lambda rng, sender, to: exponential(rng, sender, to) * (times if device in (sender, to) else 1)
+
+
+DELAYS: dict[str, Callable[[int], Delay]] = {  # by draw
+    "exponential delays": lambda draw: exponential,
+    "Pareto delays": lambda draw: pareto,
+    "one device 10 times as slow": lambda draw: slow(_any_device(draw), 10),
+    "one device 100 times as slow": lambda draw: slow(_any_device(draw), 100),
+}
+
+
+def _any_device(draw: int) -> int:
+    return int(np.random.default_rng([11, draw]).integers(DEVICES))
+
+
+# --- devices ----------------------------------------------------------------------------------------------------------
+
+
+def network_of(name: str) -> Network:
+    """Return a network of twenty devices."""
+    return Network.torus(5, 4) if name == "torus" else Network.of(name, DEVICES)
+
+
+def scores_of(draw: int) -> list[Floats]:
+    """Return scores of devices that are not quite alike."""
+    rng = np.random.default_rng([13, draw])
+    return [rng.normal(rng.normal(scale=0.5), size=int(rng.integers(35, 69))) for _ in range(DEVICES)]
+
+
+def _digest(own: Floats) -> str:
+    return hashlib.sha256(own.tobytes()).hexdigest()
+
+
+def without_rounds(network: Network, scores: Sequence[Floats]) -> Start:
+    """Return what starts a device without rounds; everybody's size is known from the roster."""
+    chosen, caps = make_options("e-dcp", {}), np.array([len(own) for own in scores])
+
+    def start(k: int, journal: Journal) -> Linked:
+        samples = Samples.of([scores[k]])
+
+        def make(net: Network, row: int) -> Any:
+            return promised_heard("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
+
+        return Anytime(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
+
+    return start
+
+
+def in_rounds(network: Network, scores: Sequence[Floats], **options: Any) -> Start:
+    """Return what starts a device in rounds."""
+    chosen = make_options("e-dcp", options)
+
+    def start(k: int, journal: Journal) -> Linked:
+        samples = Samples.of([scores[k]])
+
+        def make(net: Network, row: int) -> Any:
+            return promised_alone("e-dcp", net, row, samples, ALPHAS, chosen, SIZES)
+
+        return Device(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
+
+    return start
+
+
+# --- one run ----------------------------------------------------------------------------------------------------------
+
+
+class _Ended(Exception):
+    """Everybody has its threshold."""
+
+
+@dataclass
+class Watch:
+    """Ends a run when everybody has the final threshold, which is that of the pooled sort, and notes when that was.
+
+    With `reaches`, also when everybody first had a threshold about all devices whose rank is at most so much too high,
+    in shares of all scores.
+    """
+
+    scores: Sequence[Floats]
+    reaches: Sequence[float] = ()
+    delays: float = math.nan
+    messages: float = math.nan
+    bytes: float = math.nan
+    reached: dict[float, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.pooled = np.sort(np.concatenate(self.scores))
+        self.rank = math.ceil((1 - ALPHAS[0]) * len(self.pooled)) + 1  # over several devices: the swap rank
+        self.excess: dict[int, tuple[Any, float]] = {}
+        self.done: set[int] = set()
+
+    def __call__(self, devices: Sequence[Linked]) -> None:
+        now = max(device.now for device in devices)
+        if self.reaches and len(devices) == DEVICES:
+            worst = max(map(self._excess, devices))
+            for reach in self.reaches:
+                if worst <= reach:
+                    self.reached.setdefault(reach, now / MEAN)
+        self.done |= {device.row for device in devices if device.row not in self.done and device.phase == "finished"}
+        if len(self.done) == DEVICES:
+            self._end(devices, now)
+
+    def _excess(self, device: Linked) -> float:
+        """Return by which share of all scores a device's threshold about everybody is too high."""
+        assert isinstance(device, Anytime)
+        state = device._keys, device.final
+        if device.row not in self.excess or self.excess[device.row][0] != state:
+            outcome = device.result
+            whole = outcome if outcome.about_all is None else outcome.about_all
+            tau = whole.thresholds[0, 0, 0]
+            counted = np.searchsorted(self.pooled, tau, side="right") if np.isfinite(tau) else math.inf
+            self.excess[device.row] = state, (counted - self.rank) / len(self.pooled)
+        return self.excess[device.row][1]
+
+    def _end(self, devices: Sequence[Linked], now: float) -> None:
+        for device in devices:
+            assert device.result.thresholds[0, 0, 0] == self.pooled[self.rank - 1]
+        self.delays = now / MEAN
+        self.messages = float(np.mean([device.counts.sent for device in devices]))
+        self.bytes = float(np.mean([device.counts.sent_bytes for device in devices]))
+        raise _Ended
+
+
+def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Faults, draw: int, **how: Any) -> Watch:
+    """Return what a run of a draw took; a run that has not ended within `LIMIT` took for ever."""
+    watch = Watch(scores, **how)
+    try:
+        play(network, start, faults, np.random.default_rng([17, draw]), LIMIT, stay=True, check=watch)
+    except _Ended:
+        return watch
+    watch.delays = math.inf
+    return watch
+
+
+def of_draws(name: str, faults: Callable[[int], Faults], draws: Sequence[int], how: str = "", **more: Any) -> list[Watch]:
+    """Return what all draws took on a network, without rounds or `how` in rounds."""
+    network, found = network_of(name), []
+    for draw in draws:
+        scores = scores_of(draw)
+        start = in_rounds(network, scores, **ROUNDS[how]) if how else without_rounds(network, scores)
+        found.append(timed(network, start, scores, faults(draw), draw, **more))
+    return found
+
+
+def median(found: Sequence[Watch]) -> float:
+    """Return the median of the times."""
+    return float(np.median([watch.delays for watch in found]))
+
+
+# --- rows -------------------------------------------------------------------------------------------------------------
+
+
+def _said(found: Sequence[Watch]) -> str:
+    times = [watch.delays for watch in found]
+    messages, size = (np.mean([getattr(watch, what) for watch in found]) for what in ("messages", "bytes"))
+    if math.isinf(max(times)):
+        return f"{sum(map(math.isinf, times))} of {len(times)} not within {LIMIT / MEAN:,.0f}"
+    return f"{median(found):.3g} (at most {max(times):.3g}; {messages:.0f} frames, {size / 1e3:.3g} kB a device)"
+
+
+def _beside(name: str, faults: Callable[[int], Faults], draws: Sequence[int]) -> str:
+    return "; ".join(f"{how} {_said(of_draws(name, faults, draws, how))}" for how in ROUNDS)
+
+
+def waiting(name: str, kind: str, draws: Sequence[int]) -> Row:
+    """Return the row of a network and a kind of delays."""
+
+    def faults(draw: int) -> Faults:
+        return Faults(delay=DELAYS[kind](draw))
+
+    found, target = of_draws(name, faults, draws), TARGETS[kind][NETWORKS.index(name)]
+    return Row(
+        f"{name}, {kind}",
+        target=f"at most {target:g} mean delays",
+        met=median(found) <= target,
+        note=f"mean delays: without rounds {_said(found)}; {_beside(name, faults, draws)}",
+    )
+
+
+def losing(name: str, loss: float, draws: Sequence[int]) -> Row:
+    """Return the row of a network that loses so many frames; judged on the torus."""
+
+    def faults(draw: int) -> Faults:
+        return Faults(loss=loss, delay=exponential)
+
+    found, whole = of_draws(name, faults, draws), of_draws(name, lambda draw: Faults(delay=exponential), draws)
+    times, judged = median(found) / median(whole), name == "torus"
+    return Row(
+        f"{name}, {loss:.0%} lost",
+        target=f"at most {LOSSY} times as long as without loss" if judged else "",
+        met=times <= LOSSY if judged else None,
+        note=f"mean delays: without rounds {_said(found)}, {times:.2f} times as long as without loss; "
+        f"{_beside(name, faults, draws)}",
+    )
+
+
+def changing(draws: Sequence[int]) -> Row:
+    """Return the row of a torus whose links come and go."""
+
+    def faults(draw: int) -> Faults:
+        return Faults(loss=LOSS, delay=exponential, links=Changing(SHARE, MEAN, draw))
+
+    found = of_draws("torus", faults, draws)
+    return Row(
+        f"torus, {SHARE:.0%} of the links up at a time, {LOSS:.0%} lost",
+        target=f"at most {CHANGES} mean delays",
+        met=median(found) <= CHANGES,
+        note=f"mean delays: without rounds {_said(found)}; {_beside('torus', faults, draws)}",
+    )
+
+
+def meanwhile(draws: Sequence[int]) -> Row:
+    """Return the row of what a device has on the torus before the exact threshold."""
+    reaches = {math.inf: "finite", 0.05: "5 %", 0.01: "1 %"}
+    finite = sys.float_info.max
+    found = of_draws("torus", lambda draw: Faults(delay=exponential), draws, reaches=(finite, 0.05, 0.01))
+    times = {reach: np.median([watch.reached[reach] for watch in found]) for reach in (finite, 0.05, 0.01)}
+    words = ", ".join(f"{said} {times[min(reach, finite)]:.3g}" for reach, said in reaches.items())
+    return Row(
+        "torus, thresholds about everybody before the exact one",
+        note=f"mean delays until the worst device's threshold is finite, and until its rank is too high by at most so "
+        f"much of all scores: {words}, exact {median(found):.3g}",
+    )
+
+
+def bench(quick: bool = False, first: int = 0) -> tuple[list[Row], list[Series]]:
+    """Mean link delays to the exact threshold, without rounds and in rounds."""
+    draws = range(first, first + (2 if quick else DRAWS))
+    if quick:
+        return [waiting("complete", "exponential delays", draws), meanwhile(draws)], []
+    rows = [waiting(name, kind, draws) for kind in TARGETS for name in NETWORKS]
+    rows += [losing(name, 0.5, draws) for name in ("torus", "cycle")]
+    return [*rows, changing(draws), meanwhile(draws)], []
+
+
+if __name__ == "__main__":
+    for row in bench(first=int(sys.argv[1]) if sys.argv[1:] else 0)[0]:
+        print(row.what, row.target, row.met, row.note, sep=" | ", flush=True)
