@@ -15,7 +15,7 @@ SPREAD = 0.3  # deviations beyond the mean after which an answer is late
 SHORTEST = 0.02  # seconds between two attempts
 ATTEMPTS, GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
 SELDOM = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
-TOGETHER = 0.3  # of the time that an answer takes: what is to be said within it goes in one frame
+TOGETHER = 0.15  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
 class Waiting:
