@@ -17,12 +17,14 @@ import math
 import os
 import sys
 from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from harness import Row, Series
+from liars import Draw, drawn, outputs
 from numpy.typing import NDArray
 
 from conformesh import Network, Samples
@@ -34,9 +36,10 @@ from conformesh.peer.linked import Linked
 from conformesh.peer.loopback import Changing, Delay, Faults, Start, play
 from conformesh.peer.settings import Settings
 from conformesh.promises import exact_alpha, make_promise
+from conformesh.protocols.messages import Gathered, Packets
 
 Floats = NDArray[np.float64]
-DEVICES, DRAWS = 20, 11
+DEVICES, DRAWS, SETS = 20, 11, 60
 MEAN = 0.05  # seconds that a frame takes
 ALPHAS = (exact_alpha(0.1),)
 SIZES = make_promise("sizes")
@@ -44,7 +47,7 @@ LIMIT = 3600.0  # virtual seconds
 NETWORKS = ("chain", "cycle", "torus", "complete")
 SHAPE = 1.5  # of the Pareto distribution: its mean is finite, its variance is not
 SHARE, LOSS = 0.2, 0.3  # of the links that are up, drawn anew every mean delay, and of what gets lost on them
-ROUNDS = {"in rounds": {}, "in few rounds": {"prefer": "rounds"}}
+ROUNDS: dict[str, dict[str, str]] = {"in rounds": {}, "in few rounds": {"prefer": "rounds"}}
 TARGETS = {  # at most so many mean delays, network by network
     "exponential delays": (46, 30, 7, 2),
     "Pareto delays": (95, 33, 5.6, 2.1),
@@ -135,7 +138,7 @@ def in_rounds(network: Network, scores: Sequence[Floats], **options: Any) -> Sta
 # --- one run ----------------------------------------------------------------------------------------------------------
 
 
-class _Ended(Exception):
+class _EndedError(Exception):
     """Everybody has its threshold."""
 
 
@@ -158,18 +161,19 @@ class Watch:
         self.pooled = np.sort(np.concatenate(self.scores))
         self.rank = math.ceil((1 - ALPHAS[0]) * len(self.pooled)) + 1  # over several devices: the swap rank
         self.excess: dict[int, tuple[Any, float]] = {}
-        self.done: set[int] = set()
 
     def __call__(self, devices: Sequence[Linked]) -> None:
-        now = max(device.now for device in devices)
+        """Look at all devices after an event."""
         if self.reaches and len(devices) == DEVICES:
             worst = max(map(self._excess, devices))
             for reach in self.reaches:
                 if worst <= reach:
-                    self.reached.setdefault(reach, now / MEAN)
-        self.done |= {device.row for device in devices if device.row not in self.done and device.phase == "finished"}
-        if len(self.done) == DEVICES:
-            self._end(devices, now)
+                    self.reached.setdefault(reach, self._now(devices) / MEAN)
+        if len(devices) == DEVICES and all(device.phase == "finished" for device in devices):
+            self._end(devices)
+
+    def _now(self, devices: Sequence[Linked]) -> float:
+        return max(device.now for device in devices)
 
     def _excess(self, device: Linked) -> float:
         """Return by which share of all scores a device's threshold about everybody is too high."""
@@ -183,13 +187,13 @@ class Watch:
             self.excess[device.row] = state, (counted - self.rank) / len(self.pooled)
         return self.excess[device.row][1]
 
-    def _end(self, devices: Sequence[Linked], now: float) -> None:
+    def _end(self, devices: Sequence[Linked]) -> None:
         for device in devices:
             assert device.result.thresholds[0, 0, 0] == self.pooled[self.rank - 1]
-        self.delays = now / MEAN
+        self.delays = self._now(devices) / MEAN
         self.messages = float(np.mean([device.counts.sent for device in devices]))
         self.bytes = float(np.mean([device.counts.sent_bytes for device in devices]))
-        raise _Ended
+        raise _EndedError
 
 
 def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Faults, draw: int, **how: Any) -> Watch:
@@ -197,13 +201,15 @@ def timed(network: Network, start: Start, scores: Sequence[Floats], faults: Faul
     watch = Watch(scores, **how)
     try:
         play(network, start, faults, np.random.default_rng([17, draw]), LIMIT, stay=True, check=watch)
-    except _Ended:
+    except _EndedError:
         return watch
     watch.delays = math.inf
     return watch
 
 
-def of_draws(name: str, faults: Callable[[int], Faults], draws: Sequence[int], how: str = "", **more: Any) -> list[Watch]:
+def of_draws(
+    name: str, faults: Callable[[int], Faults], draws: Sequence[int], how: str = "", **more: Any
+) -> list[Watch]:
     """Return what all draws took on a network, without rounds or `how` in rounds."""
     network, found = network_of(name), []
     for draw in draws:
@@ -282,11 +288,10 @@ def changing(draws: Sequence[int]) -> Row:
 
 def meanwhile(draws: Sequence[int]) -> Row:
     """Return the row of what a device has on the torus before the exact threshold."""
-    reaches = {math.inf: "finite", 0.05: "5 %", 0.01: "1 %"}
-    finite = sys.float_info.max
-    found = of_draws("torus", lambda draw: Faults(delay=exponential), draws, reaches=(finite, 0.05, 0.01))
-    times = {reach: np.median([watch.reached[reach] for watch in found]) for reach in (finite, 0.05, 0.01)}
-    words = ", ".join(f"{said} {times[min(reach, finite)]:.3g}" for reach, said in reaches.items())
+    reaches = {sys.float_info.max: "finite", 0.05: "5 %", 0.01: "1 %"}
+    found = of_draws("torus", lambda draw: Faults(delay=exponential), draws, reaches=tuple(reaches))
+    times = {reach: np.median([watch.reached[reach] for watch in found]) for reach in reaches}
+    words = ", ".join(f"{said} {times[reach]:.3g}" for reach, said in reaches.items())
     return Row(
         "torus, thresholds about everybody before the exact one",
         note=f"mean delays until the worst device's threshold is finite, and until its rank is too high by at most so "
@@ -294,14 +299,88 @@ def meanwhile(draws: Sequence[int]) -> Row:
     )
 
 
+# --- sets while some were not heard -----------------------------------------------------------------------------------
+
+
+def thresholds_heard(scores: Sequence[Floats], order: Sequence[int]) -> Floats:
+    """Return the thresholds of the first device of an order, as it hears the first entries of one more each time.
+
+    The last one is exact: that of everybody's scores.
+    """
+    network, chosen = Network.complete(len(scores)), make_options("e-dcp", {})
+
+    def protocol(row: int) -> Any:
+        return promised_heard("e-dcp", network, row, Samples.of([scores[row]]), ALPHAS, chosen, SIZES)
+
+    said, found = [next(protocol(row)).packets[0] for row in range(len(scores))], []
+    for count in range(1, len(scores)):
+        heard = np.isin(np.arange(len(scores)), order[:count])
+        strings = [text if here else b"" for text, here in zip(said, heard, strict=True)]
+        found.append(_answer(protocol(order[0]), Gathered(Packets.of(strings), heard, 0 * heard > 0)))
+    pooled = np.sort(np.concatenate(scores))
+    return np.array([*found, pooled[math.ceil((1 - ALPHAS[0]) * len(pooled))]])
+
+
+def _answer(protocol: Any, heard: Gathered) -> float:
+    next(protocol)
+    try:
+        protocol.send(heard)
+    except StopIteration as end:
+        return float(end.value.thresholds[0, 0, 0])
+    raise AssertionError("who has not heard everybody has nothing to ask")
+
+
+def sizes_heard(what: str, table: Floats, labels: NDArray[np.int64], draws: int) -> Row:
+    """Return how large sets are while some were not heard, in shares of the exact ones, by how many were heard."""
+    ratios, coverage = [], []
+    for seed in range(draws):
+        draw = drawn(table, labels, DEVICES, seed)
+        order = np.random.default_rng([19, seed]).permutation(DEVICES).tolist()
+        taus = thresholds_heard(draw.held, order)
+        every = np.sort(np.concatenate(draw.every))
+        sizes = np.searchsorted(every, taus, side="right") / len(every)
+        ratios.append(sizes / sizes[-1])
+        coverage.append([_covered(draw, order[:count], tau) for count, tau in enumerate(taus, 1)])
+    mean, covered = np.mean(ratios, axis=0), np.mean(coverage, axis=0)
+    error = np.std(ratios, axis=0, ddof=1).max() / math.sqrt(draws)
+    each = ", ".join(f"{count}: {mean[count - 1]:.3f}" for count in (1, 2, 3, 5, 8, 10, 12, 15, 17, 18, 19))
+    return Row(
+        f"sets while some of {DEVICES} devices were not heard, {what}, {draws} draws",
+        note="labels in a set for each of the exact threshold's, by number of devices heard, from "
+        f"{mean[:-1].min():.3f} to {mean[:-1].max():.3f} (standard errors at most {error:.3f}): {each}; "
+        f"coverage of the heard {covered[:-1].min():.3f} to {covered[:-1].max():.3f}, exact {covered[-1]:.3f}",
+    )
+
+
+def _covered(draw: Draw, heard: Sequence[int], tau: float) -> float:
+    """Return the share of new examples of the heard that is covered, each device in proportion to its scores."""
+    there = [k for k in heard if len(draw.true[k])]
+    shares = np.array([len(draw.held[k]) for k in there], dtype=np.float64)
+    return float(np.array([(draw.true[k] <= tau).mean() for k in there]) @ shares / shares.sum())
+
+
+def sets(quick: bool) -> list[Row]:
+    """Return the rows of CIFAR-100 logits and confidences, or of made outputs at a tiny size."""
+    named = os.environ.get("CONFORMESH_DATA")
+    folder = Path(named) if named and (Path(named) / "cifar100_logits.npz").exists() else None
+    data, logits, labels = outputs(None if quick else folder)
+    confidences = np.exp(logits - logits.max(axis=1, keepdims=True))
+    confidences /= confidences.sum(axis=1, keepdims=True)
+    tables = {f"{data} logits": 1 - logits, f"{data} confidences": 1 - confidences}
+    return [sizes_heard(what, table, labels, 2 if quick else SETS) for what, table in tables.items()]
+
+
 def bench(quick: bool = False, first: int = 0) -> tuple[list[Row], list[Series]]:
     """Mean link delays to the exact threshold, without rounds and in rounds."""
     draws = range(first, first + (2 if quick else DRAWS))
     if quick:
-        return [waiting("complete", "exponential delays", draws), meanwhile(draws)], []
-    rows = [waiting(name, kind, draws) for kind in TARGETS for name in NETWORKS]
-    rows += [losing(name, 0.5, draws) for name in ("torus", "cycle")]
-    return [*rows, changing(draws), meanwhile(draws)], []
+        return [waiting("complete", "exponential delays", draws), meanwhile(draws), *sets(quick)], []
+    jobs: list[tuple[Any, ...]] = [(waiting, name, kind, draws) for kind in TARGETS for name in reversed(NETWORKS)]
+    jobs += [(losing, name, 0.5, draws) for name in ("torus", "cycle")]
+    jobs += [(changing, draws), (meanwhile, draws)]
+    with ProcessPoolExecutor() as pool:  # time is virtual: a busy machine changes no figure
+        rows = [pool.submit(*job) for job in jobs]
+        return [*(row.result() for row in rows), *sets(quick)], []
 
 
 if __name__ == "__main__":
