@@ -39,11 +39,11 @@ from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.messages import Gathered, Packets
 
 Floats = NDArray[np.float64]
-DEVICES, DRAWS, SETS = 20, 11, 60
+DEVICES, DRAWS, SETS = 20, 10, 60
 MEAN = 0.05  # seconds that a frame takes
 ALPHAS = (exact_alpha(0.1),)
 SIZES = make_promise("sizes")
-LIMIT = 3600.0  # virtual seconds
+LIMIT = 600.0  # virtual seconds: 12,000 mean delays
 NETWORKS = ("chain", "cycle", "torus", "complete")
 SHAPE = 1.5  # of the Pareto distribution: its mean is finite, its variance is not
 SHARE, LOSS = 0.2, 0.3  # of the links that are up, drawn anew every mean delay, and of what gets lost on them
