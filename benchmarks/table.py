@@ -22,6 +22,7 @@ TITLES = {
     "limits": "Limits",
     "liars": "Liars: coverage of the honest, and labels in a set",
     "lossy": "Networks that lose messages",
+    "anytime": "Networks that wait, lose and change: without rounds and in rounds",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }
 PICTURES = {"peers": "peers.png", "growth": "growth.png", "bandwidth": "bandwidth.png"}

@@ -21,7 +21,7 @@ GREEK = {
 OPERATORS = {
     **{"le": "≤", "ge": "≥", "ne": "≠", "in": "∈", "sim": "∼", "to": "→", "cdot": "·", "times": "×"},
     **{"propto": "∝", "ni": "∋", "mid": "|", "top": "⊤", "leftarrow": "←"},
-    **{"pm": "±"},
+    **{"pm": "±", "notin": "∉"},
     **{"lceil": "⌈", "rceil": "⌉", "lfloor": "⌊", "rfloor": "⌋", "{": "{", "}": "}"},
     **{"lbrace": "{", "rbrace": "}", "langle": "⟨", "rangle": "⟩"},
 }

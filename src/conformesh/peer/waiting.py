@@ -1,7 +1,8 @@
 """When to say something again to one neighbour: about when its answer is late, and more and more seldom.
 
-The time that answers take is measured, as TCP does it: a mean and a mean deviation, and only of what was sent once, as
-nobody knows to which of two frames an answer belongs.
+The time that answers take is measured, as TCP does it: a running mean, and only of what was sent once, as nobody knows
+to which of two frames an answer belongs. An answer is late after the mean: a frame that was not needed costs less than
+waiting does.
 """
 
 from __future__ import annotations
@@ -11,11 +12,10 @@ import math
 from conformesh.peer.shelf import in_order
 
 STEP = 0.25  # of a new measurement in the mean
-SPREAD = 0.3  # deviations beyond the mean after which an answer is late
 SHORTEST = 0.02  # seconds between two attempts
 ATTEMPTS, GROWTH = 20, 1.1  # after so many for which nothing came back, the pause grows with every further one
 SELDOM = 1.5  # of the pause between two questions for what this device lacks, while nothing new comes
-TOGETHER = 0.3  # of the time that an answer takes: what is to be said within it goes in one frame
+TOGETHER = 0.25  # of the time that an answer takes: what is to be said within it goes in one frame
 
 
 class Waiting:
@@ -34,7 +34,6 @@ class Waiting:
     def __init__(self, first: float, longest: float) -> None:
         self.first, self.longest = first, max(longest, first)
         self.mean: float | None = None
-        self.deviation = 0.0
         self.clear()
 
     def clear(self) -> None:
@@ -51,7 +50,7 @@ class Waiting:
     @property
     def pause(self) -> float:
         """How long an answer may take before it counts as late."""
-        usual = self.first if self.mean is None else self.mean + SPREAD * self.deviation
+        usual = self.first if self.mean is None else self.mean
         grown = max(usual, SHORTEST) * GROWTH ** max(self._tries - ATTEMPTS, 0)
         return min(grown, max(self.longest, usual))
 
@@ -74,11 +73,7 @@ class Waiting:
             self.has, self._forgotten = 0, now
 
     def _measure(self, took: float) -> None:
-        if self.mean is None:
-            self.mean, self.deviation = took, took / 2
-            return
-        self.deviation += STEP * (abs(took - self.mean) - self.deviation)
-        self.mean += STEP * (took - self.mean)
+        self.mean = took if self.mean is None else self.mean + STEP * (took - self.mean)
 
     @property
     def _next_frame(self) -> float:

@@ -75,11 +75,10 @@ def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], point
         return _as_heard(site, alphas, _with_own(site, samples, known), first.heard)
     everybody = _Table(site, alphas, known)
     windows = everybody.windows()
-    check = partial(_check_window, windows=windows, known=tuple(known))
-    second: Gathered = yield Gather(_window_packets(samples, windows), check)
+    refined = partial(_row_refined, known=tuple(known), windows=windows)
+    second: Gathered = yield Gather(_window_packets(samples, windows), refined)
     for row in np.flatnonzero(second.heard).tolist():
-        finer = _read_window(second.packets[row], windows, site.trials)
-        known[row] = tuple(_refined(one, finer[t]) for t, one in enumerate(known[row] or ()))
+        known[row] = refined(second.packets[row], row)
     everybody = _Table(site, alphas, known if second.complete else _with_own(site, samples, known))
     return everybody.outcome(len(site.here), exact=second.complete)
 
@@ -210,11 +209,10 @@ def _read_window(entry: bytes, windows: Sequence[Window], trials: int) -> list[l
     return found
 
 
-def _check_window(entry: bytes, owner: int, windows: Sequence[Window], known: Sequence[Row | None]) -> None:
-    """Refuse what is no second entry, or not one of a device with so many scores."""
-    before = known[owner] or ()
-    for one, inside in zip(before, _read_window(entry, windows, len(before)), strict=True):
-        _refined(one, inside)
+def _row_refined(entry: bytes, owner: int, known: Sequence[Row | None], windows: Sequence[Window]) -> Row:
+    """Return what is known of a device with its second entry; `ValueError` if it could not say that after its first."""
+    first = known[owner] or ()
+    return tuple(map(_refined, first, _read_window(entry, windows, len(first))))
 
 
 def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
