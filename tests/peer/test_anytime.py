@@ -263,6 +263,29 @@ def test_an_entry_that_nobody_could_say_counts_as_never_heard():
     assert device.phase == "running"
 
 
+class Babbles(Anytime):
+    """Says what nobody could say."""
+
+    def _say(self, key, text):
+        super()._say(key, b"\2" + np.array([2.0, 1.0]).tobytes())
+
+
+def test_one_that_babbles_is_left_out_by_all_and_costs_no_run():
+    """Whoever has noticed and whoever has not yet have the same entries, and do not take each other for liars."""
+    network = Network.complete(4)
+    scores = drawn(network, 6, low=20, high=30)
+    kinds = {2: Babbles}
+
+    def start(k, journal):
+        how = {"device": kinds.get(k, Anytime), "settings": Settings(patience=4.0)}
+        return starter(network, scores, **how)(k, journal)
+
+    played = play(network, start, Faults(loss=0.2), np.random.default_rng(3), limit=40.0)
+    for device in (one for one in played.devices if one.row != 2):
+        assert device.result.certificates[0][0].heard == ("0", "1", "3")
+        assert device.number == 1
+
+
 def frames_body(device, other, entry):
     from conformesh.peer.shelf import key_of, pack_shelf
 

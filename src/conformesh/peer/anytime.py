@@ -228,7 +228,6 @@ class Anytime(Spreading):
             self.counts.refuse(f"an entry that nobody could say: {problem}")
             self.log(f"refused an entry of {self._name(key // SLOTS)}: {problem}")
             del self._entries[key]
-            self._digest ^= self._digests.pop(key, 0)
             self._keys, self._bad = self._keys & ~(1 << key), self._bad | 1 << key
             return False
         self._checked |= 1 << key
