@@ -10,6 +10,7 @@ from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Changing, Cut, Faults, Pause, play
 from conformesh.peer.settings import Settings
+from conformesh.peer.shelf import REASON, key_of
 from conformesh.peer.words import Hello
 from tests.peer.devices import expected
 from tests.peer.heard import Judge, drawn, starter, storm
@@ -237,6 +238,34 @@ def test_a_reason_travels_and_others_go_on():
             assert device.reasons == {2: "2 cannot take part: its file of scores cannot be read"}
             assert device.survivors == (0, 1, 3, 4)
             assert device.result.certificates[0][0].heard == ("0", "1", "3", "4")
+
+
+class Full(MemoryJournal):
+    """A disk on which nothing more fits after the first records."""
+
+    left = 3
+
+    def append(self, record):
+        self.left -= 1
+        if self.left < 0:
+            raise OSError(28, "No space left on device")
+        super().append(record)
+
+
+def test_a_full_disk_is_told_to_the_others_who_go_on():
+    network = Network.complete(4)
+    scores = drawn(network, 12, low=20, high=30)
+    start = starter(network, scores, settings=Settings(patience=4.0))
+
+    def begin(k, journal):
+        return start(k, Full() if k == 1 else journal)
+
+    played = play(network, begin, Faults(loss=0.2), np.random.default_rng(2), limit=40.0)
+    for device in (one for one in played.devices if one.row != 1):
+        assert device.phase != "failed"
+        told = device._text(key_of(1, REASON))
+        assert told.startswith("1 could not go on: OSError")
+        assert "No space left" in told
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ Disagreement ends nothing here: a neighbour with other settings is told so, and 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -290,12 +291,11 @@ class Anytime(Spreading):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
-        try:
-            said = str(error)
-        except Exception:
-            said = ""
-        words = in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
+        words = self._in_words(error)
         self._reason, self.error = words, PeerError(words)
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
         self.log(words)
+        with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
+            if key_of(self.row, REASON) not in self._entries:
+                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), words.encode()))

@@ -191,11 +191,7 @@ class Device(Members):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
-        try:
-            said = str(error)
-        except Exception:
-            said = ""
-        words = in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
+        words = self._in_words(error)
         self._own_fault = True
         self._fail(words, cause=error)
 

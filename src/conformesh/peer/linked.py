@@ -17,6 +17,7 @@ from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
+from conformesh.peer.words import in_a_line
 from conformesh.protocols.ledger import Ledger
 
 Make = Callable[[Network, int], Generator[Any, Any, Any]]
@@ -201,6 +202,14 @@ class Linked(ABC):
         self.counts.sent += 1
         self.counts.sent_bytes += len(data)
         self._out.append((to, data))
+
+    def _in_words(self, error: Exception) -> str:
+        """Return what is told of an error that ends this device, in one line, whatever the error is like."""
+        try:
+            said = str(error)
+        except Exception:
+            said = ""
+        return in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
 
     def _name(self, row: int) -> str:
         return self.full.ids[row]

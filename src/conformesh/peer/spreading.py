@@ -206,8 +206,11 @@ class Spreading(Linked):
     def _say(self, key: int, text: bytes) -> None:
         """Add an entry of this device's own."""
         if not self._keys >> key & 1:
-            data = text if self.seal is None else sealed(self.seal.sign(self._signed_text(key, text)), text)
-            self._keep(key, data)
+            self._keep(key, self._entry(key, text))
+
+    def _entry(self, key: int, text: bytes) -> bytes:
+        """Return a text as an entry, signed where entries are."""
+        return text if self.seal is None else sealed(self.seal.sign(self._signed_text(key, text)), text)
 
     def _text(self, key: int) -> Any:
         data = self._entries[key]
