@@ -27,7 +27,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"pvalues"},
     {"detecting"},
     {"comparing", "controlling", "localising", "mesh", "planning", "siding", "sweeping", "training"},
-    {"compared", "plots", "sklearn"},
+    {"compared", "plots", "sklearn", "view"},
     {"experiments"},
     {"cli"},
     {"__main__"},

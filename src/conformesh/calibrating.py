@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import Engine, make_engine
-from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
@@ -520,6 +520,7 @@ def _grouped_batch(
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
     site = Site(host.network, host.here, sizes, promise, None, levels)
+    begin(host.observer, site, method, None)
     part, cost = host.run(grouped(site, samples, chosen, grouping), 1)
     outcome = Outcome.joined(host.blocks, host.share(part))
     return Batch(outcome, cost, _named_options(method, chosen), sizes)
@@ -617,6 +618,7 @@ def calibrate_batch(
         sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
         site = Site(network, host.here, sizes, kept, held, levels)
+        begin(host.observer, site, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
         part, cost = host.run(promised(method, site, mine, chosen, wrong), runs, wrong)
         outcome = Outcome.joined(host.blocks, host.share(part))

@@ -97,6 +97,8 @@ class Method:
         where it has none.
     signed
         Whether devices without rounds must sign what they say.
+    private
+        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values.
     """
 
     protocol: MethodProtocol
@@ -118,6 +120,7 @@ class Method:
     bearing: Mapping[str, Any] = field(default_factory=dict)
     anytime: Callable[[Any], Any] = lambda options: None
     signed: bool = False
+    private: bool = False
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.

@@ -130,10 +130,19 @@ def rounds_on_a_bar(what: str, observer: Observer | None = None, shown: bool = T
         yield observer
         return
     with Progress(what, unit="rounds") as progress:
+        yield _Counted(progress, observer)
 
-        def seen(*round_: Any) -> None:
-            progress.step()
-            if observer is not None:
-                observer(*round_)
 
-        yield seen
+class _Counted:
+    """Counts rounds on a bar, and lets another observer see them."""
+
+    def __init__(self, progress: Progress, observer: Observer | None) -> None:
+        self.progress, self.observer = progress, observer
+        self.passing = observer is None or getattr(observer, "passing", False)  # the bar keeps nothing of a round
+        if hasattr(observer, "begin"):
+            self.begin = observer.begin  # type: ignore[union-attr]
+
+    def __call__(self, *round_: Any) -> None:
+        self.progress.step()
+        if self.observer is not None:
+            self.observer(*round_)

@@ -21,6 +21,21 @@ T = TypeVar("T")
 Observer = Callable[[int, Message, Any], None]
 
 
+def keeps(observer: Observer | None) -> bool:
+    """Say whether somebody watches who may keep what it is shown, which must stay as it is then.
+
+    An observer that has a true attribute `passing` looks at the message while it is called, and at nothing else, so
+    that a run goes on as if nobody watched.
+    """
+    return observer is not None and not getattr(observer, "passing", False)
+
+
+def begin(observer: Observer | None, *run: Any) -> None:
+    """Tell an observer that wants to know, which has a method `begin`, what it is going to see."""
+    if (opening := getattr(observer, "begin", None)) is not None:
+        opening(*run)
+
+
 class Engine(Protocol):
     """Drives protocols for a block of the devices of one network.
 

@@ -292,11 +292,13 @@ def search(
         pivots = np.sort(to_keys(first[which]), axis=1)
         counts = yield from _counted(samples, brackets, which, pivots, total, most)
         brackets.shrink(which, pivots, counts.T)
+        site.shown.bracket = brackets.first
         if settle:
             enough = counts[0] >= brackets.rank[which]
             brackets.close(which[enough], pivots[enough, 0], counts[0, enough])
     if (brackets.open & ~brackets.closed_in).any():
         brackets.begin((yield from agree_on_ends(site, *samples.extremes())))
+        site.shown.bracket = brackets.first
     while brackets.open.any():
         if brackets.stage.max() > MOST_STAGES:
             raise _contradiction(f"no threshold is left after {MOST_STAGES} stages")
@@ -309,6 +311,7 @@ def search(
             pivots = brackets.pivots(which, width)
             counts = yield from _counted(samples, brackets, which, pivots, total, most)
             brackets.shrink(which, pivots, counts.T)
+        site.shown.bracket = brackets.first
     return brackets
 
 
@@ -398,6 +401,18 @@ class Brackets:
         self.stage, self.quiet = np.zeros(len(rank), dtype=np.int64), np.zeros(len(rank), dtype=np.int64)
         self.below, self.above = np.zeros(len(rank), dtype=bool), np.zeros(len(rank), dtype=bool)  # which ends are set
         self.last = np.zeros((2, len(rank)))  # the bracket from which the answer was read, for a warm start
+
+    @property
+    def first(self) -> tuple[float, float, int, int]:
+        """The bracket of the first problem, with its counts; of one that is answered, the answer."""
+        low = self.low[0] if self.open[0] else self.high[0]
+        bottom, top = from_keys(np.array([low, self.high[0]])).tolist()
+        return (
+            (-math.inf if math.isnan(bottom) else bottom),
+            top,
+            int(self.at_low[0] if self.open[0] else self.at_high[0]),
+            int(self.at_high[0]),
+        )
 
     @property
     def closed_in(self) -> NDArray[np.bool_]:

@@ -54,6 +54,7 @@ def everybody(site: Site, mine: Packets, numbers: Ints | None = None) -> Protoco
     entries, ears, check = _Entries.of(site, mine), _Ears.of(site), partial(_check, devices=site.devices)
     news = marks(np.arange(len(site.here)), site.here, (len(site.here), words_for(site.devices)))
     known, held = news.copy(), np.zeros(len(news), dtype=np.int64)
+    site.shown.heard = "heard", lambda: held
     for left in reversed(range(site.network.diameter)):
         each, owners = np.bitwise_count(news).sum(axis=1, dtype=np.int64), marked(news)
         speakers = np.flatnonzero(each)

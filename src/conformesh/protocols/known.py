@@ -94,6 +94,11 @@ class Known:
         self.news_held_back = self.held_back > LOWEST
 
     @property
+    def known_of_each(self) -> Ints:
+        """How many of the scores that still matter each device knows."""
+        return np.asarray(np.bitwise_count(self._known).sum(axis=1, dtype=np.int64))
+
+    @property
     def has_news(self) -> NDArray[np.bool_]:
         """Who has something to say."""
         return np.asarray((self.counts > 0) | self.news_held_back)

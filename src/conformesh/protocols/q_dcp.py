@@ -130,6 +130,7 @@ def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Q
     ranks, totals = site.ranks(), site.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)  # (trials, alphas); 1 where r > n: +inf anyway
     wire = Wire(options.wire)
+    site.shown.estimates = _first_of_each
     s0 = yield from anchor(site, samples, gamma, spectrum, options.s0, options.averaging, wire)
     if options.continuation:
         estimates = yield from _continued(site, samples, gamma, s0, spectrum, options, wire)
@@ -138,12 +139,19 @@ def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Q
         if not options.certify:
             return _assumed(site, ranks, estimates, last, spectrum, options)
 
+    site.shown.estimates = None  # what is said from now on are counts
+
     def attempt(total: Total) -> Protocol[Outcome]:
         flat = estimates[0].reshape(-1, 1)
         brackets = yield from search(site, samples, ranks, totals, total, 1, flat, settle=True)
         return replace(counted_outcome(site, ranks, totals, brackets), estimates=estimates)
 
     return (yield from with_exact_sums(site, options.aggregate, "balanced", 1, attempt))
+
+
+def _first_of_each(values: Floats) -> Floats:
+    """Read the estimate of the first trial and level off what devices say, (devices here, trials, alphas)."""
+    return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
 def _unreliable(site: Site, samples: Samples, options: QDCP) -> Protocol[Outcome]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
@@ -22,6 +22,32 @@ def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
     counts = network.degree[rows]
     within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
     return np.asarray(np.repeat(network.indptr[rows], counts) + within)
+
+
+@dataclass(eq=False)
+class Shown:
+    """What somebody who looks on may see of a protocol at work: of its first trial and level, as it is at the moment.
+
+    A protocol writes here and never reads, who looks on reads and never writes: what is shown cannot change a run.
+
+    Attributes
+    ----------
+    bracket
+        The thresholds between which the answer is looked for, and how much lies at or below each of them, where that is
+        known here.
+    estimates
+        Reads the threshold so far of every device here off the values of a message, where these say so.
+    heard
+        Of how many devices (`heard`) or scores (`known`) each device here has heard by now, where they are passed on.
+    """
+
+    bracket: tuple[float, float, int | None, int | None] | None = None
+    estimates: Callable[[NDArray[Any]], NDArray[np.float64]] | None = None
+    heard: tuple[str, Callable[[], NDArray[np.int64]]] | None = None
+
+    def clear(self) -> None:
+        """Show nothing, before another run."""
+        self.bracket = self.estimates = self.heard = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +74,8 @@ class Site:
         The levels of the run.
     caps
         The most scores that every device may hold, (devices,), where that was said beforehand: in a roster.
+    shown
+        What may be seen of the run while it goes on.
     """
 
     network: Network
@@ -57,6 +85,7 @@ class Site:
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
+    shown: Shown = field(default_factory=Shown)
 
     @classmethod
     def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Site:

@@ -94,6 +94,7 @@ def by_flooding(site: Site, samples: Samples, ranks: Ints, n: Ints) -> Protocol[
     if not lists:
         return {}
     blocks = [_Block(site, samples, places, lists, n) for places in _tables(site, lists)]
+    site.shown.heard = "known", lambda: np.concatenate([block.lists[0].known_of_each for block in blocks])
     yield from _flood(site, blocks)
     if not all(known.answered for known in blocks[0].lists):  # the same on every device
         for block in blocks:

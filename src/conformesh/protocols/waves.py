@@ -699,6 +699,8 @@ def by_waves(
         assert ranks is not None
         return ranks, n, asked
     waves = Waves(site, samples, 0 if n is None else int(n.max()).bit_length())
+    if ranks is not None:
+        _show(site, asked, ranks, None)
     expect("replies", 3.0 * len(asked.which) * (20 * len(site.here) + len(samples.values) / samples.trials))
     yield from waves.explore()
     root: Root | None = None
@@ -716,12 +718,26 @@ def by_waves(
         before = asked.copy(), n, ranks
         word = yield from waves.fall(word, lambda word: _taken(word, site, limit, *before)[-1])  # noqa: B023
         n, ranks, _ = _taken(word, site, limit, asked, n, ranks)
+        _show(site, asked, ranks, None if root is None else root.problems[0])
         waves.count_bits = int(n.max()).bit_length()
     assert n is not None
     assert ranks is not None
     for one, rank in zip(asked.found, ranks.ravel().tolist(), strict=True):
         one.counted += rank
     return ranks, n, asked
+
+
+def _show(site: Site, asked: Asked, ranks: Ints, problem: Problem | None) -> None:
+    """Show where the first problem is looked for, with the counts that the root knows; or its answer."""
+    if 0 in asked.which:
+        ends = asked.asks[asked.which.index(0), [BEGIN, END]]
+        known = {} if problem is None else {problem.low: problem.below, problem.high: problem.upto}
+    else:
+        one = asked.found[0]
+        ends = np.array([one.answer, one.answer])
+        known = {one.answer: int(ranks[0, 0]) + one.counted}
+    low, high = np.nan_to_num(from_keys(ends), nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist()  # below -inf is NaN
+    site.shown.bracket = low, high, *(known.get(int(key)) for key in ends)
 
 
 def _taken(

@@ -22,7 +22,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines.base import Observer, drive, refuse_losses
+from conformesh.engines.base import Observer, drive, keeps, refuse_losses
 from conformesh.engines.mpi.exchange import Exchange, stamp_of
 from conformesh.engines.mpi.halo import Halo
 from conformesh.engines.mpi.job import needs_mpi, own_channels, stops_the_job
@@ -162,7 +162,7 @@ class Mpi:
         upward, last, speakers = isinstance(message, Max), self._spreading, message.places
         if last is None or message.values is not last.values or last.upward is not upward:
             last = Spreading(self.halo.hearers.indptr, self.halo.hearers.indices, message.values, upward)
-        self._spreading = last if message.brief and self.observer is None else None  # an observer may keep what it sees
+        self._spreading = last if message.brief and not keeps(self.observer) else None  # which may keep what it sees
         mine = _table(message.values)[speakers]
         ghosts, theirs = self.exchange.speak(self._stamp_of(message), speakers, mine)
         columns = np.concatenate([speakers, ghosts])
@@ -177,7 +177,7 @@ class Mpi:
         pending = self.exchange.start(self._stamp_of(message), sent)
         kind = np.dtype(np.float64 if real or sent.dtype.kind == "f" else np.int64)
         x = np.ascontiguousarray(sent, dtype=kind)
-        out = self._space(x) if message.brief and self.observer is None else np.empty(x.shape, dtype=kind)
+        out = self._space(x) if message.brief and not keeps(self.observer) else np.empty(x.shape, dtype=kind)
         inner(halo.inner.indptr, halo.inner.indices, x, out)
         heard = pending.rows()
         if halo.peers:

@@ -1,0 +1,354 @@
+"""Recording: from a run that goes on to steps that can be shown, without slowing it down.
+
+A `Recorder` is an observer of engines. In a round it notes who spoke, and takes a copy of what the protocol shows
+(`protocols.site.Shown`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
+The first rounds are all noted; later ones are the more seldom the longer a run takes, so that a run of any length has
+some hundreds of steps.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
+from itertools import islice
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.engines.faulty import Weather
+from conformesh.faults import Faults
+from conformesh.io.json_numbers import in_json
+from conformesh.methods import get_method
+from conformesh.protocols.messages import Message, Pool, Sum, Tell
+from conformesh.protocols.site import Site
+from conformesh.quantities import several
+from conformesh.result.calibration import Calibration
+from conformesh.result.several import Calibrations
+from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trace, Value
+
+DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
+MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
+MOST_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
+CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
+Ints = NDArray[np.int64]
+
+
+class Known:
+    """What is known at some step: the steps up to it, folded into one."""
+
+    def __init__(self, devices: int) -> None:
+        self.devices = devices
+        self.fields: dict[str, list[Value]] = {}
+        self.bracket: tuple[Value, Value, int | None, int | None] | None = None
+        self.at = 0.0
+
+    def take(self, step: Step) -> None:
+        """Go one step further."""
+        self.at, self.bracket = step.at, step.bracket or self.bracket
+        for name, column in step.devices.items():
+            values = self.fields.setdefault(name, [None] * self.devices)
+            rows = range(self.devices) if column.rows is None else column.rows
+            for row, value in zip(rows, column.values, strict=True):
+                values[row] = value
+
+    def as_step(self) -> Step:
+        """Return all of it as one step, with which a run may begin."""
+        columns = {name: Column([*values]) for name, values in self.fields.items()}
+        return Step(at=self.at, devices=columns, bracket=self.bracket)
+
+    def changes(self, fields: dict[str, list[Value]]) -> dict[str, Column]:
+        """Return what of these fields, with a value for every device, is new."""
+        found = {}
+        for name, values in fields.items():
+            old = self.fields.get(name, [None] * self.devices)
+            rows = [row for row, (was, now) in enumerate(zip(old, values, strict=True)) if was != now]
+            if rows:
+                found[name] = Column([values[row] for row in rows], rows)
+        return found
+
+
+class Recording:
+    """One run, which may still be going on; safe to read while another thread adds to it.
+
+    Parameters
+    ----------
+    heading
+        What never changes, or what makes it when somebody first asks: where to draw devices takes its time.
+    fill
+        Called before reading, where steps are made only then.
+
+    Attributes
+    ----------
+    result
+        How it ended, in pairs of a name and words; None before.
+    """
+
+    def __init__(self, heading: Heading | Callable[[], Heading], fill: Callable[[], Iterable[Step]] = tuple) -> None:
+        self._make, self._fill = heading, fill
+        self._lock = threading.RLock()
+        self._steps: deque[Step] = deque()
+        self._dropped = 0  # steps that were folded into the first one
+        self.result: list[Pair] | None = None
+
+    @cached_property
+    def heading(self) -> Heading:
+        """What never changes in the run."""
+        return self._make if isinstance(self._make, Heading) else self._make()
+
+    @cached_property
+    def known(self) -> Known:
+        """What is known at the last step."""
+        return Known(len(self.heading.devices))
+
+    def add(self, step: Step) -> None:
+        """Go one step further; where there are too many, the oldest two become one."""
+        with self._lock:
+            self.known.take(step)
+            self._steps.append(step)
+            if len(self._steps) > MOST_STEPS:
+                first = Known(len(self.heading.devices))
+                first.take(self._steps.popleft())
+                first.take(self._steps[0])
+                self._steps[0] = first.as_step()
+                self._dropped += 1
+
+    def end(self, result: Sequence[Pair]) -> None:
+        """Say how it ended."""
+        with self._lock:
+            self._pull()
+            self.result = [*result]
+
+    def _pull(self) -> None:
+        for step in self._fill():
+            self.add(step)
+
+    def since(self, place: int) -> tuple[list[Step], int]:
+        """Return the steps from a place on, and the place after the last; who is far behind gets all there are."""
+        with self._lock:
+            self._pull()
+            end = self._dropped + len(self._steps)
+            return [*islice(self._steps, max(place - self._dropped, 0), None)], end
+
+    def run(self) -> Run:
+        """Return the run as it is now."""
+        with self._lock:
+            steps, _ = self.since(0)
+            return Run(self.heading, steps, self.result)
+
+
+class _Noted(NamedTuple):
+    """What was seen of a round: who spoke (None: all) in how many bits, and what was shown by then."""
+
+    round: int
+    speakers: Ints | None
+    bits: Any
+    estimates: NDArray[np.float64] | None
+    heard: tuple[str, Ints] | None
+    bracket: tuple[Any, ...] | None
+
+
+class Recorder:
+    """An observer that records runs, for a view, a trace or a report.
+
+    >>> from conformesh import Network, calibrate
+    >>> recorder = Recorder()
+    >>> result = calibrate([[0.1, 0.5], [0.2], [0.7, 0.9]], Network.chain(3), alpha=0.5, observer=recorder)
+    >>> recorder.finish(result)
+    >>> [run] = recorder.trace().runs
+    >>> run.heading.name, run.steps[-1].devices["threshold"].values == [result.threshold] * 3
+    ('e-dcp on chain 3', True)
+
+    Attributes
+    ----------
+    recordings
+        The runs so far, one for each calibration that this object observed.
+    """
+
+    passing = True  # it keeps nothing of what it is shown, so that a run goes on as if nobody watched
+
+    def __init__(self) -> None:
+        self.recordings: list[Recording] = []
+        self._noted: deque[_Noted] = deque()
+        self._due = self._stride = self._sparser = 0
+
+    def begin(self, site: Site, method: str, faults: Faults | None) -> None:
+        """Begin another run; engines' callers say so before its first round."""
+        if len(site.here) < site.devices:
+            raise ValueError(
+                "a view shows runs that one process hosts, and here several share the devices; use the engine "
+                "'simulator', or look at the result alone"
+            )
+        self._shown, self._noted = site.shown, deque()
+        self._private = get_method(method).private
+        self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // site.devices), 4)
+        converted = _Converted(site, method, faults, self._noted)
+        self.recordings.append(Recording(converted.heading, converted.steps))
+        self._converted = converted
+
+    def __call__(self, round_: int, message: Message, answer: object) -> None:
+        """Note a round, unless it is one of many."""
+        if round_ < self._due:
+            return
+        if round_ >= self._sparser:
+            self._stride, self._sparser = 2 * self._stride, 2 * self._sparser
+        self._due = round_ + self._stride
+        shown, kind = self._shown, type(message)
+        estimates = heard = None
+        if kind is Tell:
+            speakers, bits = message.speakers, message.packets.offsets  # type: ignore[union-attr]
+        elif kind is Pool:
+            speakers, bits = None, message.offsets * (8 * message.values.itemsize)  # type: ignore[union-attr]
+        else:
+            values: NDArray[Any] = message.values
+            speakers, bits = None, 8 * values.nbytes // len(values)
+            if kind is not Sum:
+                speakers = message.places  # type: ignore[union-attr]
+            elif shown.estimates is not None and not self._private:
+                estimates = shown.estimates(values).astype(np.float64)  # a copy: what is said may change in place
+        if shown.heard is not None and not self._private:
+            heard = shown.heard[0], shown.heard[1]().copy()
+        bracket = None if self._private else shown.bracket
+        self._noted.append(_Noted(round_, speakers, bits, estimates, heard, bracket))
+
+    def finish(self, result: Calibration | Calibrations) -> None:
+        """Say how the last run that was begun has ended; of several results the first is shown."""
+        many = [*result.items.values()] if isinstance(result, Calibrations) else [result]
+        first, facts = many[0], many[0].facts()
+        if len(many) > 1:
+            facts.insert(0, ("shown", f"the first of {several(len(many), 'result')}"))
+        about = dict(first.certificate.facts(first.scores)).get("about", "")
+        self.conclude(first.thresholds, first.certificate.kind, facts, rounds=first.cost.rounds, about=about)
+
+    def conclude(
+        self, thresholds: NDArray[np.float64], kind: str, facts: Sequence[Pair], *, rounds: int, about: str = ""
+    ) -> None:
+        """Say with which thresholds, by row, the last run that was begun has ended, and what they rest on."""
+        recording, many = self.recordings[-1], len(thresholds)
+        fields = {
+            "phase": ["certified" if kind in CERTIFIED else "not certified"] * many,
+            "threshold": in_json(thresholds.tolist()),
+            "kind": [kind] * many,
+            "about": [about or None] * many,
+        }
+        recording.since(0)  # so that what was noted stands before the end
+        at, bracket = max(float(rounds), recording.known.at), _ends(None if self._private else self._shown.bracket)
+        recording.add(Step(at=at, devices={name: Column(values) for name, values in fields.items()}, bracket=bracket))
+        recording.end(facts)
+
+    def fail(self, words: str) -> None:
+        """Say why the last run that was begun, if any, has no result."""
+        if self.recordings and self.recordings[-1].result is None:
+            recording = self.recordings[-1]
+            recording.since(0)
+            many = len(recording.heading.devices)
+            step = Step(at=recording.known.at, devices={"phase": Column(["failed"] * many)}, log=[(-1, "error", words)])
+            recording.add(step)
+            recording.end([("failed", words)])
+
+    def trace(self) -> Trace:
+        """Return all that was recorded."""
+        return Trace.of(recording.run() for recording in self.recordings)
+
+
+class _Converted:
+    """Makes steps of what was noted in a run."""
+
+    def __init__(self, site: Site, method: str, faults: Faults | None, noted: deque[_Noted]) -> None:
+        self.site, self.method, self.faults, self.noted = site, method, faults, noted
+        self._weather = Weather(site.network, faults) if faults is not None and faults.loses else None
+        self._begun = False
+        self._last: tuple[Any, ...] | None = None
+        self._known = Known(site.devices)
+
+    def heading(self) -> Heading:
+        site = self.site
+        alphas = ", ".join(f"{float(alpha):g}" for alpha in site.alphas)
+        facts = [("method", self.method), ("network", site.network.name), ("alpha", alphas)]
+        if self.faults is not None:
+            wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
+            facts.append(("faults", ", ".join(wrong)))
+        ranks = site.ranks() if site.knows_totals and site.alphas else None
+        return Heading.of(
+            f"{self.method} on {site.network.name}",
+            site.network,
+            facts=facts,
+            rank=None if ranks is None else int(ranks[0, 0]),
+            scores=int(site.totals[0]),
+            private=get_method(self.method).private,
+        )
+
+    def steps(self) -> Iterable[Step]:
+        """Return what has been noted since the last call."""
+        found = [] if self._begun else [self._first()]
+        self._begun = True
+        while self.noted:
+            found.append(self._step(self.noted.popleft()))
+        return found
+
+    def _first(self) -> Step:
+        many = self.site.devices
+        devices = {"phase": Column(["calibrating"] * many)}
+        if self.faults is not None and self.faults.liars:
+            devices["liar"] = Column([self.faults.attack] * len(self.faults.liars), [*self.faults.liars])
+        return Step(at=0, devices=devices)
+
+    def _step(self, noted: _Noted) -> Step:
+        fields: dict[str, list[Value]] = {}
+        if noted.estimates is not None:
+            fields["threshold"] = _plain(self._by_row(noted.estimates))
+        if noted.heard is not None:
+            fields[noted.heard[0]] = self._by_row(noted.heard[1]).tolist()
+        changes = self._known.changes(fields)
+        bracket = _ends(None if noted.bracket is self._last else noted.bracket)
+        self._last = noted.bracket
+        said = self._said(noted)
+        step = Step(at=noted.round, devices=changes, said=said, bracket=bracket, lost=self._lost(noted.round, said))
+        self._known.take(step)
+        return step
+
+    def _by_row(self, values: NDArray[Any]) -> NDArray[Any]:
+        whole = np.empty_like(values)
+        whole[self.site.here] = values
+        return whole
+
+    def _said(self, noted: _Noted) -> Spoken:
+        rows = None if noted.speakers is None else self.site.here[noted.speakers].tolist()
+        if np.ndim(noted.bits) == 0:
+            return Spoken([int(noted.bits)], rows)
+        if rows is None:  # uploads: of pieces, by device
+            each = np.diff(noted.bits).reshape(self.site.devices, -1).sum(axis=1)
+            return Spoken(self._by_row(each).tolist())
+        return Spoken((8 * np.diff(noted.bits)).tolist(), rows)
+
+    @cached_property
+    def _links(self) -> Ints:
+        """The link, as in `Flow`, of every directed edge, in the order of `Network.indices`."""
+        network = self.site.network
+        receiver, sender = network.receivers, network.indices.astype(np.int64)
+        K = network.devices
+        pairs = np.minimum(receiver, sender) * K + np.maximum(receiver, sender)
+        number = np.searchsorted(np.unique(pairs), pairs)
+        return np.asarray(2 * number + (sender > receiver))
+
+    def _lost(self, round_: int, said: Spoken) -> list[int]:
+        """Return along which links something was lost; the same draws as in the run, made once more."""
+        if self._weather is None:
+            return []
+        spoke = np.zeros(self.site.devices, dtype=np.bool_)
+        spoke[slice(None) if said.rows is None else said.rows] = True
+        gone = ~self._weather.arriving(round_) & spoke[self._weather.sender]
+        return sorted(self._links[gone].tolist())
+
+
+def _ends(bracket: tuple[Any, ...] | None) -> Any:
+    """Return a bracket as a step has it."""
+    return None if bracket is None else (*_plain(np.array(bracket[:2])), *bracket[2:])
+
+
+def _plain(values: NDArray[np.float64]) -> list[Value]:
+    """Return numbers as JSON can hold them; NaN is nobody's."""
+    return [None if math.isnan(value) else in_json(value) for value in values.tolist()]

@@ -1,0 +1,52 @@
+"""A report: one HTML file with the page, its style, its scripts and a trace, which needs no server and no network."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from conformesh.io.files import write_file
+from conformesh.view.trace import Trace
+
+PAGE = "index.html"
+# The parts of the page, in the order in which it loads them; index.html names exactly these.
+STYLES = ("view.css",)
+SCRIPTS = ("vendor.js", "view.js")
+
+
+def part(name: str) -> str:
+    """Return a part of the page."""
+    return (files("conformesh.view") / "page" / name).read_text("utf-8")
+
+
+def report_of(trace: Trace) -> str:
+    """Return the page with everything in it; the trace is packed, which every browser of today unpacks."""
+    page = part(PAGE)
+    for name in STYLES:
+        page = _put(page, f'<link rel="stylesheet" href="page/{name}">', f"<style>\n{part(name)}</style>")
+    for name in SCRIPTS:
+        page = _put(page, f'<script src="page/{name}" defer></script>', "")
+    packed = base64.b64encode(gzip.compress(trace.to_json(), 6, mtime=0)).decode()
+    inside = f'<script type="application/gzip" id="trace">{packed}</script>\n'
+    inside += "".join(f"<script>\n{_inline(part(name))}</script>\n" for name in SCRIPTS)
+    return _put(page, "</body>", f"{inside}</body>")
+
+
+def _inline(script: str) -> str:
+    return script.replace("</script", r"<\/script")
+
+
+def _put(page: str, mark: str, text: str) -> str:
+    if page.count(mark) != 1:
+        raise RuntimeError(f"{PAGE} must have {mark!r} once, and has it {page.count(mark)} times")
+    return page.replace(mark, text)
+
+
+def write_report(trace: Trace, path: str | os.PathLike[str]) -> Path:
+    """Write the report of a trace."""
+    target = Path(path)
+    write_file(target, report_of(trace))
+    return target

@@ -1,0 +1,261 @@
+"""A trace: what could be seen of some runs, step by step. The page, reports and files all show this one document.
+
+A run has a heading, which never changes (who talks to whom, and where to draw them), and steps. A step says what has
+changed since the one before; so what is known at any moment follows from the steps up to it. In JSON infinity is the
+word "inf", as everywhere, and None (null) is what nobody knows.
+
+``{"format": "conformesh-trace/1", "made": "2026-...", "runs": [{"heading": ..., "steps": [...], "result": ...}, ...]}``
+"""
+
+from __future__ import annotations
+
+import gzip
+import math
+import os
+import time
+import zlib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+import numpy as np
+from msgspec import Struct
+
+from conformesh._version import __version__
+from conformesh.graph.layout import drawn_places
+from conformesh.graph.network import Network
+from conformesh.io.files import write_file
+from conformesh.io.json_numbers import from_json
+from conformesh.io.schemas import checked
+
+FORMAT = "conformesh-trace/1"
+MOST_DEVICES = 20_000  # that a page can draw
+MOST_BYTES = 2**29  # of a file, unpacked: what is larger is not read
+
+Value = float | int | str | None
+Pair = tuple[str, str]
+
+# What a step may say of a device, and how the page calls it. The page shows them in this order.
+FIELDS = {
+    "health": "health",  # of a node: healthy, unhealthy, silent, unknown
+    "phase": "state",  # starting, waiting for neighbours, calibrating, certified, failed, ...
+    "threshold": "threshold",  # so far, or certified
+    "kind": "guarantee",  # of its certificate
+    "about": "about",  # whom the certificate is about, in words
+    "run": "run",
+    "round": "round",
+    "heard": "devices heard",
+    "known": "scores known",
+    "roster": "roster",
+    "sent": "bytes sent",  # in all
+    "liar": "liar",  # why it counts as one
+    "problem": "problem",  # what is wrong, in words
+}
+
+
+class Column(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """New values of some devices, by row; without rows, of all of them."""
+
+    values: list[Value]
+    rows: list[int] | None = None
+
+
+class Spoken(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """Who said something to all its neighbours, by row (None: all), and in how many bits each (one: all alike)."""
+
+    bits: list[int]
+    rows: list[int] | None = None
+
+
+class Flow(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """What went along links: 2 e from the first to the second end of edge e, 2 e + 1 back; bytes along each."""
+
+    links: list[int]
+    bytes: list[int]
+
+
+class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What has changed.
+
+    Attributes
+    ----------
+    at
+        The number of the round, or seconds since the first step, as the heading's `unit` says.
+    devices
+        By field (`FIELDS`), what is new about devices.
+    said, flow, lost
+        Who spoke to its neighbours; what went along links; along which links (as in `Flow`) something was lost.
+    bracket
+        Low and high end of where the threshold is looked for, and how many scores lie at or below each; None: unknown.
+    log
+        Row (-1: nobody in particular), level and words.
+    """
+
+    at: float
+    devices: dict[str, Column] = {}
+    said: Spoken | None = None
+    flow: Flow | None = None
+    lost: list[int] = []
+    bracket: tuple[Value, Value, int | None, int | None] | None = None
+    log: list[tuple[int, str, str]] = []
+
+
+class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What never changes in a run.
+
+    Attributes
+    ----------
+    name, facts
+        What it is, in a line, and in pairs of a name and words.
+    unit
+        What `Step.at` counts.
+    devices, edges
+        Names by row, and pairs of rows, each once.
+    places
+        Where to draw each device; x to the right, y up, in any scale.
+    wraps
+        Edges (numbers of them) that leave the picture on one side and come back on the other.
+    rank, scores
+        The rank that is looked for, and of how many scores; None where nobody knows it yet.
+    private
+        Whether nothing is shown of single devices but what their neighbours see.
+    live
+        Whether more is to come.
+    """
+
+    name: str
+    devices: list[str]
+    edges: list[tuple[int, int]]
+    places: list[tuple[float, float]]
+    unit: Literal["rounds", "seconds"] = "rounds"
+    wraps: list[int] = []
+    facts: list[Pair] = []
+    rank: int | None = None
+    scores: int | None = None
+    private: bool = False
+    live: bool = False
+
+    @classmethod
+    def of(cls, name: str, network: Network, **more: Any) -> Heading:
+        """Return the heading of a run on a network."""
+        if network.devices > MOST_DEVICES:
+            raise ValueError(
+                f"a view shows at most {MOST_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
+                "smaller network, or at the result alone"
+            )
+        pairs = np.column_stack([network.receivers, network.indices])
+        pairs = pairs[pairs[:, 0] < pairs[:, 1]]
+        where = drawn_places(network, quick=True)
+        around = network.name.startswith("torus") and np.abs(where[pairs[:, 0]] - where[pairs[:, 1]]).max(axis=1) > 1.5
+        return cls(
+            name=name,
+            devices=[*network.ids],
+            edges=[(int(a), int(b)) for a, b in pairs],
+            places=[(float(x), float(y)) for x, y in np.round(where, 4)],
+            wraps=np.flatnonzero(around).tolist(),
+            **more,
+        )
+
+
+class Run(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """One run: what never changes, what did, and how it ended, in pairs of a name and words."""
+
+    heading: Heading
+    steps: list[Step] = []
+    result: list[Pair] | None = None
+
+
+class Trace(Struct, forbid_unknown_fields=True):
+    """Some runs that are shown side by side."""
+
+    runs: list[Run]
+    format: str = FORMAT
+    made: str = ""
+    version: str = __version__
+
+    @classmethod
+    def of(cls, runs: Iterable[Run]) -> Trace:
+        """Return a trace that was made now."""
+        return cls([*runs], made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()))
+
+    def to_json(self) -> bytes:
+        """Return the document."""
+        return msgspec.json.encode(self)
+
+    def save(self, path: str | os.PathLike[str]) -> Path:
+        """Write the document, packed where the name ends in .gz."""
+        target, body = Path(path), self.to_json()
+        write_file(target, gzip.compress(body, 6, mtime=0) if target.suffix == ".gz" else body)
+        return target
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Trace:
+        """Read a document, and check that it makes sense."""
+        where = os.fspath(path)
+        raw = from_json(_unpacked(Path(path).read_bytes(), where), where)
+        got = raw.get("format") if isinstance(raw, dict) else type(raw).__name__
+        if got != FORMAT:
+            raise ValueError(f"{where}: needed a trace of the format {FORMAT}, got {got!r}; write one with --trace")
+        found = checked(raw, cls, where)
+        for run in found.runs:
+            _check(run, where)
+        return found
+
+    def report(self, path: str | os.PathLike[str]) -> Path:
+        """Write a page that shows the trace and needs no server, no other file and no network."""
+        from conformesh.view.report import write_report
+
+        return write_report(self, path)
+
+
+def _unpacked(data: bytes, where: str) -> bytes:
+    """Return what is in a file, packed or not, if it is not too large."""
+    if data[:2] == b"\x1f\x8b":
+        unpacking = zlib.decompressobj(wbits=31)
+        try:
+            data = unpacking.decompress(data, MOST_BYTES + 1)
+        except zlib.error as problem:
+            raise ValueError(f"{where}: needed a packed trace, but it does not unpack ({problem})") from None
+    if len(data) > MOST_BYTES:
+        raise ValueError(f"{where}: a trace may have {MOST_BYTES:,} bytes, this has more")
+    return data
+
+
+def _check(run: Run, where: str) -> None:
+    """Refuse rows and links that are not there: the page would draw nonsense."""
+    devices, edges = len(run.heading.devices), len(run.heading.edges)
+    if devices > MOST_DEVICES:
+        raise ValueError(f"{where}: a view shows at most {MOST_DEVICES:,} devices, got {devices:,}")
+    if len(run.heading.places) != devices:
+        raise ValueError(f"{where}: needed a place for each of {devices} devices, got {len(run.heading.places)}")
+    _within([row for edge in run.heading.edges for row in edge], devices, f"{where}: an edge")
+    _within(run.heading.wraps, edges, f"{where}: an edge around")
+    before = -math.inf
+    for step in run.steps:
+        if not before <= step.at < math.inf:
+            raise ValueError(f"{where}: steps must go forward in time, got {step.at} after {before}")
+        before = step.at
+        for name, column in step.devices.items():
+            _within(column.rows or (), devices, f"{where}: {name} at {step.at:g}")
+            _same(column.values, column.rows, devices, f"{where}: {name} at {step.at:g}")
+        if step.said is not None:
+            _within(step.said.rows or (), devices, f"{where}: a speaker at {step.at:g}")
+            if len(step.said.bits) != 1:
+                _same(step.said.bits, step.said.rows, devices, f"{where}: bits at {step.at:g}")
+        if step.flow is not None:
+            _within(step.flow.links, 2 * edges, f"{where}: a link at {step.at:g}")
+            _same(step.flow.bytes, step.flow.links, 0, f"{where}: bytes at {step.at:g}")
+        _within(step.lost, 2 * edges, f"{where}: a lost message at {step.at:g}")
+        _within([row + 1 for row, _, _ in step.log], devices + 1, f"{where}: a record at {step.at:g}")
+
+
+def _within(rows: Sequence[int], many: int, what: str) -> None:
+    if rows and not 0 <= min(rows) <= max(rows) < many:
+        raise ValueError(f"{what}: needed a number from 0 to {many - 1}, got {min(rows)} to {max(rows)}")
+
+
+def _same(values: Sequence[Any], rows: Sequence[int] | None, many: int, what: str) -> None:
+    needed = many if rows is None else len(rows)
+    if len(values) != needed:
+        raise ValueError(f"{what}: needed {needed} values, got {len(values)}")
