@@ -21,7 +21,7 @@ from conformesh.protocols.joint import joint
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
-from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
@@ -474,10 +474,11 @@ def promised_alone(
     options: Any,
     promise: Promise = PLAIN,
     items: NDArray[np.int64] | None = None,
+    shown: Shown | None = None,
 ) -> Protocol[Outcome]:
     """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
 
     def method(site: Site, mine: Samples) -> Protocol[Outcome]:
         return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
-    return joint(network, row, samples, method, promise_of(name, promise), alphas, items)
+    return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)

@@ -56,6 +56,11 @@ class Rounds(Linked):
         self._head, self._wire, self._length = b"", np.dtype(np.uint8), 0
         self._since = self._next = self.now  # since when this device waits for the others, and when it acts again
 
+    @property
+    def message(self) -> Message | None:
+        """What the protocol says in the open round; None where there is none."""
+        return self._message
+
     # --- what a device adds -------------------------------------------------------------------------------------------
 
     @abstractmethod

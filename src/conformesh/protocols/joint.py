@@ -25,7 +25,7 @@ from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.gathering import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
-from conformesh.protocols.site import Outcome, Site
+from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
 
 MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
@@ -40,13 +40,16 @@ def joint(
     promise: Promise = PLAIN,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
+    shown: Shown | None = None,
 ) -> Protocol[Outcome]:
     """Run a method on one device, which knows nothing of the others but the map.
 
-    `items` (1, trials) says how many examples it holds, where these are not its scores.
+    `items` (1, trials) says how many examples it holds, where these are not its scores; `shown` is where it may be seen
+    how far it is.
     """
     here = np.array([row])
-    blank = Site(network, here, np.zeros((network.devices, samples.trials), dtype=np.int64))
+    nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
+    blank = Site(network, here, nobody, shown=shown or Shown())
     mine = samples.sizes if items is None else np.stack([samples.sizes, items], axis=1)
     table = yield from everybodys_numbers(blank, mine)
     if table.max(initial=0) > MOST_HELD:

@@ -11,6 +11,8 @@ from conformesh.mesh.node.state import NodeState, Phase
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.settings import Counts
+from conformesh.protocols.messages import Message, Sum
+from conformesh.protocols.site import Shown
 
 EVERY = 0.25  # seconds between two looks: the device's own loop must stay fast
 LATELY = 2.0  # seconds: who misses something repeats itself five times a second, so a neighbour this silent is away
@@ -39,10 +41,12 @@ class Feed:
         Whom to tell.
     device
         A device that has just been made; its counts start at nothing.
+    shown
+        Where it may be seen how far the protocol is; None where nobody may.
     """
 
-    def __init__(self, state: NodeState, device: Device | Anytime) -> None:
-        self.state, self.device = state, device
+    def __init__(self, state: NodeState, device: Device | Anytime, shown: Shown | None = None) -> None:
+        self.state, self.device, self.shown = state, device, shown
         self._linked = {int(row): device.full.ids[row] for row in device.full.neighbours(device.row)}
         self._told = Counts()
         self._last: dict[int, float] = {}
@@ -63,6 +67,8 @@ class Feed:
         self.state.at_round(device.round)
         if isinstance(device, Anytime):
             self.state.gathered(_gathering(device))
+        elif self.shown is not None:
+            self.state.searches(_search(self.shown, device.message) if device.phase == "running" else None)
         self._tell_counts(now)
         return True
 
@@ -98,6 +104,17 @@ class Feed:
             heard_bytes=Counter(counts.heard_bytes),
             refused=Counter(counts.refused),
         )
+
+
+def _search(shown: Shown, message: Message | None) -> dict[str, Any] | None:
+    """Return between which thresholds the answer is looked for, or this device's own estimate, where there is one."""
+    if shown.bracket is not None:
+        low, high, below, upto = shown.bracket
+        return {"low": low, "high": high, "below": below, "upto": upto}
+    if shown.estimates is None or not isinstance(message, Sum):
+        return None
+    estimate = float(shown.estimates(message.values)[0])
+    return None if math.isnan(estimate) else {"estimate": estimate}
 
 
 def _gathering(device: Anytime) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.shelf import Seal
 from conformesh.promises import exact_alpha
-from conformesh.protocols.site import Outcome
+from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
 from conformesh.samples import Samples
 
@@ -33,10 +33,12 @@ def make_device(
     journal: Journal,
     log: Callable[[str], None] = lambda words: None,
     rosters: Rosters | None = None,
+    shown: Shown | None = None,
 ) -> Device | Anytime:
-    """Return the device of a folder, which holds these scores."""
+    """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is."""
     own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
-    parts = config.row, config.network, config.agreement(), protocol_of(config, scores), journal, config.settings
+    make = protocol_of(config, scores, shown)
+    parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
         return Anytime(*parts, **own, seal=seal_of(config))
     return Device(*parts, **own)
@@ -59,7 +61,7 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
     return np.array([sizes[name] for name in config.devices], dtype=np.int64)
 
 
-def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
+def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     chosen = make_options(config.method, config.options)
     levels = (exact_alpha(config.alpha),)
@@ -67,9 +69,11 @@ def protocol_of(config: DeviceConfig, scores: OwnScores) -> Make:
     samples, caps = Samples.of([scores.values], (config.name,)), _caps(config)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
+        if shown is not None:
+            shown.clear()
         if config.mode == "anytime":
             return promised_heard(config.method, network, row, samples, levels, chosen, config.promise, caps)
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise)
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, None, shown)
 
     return make
 

@@ -30,6 +30,7 @@ from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
+from conformesh.protocols.site import Shown
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
@@ -53,6 +54,7 @@ class Node:
         self.stopping = threading.Event()
         self.scores = ScoreWatch(config)
         self.certificate = CertificateWatch(config)
+        self.shown = Shown()
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
         self._due = 0.0  # when to look at the files again
@@ -197,9 +199,9 @@ class Node:
             self._other_scores = False
             self._started, self._certified_run = time.perf_counter(), 0
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, self.members.rosters
+                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown
             )
-            feed = Feed(self.state, device)
+            feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
             if self.certificate.late:
                 return self._stay_out(device, transport, once, self.certificate.late, self.certificate.late)
             if self.scores.scores is None:
@@ -274,7 +276,7 @@ class Node:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             scores = self.scores.known
-            device.recalibrate(now, protocol_of(self.config, scores), scores.digest)
+            device.recalibrate(now, protocol_of(self.config, scores, self.shown), scores.digest)
         if self._asked.is_set():
             self._asked_in = device.number
             self._asked.clear()

@@ -96,6 +96,7 @@ class NodeState:
         self._roster = (0, 0)
         self._troubles: dict[Trouble, str] = {}
         self._gathering: dict[str, Any] | None = None
+        self._search: dict[str, Any] | None = None
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -155,6 +156,11 @@ class NodeState:
         """Say what is known of the others, where devices talk without rounds."""
         with self._lock:
             self._gathering = what
+
+    def searches(self, where: dict[str, Any] | None) -> None:
+        """Say where the threshold is looked for, in a run under way; None where there is nothing to say."""
+        with self._lock:
+            self._search = where
 
     def certify(
         self,
@@ -251,6 +257,7 @@ class NodeState:
                 "troubles": {what.value: words for what, words in self._troubles.items()},
                 "last_error": self._error or None,
                 **({} if self._gathering is None else {"gathering": self._gathering}),
+                **({} if self._search is None else {"search": in_json(self._search)}),
             }
 
     def _enter(self, phase: Phase) -> None:
