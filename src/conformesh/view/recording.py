@@ -3,13 +3,14 @@
 A `Recorder` is an observer of engines. In a round it notes who spoke, and takes a copy of what the protocol shows
 (`protocols.site.Shown`); it makes steps of that when somebody looks, after the run or in a thread that serves a page.
 The first rounds are all noted; later ones are the more seldom the longer a run takes, so that a run of any length has
-some hundreds of steps.
+some hundreds of steps. And a recorder that was given a share of the run's time leaves out what it has no time for.
 """
 
 from __future__ import annotations
 
 import math
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
@@ -32,6 +33,7 @@ from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trac
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
 MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
+SHARE = 0.02  # of the time of a run that may be spent on watching it live
 MOST_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
 CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
 Ints = NDArray[np.int64]
@@ -162,6 +164,14 @@ class Recorder:
     >>> run.heading.name, run.steps[-1].devices["threshold"].values == [result.threshold] * 3
     ('e-dcp on chain 3', True)
 
+    Parameters
+    ----------
+    share
+        The most of a run's time that may go into noting rounds, such as `SHARE`; rounds beyond that are left out. None:
+        whatever it takes, so that the same run gives the same trace.
+    clock
+        Seconds that only move forward.
+
     Attributes
     ----------
     recordings
@@ -170,10 +180,12 @@ class Recorder:
 
     passing = True  # it keeps nothing of what it is shown, so that a run goes on as if nobody watched
 
-    def __init__(self) -> None:
+    def __init__(self, share: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.share, self.clock = share, clock
         self.recordings: list[Recording] = []
         self._noted: deque[_Noted] = deque()
         self._due = self._stride = self._sparser = 0
+        self._spent = self._begun = 0.0
 
     def begin(self, site: Site, method: str, faults: Faults | None) -> None:
         """Begin another run; engines' callers say so before its first round."""
@@ -184,15 +196,25 @@ class Recorder:
             )
         self._shown, self._noted = site.shown, deque()
         self._private = get_method(method).private
+        self._spent, self._begun = 0.0, self.clock()
         self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // site.devices), 4)
         converted = _Converted(site, method, faults, self._noted)
         self.recordings.append(Recording(converted.heading, converted.steps))
         self._converted = converted
 
     def __call__(self, round_: int, message: Message, answer: object) -> None:
-        """Note a round, unless it is one of many."""
+        """Note a round, unless it is one of many or there is no time for it."""
         if round_ < self._due:
             return
+        if self.share is None:
+            self._note(round_, message)
+            return
+        now = self.clock()
+        if self._spent <= self.share * (now - self._begun):
+            self._note(round_, message)
+            self._spent += self.clock() - now
+
+    def _note(self, round_: int, message: Message) -> None:
         if round_ >= self._sparser:
             self._stride, self._sparser = 2 * self._stride, 2 * self._sparser
         self._due = round_ + self._stride
