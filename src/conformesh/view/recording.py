@@ -135,6 +135,12 @@ class Recording:
             end = self._dropped + len(self._steps)
             return [*islice(self._steps, max(place - self._dropped, 0), None)], end
 
+    def latest(self) -> tuple[Step, int]:
+        """Return all that is known now as one step, for who cannot follow every one, and the place after it."""
+        with self._lock:
+            _, end = self.since(self._dropped + len(self._steps))
+            return self.known.as_step(), end
+
     def run(self) -> Run:
         """Return the run as it is now."""
         with self._lock:

@@ -1,0 +1,196 @@
+"""The routes of a view: the page, its parts, events, details of a device, downloads and health. All are read only."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+
+from conformesh.view.events import Feed, Recordings, visible_run
+from conformesh.view.guard import refusal
+from conformesh.view.report import PAGE, SCRIPTS, STYLES, part, report_of
+from conformesh.view.trace import Trace
+
+Details = Callable[[int, int], dict[str, Any] | None]
+
+STREAMS = 32  # clients that follow events
+DOWNLOADS = 2  # that are made and sent at a time: each is held whole until it is sent
+WAITING = 16  # questions about devices that wait for an answer
+FRESH = 0.5  # seconds for which what a device has said is told again
+PIECE = 2**16  # bytes sent at a time
+TYPES = {"html": "text/html; charset=utf-8", "css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+JSON = "application/json"
+
+
+class View:
+    """What a view answers.
+
+    Parameters
+    ----------
+    recordings
+        Gives what is shown.
+    details
+        Asks a device of a run that goes on, by the run's number and the device's row; None where nobody can be asked.
+    streams
+        How many clients may follow events at a time.
+    """
+
+    def __init__(self, recordings: Recordings, details: Details | None = None, streams: int = STREAMS) -> None:
+        self.recordings, self.details, self.streams = recordings, details, streams
+        self.feed = Feed(recordings)
+        self._downloads = 0
+        self._asked: dict[tuple[int, int], asyncio.Task[Response]] = {}
+        self._fresh: dict[tuple[int, int], tuple[float, Response]] = {}
+        self._pool = ThreadPoolExecutor(4, thread_name_prefix="view-answers")
+
+    def app(self) -> Starlette:
+        """Return the routes; files are a fixed table, so that no path leads anywhere else."""
+        routes = [
+            Route("/", _file(PAGE)),
+            *(Route(f"/page/{name}", _file(name)) for name in (*STYLES, *SCRIPTS)),
+            Route("/events", self._events),
+            Route("/device/{run}/{row}", self._device),
+            Route("/trace.json", self._trace),
+            Route("/report.html", self._report),
+            Route("/health", self._health),
+        ]
+        return Starlette(routes=routes, exception_handlers={HTTPException: _in_words})
+
+    def stop(self) -> None:
+        """Let go whoever waits; in the event loop."""
+        self.feed.stop()
+        self._pool.shutdown(wait=False, cancel_futures=True)
+
+    async def _events(self, request: Request) -> Response:
+        if self.feed.clients >= self.streams:
+            return refusal(
+                503, f"{self.streams} pages follow this view already; close one of them", **{"Retry-After": "5"}
+            )
+        if request.method == "HEAD":
+            return Response(media_type="text/event-stream")
+        return StreamingResponse(self.feed.stream(), media_type="text/event-stream")
+
+    async def _health(self, request: Request) -> Response:
+        return _in_json({"healthy": True, "pages": self.feed.clients})
+
+    # --- details of a device ------------------------------------------------------------------------------------------
+
+    async def _device(self, request: Request) -> Response:
+        words = request.path_params["run"], request.path_params["row"]
+        if not all(word.isascii() and word.isdecimal() and len(word) < 9 for word in words):
+            return refusal(
+                404, f"a device is named by the numbers of its run and its row, got {'/'.join(words)[:60]!r}"
+            )
+        which = int(words[0]), int(words[1])
+        when, answer = self._fresh.get(which, (0.0, None))
+        if answer is not None and time.monotonic() - when < FRESH:
+            return answer
+        if which not in self._asked:
+            if len(self._asked) >= WAITING:
+                return refusal(503, f"{WAITING} devices are being asked already; try again in a moment")
+            self._asked[which] = asyncio.create_task(self._ask(which))
+        return await asyncio.shield(self._asked[which])
+
+    async def _ask(self, which: tuple[int, int]) -> Response:
+        """Ask a device, once for all who want to know; what it says is told again for a moment."""
+        try:
+            answer: Response = await self._in_pool(self._known, *which)
+            if len(self._fresh) >= WAITING:
+                self._fresh.clear()
+            self._fresh[which] = time.monotonic(), answer
+            return answer
+        finally:
+            del self._asked[which]
+
+    def _known(self, run: int, row: int) -> Response:
+        recordings = [*self.recordings()]
+        if run >= len(recordings) or row >= len(recordings[run].heading.devices):
+            return refusal(404, f"there is no device in row {row} of run {run}")
+        if recordings[run].heading.private:
+            return refusal(404, "this run is private: nothing is told of single devices")
+        found = None if self.details is None else self.details(run, row)
+        if found is None:
+            return refusal(404, "nobody can be asked about this device: what was recorded of it is all there is")
+        return _in_json(found)
+
+    # --- downloads ----------------------------------------------------------------------------------------------------
+
+    async def _trace(self, request: Request) -> Response:
+        return await self._download(request, "trace.json", JSON, lambda: self._so_far().to_json())
+
+    async def _report(self, request: Request) -> Response:
+        return await self._download(request, "report.html", TYPES["html"], lambda: report_of(self._so_far()).encode())
+
+    def _so_far(self) -> Trace:
+        return Trace.of(visible_run(recording) for recording in [*self.recordings()])
+
+    async def _download(self, request: Request, name: str, kind: str, make: Callable[[], bytes]) -> Response:
+        headers = {"Content-Disposition": f'attachment; filename="conformesh-{name}"'}
+        if request.method == "HEAD":
+            return Response(media_type=kind, headers=headers)
+        if self._downloads >= DOWNLOADS:
+            return refusal(503, f"{DOWNLOADS} downloads are under way already; try again in a moment")
+        self._downloads += 1
+        try:
+            body = await self._in_pool(make)
+        except BaseException:
+            self._downloads -= 1
+            raise
+        return _Download(body, self._sent, kind, headers)
+
+    def _sent(self) -> None:
+        self._downloads -= 1
+
+    def _in_pool(self, work: Callable[..., Any], *words: Any) -> Awaitable[Any]:
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *words)
+
+
+class _Download(StreamingResponse):
+    """A long answer, given to the client as it reads; says when that is over, however it ends."""
+
+    def __init__(self, body: bytes, sent: Callable[[], None], kind: str, headers: dict[str, str]) -> None:
+        super().__init__(self._pieces(body), headers={**headers, "Content-Length": str(len(body))}, media_type=kind)
+        self._sent = sent
+
+    @staticmethod
+    async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+        for start in range(0, len(body), PIECE):
+            yield body[start : start + PIECE]
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._sent()
+
+
+def _file(name: str) -> Callable[[Request], Awaitable[Response]]:
+    """Return what answers with a part of the page."""
+    kind = TYPES[name.rpartition(".")[2]]
+
+    async def answer(request: Request) -> Response:
+        return Response(part(name), media_type=kind)
+
+    return answer
+
+
+def _in_json(content: dict[str, Any]) -> Response:
+    return Response(msgspec.json.encode(content), media_type=JSON)
+
+
+async def _in_words(request: Request, problem: Exception) -> Response:
+    assert isinstance(problem, HTTPException)
+    if problem.status_code != 404:
+        return refusal(problem.status_code, str(problem.detail))
+    return refusal(
+        404, "there is no such thing; a view has /, /events, /device/RUN/ROW, /trace.json, /report.html, /health"
+    )

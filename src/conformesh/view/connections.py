@@ -1,0 +1,137 @@
+"""Connections to a view: uvicorn's, with limits for clients that are silent, slow or many.
+
+Every connection is for one request. Who has not asked it in time is dropped, and who does not take the answer as well;
+where there are too many, the one that was silent for longest makes room. A stream of events lasts while it is read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
+
+import h11
+from uvicorn import Config, Server
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from conformesh.view.guard import HEADERS
+from conformesh.view.server import Limits
+
+# What strangers send wrong is their affair, and no line in the log of who looks at a mesh.
+STRANGERS = logging.getLogger("conformesh.view.strangers")
+STRANGERS.setLevel(logging.CRITICAL)
+LASTING = "/events"  # the one answer that does not end
+HEAD = 2**14  # bytes of a request
+
+
+class Connection(H11Protocol):
+    """One client."""
+
+    def __init__(self, *, limits: Limits, **more: Any) -> None:
+        super().__init__(**more)
+        self.limits, self.logger = limits, STRANGERS
+        self.heard = time.monotonic()
+        self._due: asyncio.TimerHandle | None = None  # for a whole request, then for the answer
+        self._stalled: asyncio.TimerHandle | None = None
+
+    @property
+    def lasts(self) -> bool:
+        """Whether it gets events: then it may stay."""
+        return self.cycle is not None and self.scope["path"] == LASTING
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Make room, and wait for the request."""
+        crowd = [one for one in self.connections if isinstance(one, Connection) and not one.lasts]
+        if len(self.connections) >= self.limits.connections and crowd:
+            min(crowd, key=lambda one: one.heard).drop()
+        super().connection_made(transport)
+        self._due = self.loop.call_later(self.limits.request, self.drop)
+
+    def data_received(self, data: bytes) -> None:
+        """Read; from the whole request on its answer must be taken in time."""
+        self.heard = time.monotonic()
+        first = self.cycle is None
+        super().data_received(data)
+        if first and self.cycle is not None and self._due is not None:
+            self._due.cancel()
+            if not self.lasts:
+                self._due = self.loop.call_later(self.limits.answer, self.drop)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Forget it."""
+        for timer in (self._due, self._stalled):
+            if timer is not None:
+                timer.cancel()
+        super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Wait for a client that does not read, for a while."""
+        super().pause_writing()
+        if self._stalled is None:
+            self._stalled = self.loop.call_later(self.limits.stalled, self.drop)
+
+    def resume_writing(self) -> None:
+        """Go on: it reads."""
+        super().resume_writing()
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
+    def send_400_response(self, msg: str) -> None:
+        """Say that it is no request, with the headers of every answer; after an answer has begun, nothing more."""
+        begun: Any = self.cycle
+        if begun is not None:
+            self.drop()
+            return
+        body = b'{"error":"needed a request like GET / HTTP/1.1, in at most %d bytes"}' % HEAD
+        headers = [*HEADERS.items(), ("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        for part in (h11.Response(status_code=400, headers=headers), h11.Data(data=body), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(part) or b"")
+        self.transport.close()
+
+    def shutdown(self) -> None:
+        """End soon, also where the client does not read."""
+        with suppress(h11.LocalProtocolError):  # it has sent nonsense, and goes anyway
+            super().shutdown()
+        self.loop.call_later(0.2, self.drop)
+
+    def drop(self) -> None:
+        """End it now."""
+        self.transport.abort()
+
+
+class LimitedServer(Server):
+    """uvicorn's server, which says when it listens and before it stops, and gives up handshakes that take too long."""
+
+    def __init__(self, config: Config, limits: Limits, stopping: Callable[[], None]) -> None:
+        super().__init__(config)
+        self.limits, self._stopping = limits, stopping
+        self.listening = threading.Event()
+
+    async def startup(self, sockets: Any = None) -> None:
+        """Listen on the sockets."""
+        await self.lifespan.startup()
+        config, loop = self.config, asyncio.get_running_loop()
+
+        def connection() -> asyncio.Protocol:
+            state, more = self.server_state, self.lifespan.state
+            return Connection(limits=self.limits, config=config, server_state=state, app_state=more)
+
+        handshake = self.limits.handshake if config.ssl else None
+        self.servers = [
+            await loop.create_server(
+                connection, sock=one, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=handshake
+            )
+            for one in sockets
+        ]
+        self.started = True
+        self.listening.set()
+
+    async def shutdown(self, sockets: Any = None) -> None:
+        """Let everybody go."""
+        self._stopping()
+        await super().shutdown(sockets)

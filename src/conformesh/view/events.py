@@ -1,0 +1,215 @@
+"""What a page is told, as server-sent events: everything so far, and then what is new, the same for every client.
+
+A recording is looked at a few times a second, while anybody watches, and what is new is encoded once for all. A client
+has a place in it and no queue: one that reads slowly holds up nobody, and one that has stayed behind for long is told
+what is known by then as one step, instead of all that it has missed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+
+from conformesh.view.recording import Recording
+from conformesh.view.trace import Heading, Run, Step
+
+LOG = logging.getLogger("conformesh.view")
+LOOK = 0.02  # seconds between two looks at the recordings
+PAUSE = 0.08  # seconds more after something was new: ten times a second is enough for any eye
+PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
+KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
+BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
+ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
+# What single devices of a private run know is nobody's affair, whatever a recording has.
+HIDDEN = frozenset({"threshold", "kind", "about", "heard", "known"})
+
+Recordings = Callable[[], Sequence[Recording]]
+
+
+def event(name: str, **data: Any) -> bytes:
+    """Return one server-sent event."""
+    return b"event: %s\ndata: %s\n\n" % (name.encode(), msgspec.json.encode(data))
+
+
+def visible(step: Step, heading: Heading) -> Step:
+    """Return what of a step may be shown: nothing about single devices where the run is private."""
+    if not heading.private:
+        return step
+    devices = {name: column for name, column in step.devices.items() if name not in HIDDEN}
+    return msgspec.structs.replace(step, devices=devices, bracket=None)
+
+
+def visible_run(recording: Recording) -> Run:
+    """Return what may be shown of a recording by now."""
+    run = recording.run()
+    return msgspec.structs.replace(run, steps=[visible(step, run.heading) for step in run.steps])
+
+
+class _Shown:
+    """A recording, as far as anybody could be told of it."""
+
+    def __init__(self, number: int, recording: Recording) -> None:
+        self.number, self.recording = number, recording
+        self.begun = event("run", run=number, heading=recording.heading)
+        self.ended = b""
+        self.place = 0
+        self._kept: deque[tuple[int, int, bytes]] = deque(maxlen=KEPT)
+
+    def look(self) -> bool:
+        """Go on to what is current, and say whether there was anything new."""
+        if self.ended:
+            return False
+        result = self.recording.result  # before the steps: then they are all there
+        before = self.place
+        steps, end = self.recording.since(self.place)
+        while steps:
+            data, count = self._encoded(steps, end - len(steps))
+            self._kept.append((end - len(steps), end - len(steps) + count, data))
+            steps = steps[count:]
+        self.place = end
+        if result is not None:
+            self.ended = event("end", run=self.number, result=result)
+        return end > before or bool(self.ended)
+
+    def piece(self, place: int) -> tuple[bytes, int]:
+        """Return an event with the steps from a place on, as many as go into one, and the place after them."""
+        for first, after, data in self._kept:
+            if first == place:
+                return data, after
+        steps, end = self.recording.since(place)
+        data, count = self._encoded(steps, end - len(steps))
+        return data, end - len(steps) + count
+
+    def latest(self) -> tuple[bytes, int]:
+        """Return an event with all that is known, and the place after it."""
+        step, end = self.recording.latest()
+        return self._encoded([step], end - 1)[0], end
+
+    def _encoded(self, steps: Sequence[Step], first: int) -> tuple[bytes, int]:
+        found: list[msgspec.Raw] = []
+        size = 0
+        for step in steps:
+            raw = msgspec.json.encode(visible(step, self.recording.heading))
+            if found and size + len(raw) > PIECE:
+                break
+            found.append(msgspec.Raw(raw))
+            size += len(raw)
+        return event("steps", run=self.number, **{"from": first}, steps=found, sent=time.time()), len(found)
+
+
+class _Place:
+    """How far a client is in one run."""
+
+    def __init__(self, shown: _Shown) -> None:
+        self.shown, self.place, self.ended = shown, 0, False
+        self.current: float | None = None  # when it last had everything; None before it ever had
+
+    def next(self) -> bytes:
+        """Return the next event, or nothing where there is none."""
+        shown, now = self.shown, time.monotonic()
+        if self.place < shown.place:
+            late = self.current is not None and now - self.current > SLOW and shown.place - self.place > BEHIND
+            data, self.place = shown.latest() if late else shown.piece(self.place)
+            return data
+        self.current = now
+        if shown.ended and not self.ended:
+            self.ended = True
+            return shown.ended
+        return b""
+
+
+class Feed:
+    """Tells any number of clients what is in some recordings; for one event loop.
+
+    Parameters
+    ----------
+    recordings
+        Gives the recordings; one that takes the place of another begins anew for all clients.
+    """
+
+    def __init__(self, recordings: Recordings) -> None:
+        self.recordings = recordings
+        self.clients = 0
+        self._runs: list[_Shown] = []
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="view-feed")
+        self._news = asyncio.Event()
+        self._looking: asyncio.Task[None] | None = None
+        self._stopping = False
+
+    async def stream(self) -> AsyncIterator[bytes]:
+        """Yield what one client is told, until it leaves or the server stops."""
+        places: dict[int, _Place] = {}
+        self.clients += 1
+        if self._looking is None:
+            self._looking = asyncio.create_task(self._look())
+        try:
+            yield b"retry: 1000\n\n"
+            while not self._stopping:
+                news = self._news
+                data = await self._in_pool(self._next, places)
+                if data:
+                    for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
+                        yield data[start : start + PIECE]
+                    continue
+                try:
+                    await asyncio.wait_for(news.wait(), ALIVE)
+                except TimeoutError:
+                    yield b": still here\n\n"
+        finally:
+            self.clients -= 1
+
+    def stop(self) -> None:
+        """Let every client go; in the event loop."""
+        self._stopping = True
+        self._news.set()
+        self._pool.shutdown(wait=False)
+
+    def _in_pool(self, work: Callable[..., Any], *words: Any) -> asyncio.Future[Any]:
+        """Let a thread of its own do what may take a while: the server goes on answering."""
+        return asyncio.get_running_loop().run_in_executor(self._pool, work, *words)
+
+    def _next(self, places: dict[int, _Place]) -> bytes:
+        for shown in [*self._runs]:
+            place = places.get(shown.number)
+            if place is None or place.shown is not shown:
+                places[shown.number] = _Place(shown)
+                return shown.begun
+            if data := place.next():
+                return data
+        return b""
+
+    async def _look(self) -> None:
+        """Look at the recordings for as long as anybody watches."""
+        while self.clients and not self._stopping:
+            try:
+                new = await self._in_pool(self._find_news)
+            except Exception:
+                if not self._stopping:
+                    LOG.exception("what is recorded cannot be shown")
+                    await asyncio.sleep(1.0)
+                continue
+            if new:
+                self._news.set()
+                self._news = asyncio.Event()
+                await asyncio.sleep(PAUSE)
+            await asyncio.sleep(LOOK)
+        self._looking = None
+
+    def _find_news(self) -> bool:
+        new = False
+        for number, recording in enumerate([*self.recordings()]):
+            if number == len(self._runs):
+                self._runs.append(_Shown(number, recording))
+                new = True
+            elif self._runs[number].recording is not recording:
+                self._runs[number] = _Shown(number, recording)
+                new = True
+            new |= self._runs[number].look()
+        return new

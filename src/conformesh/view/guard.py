@@ -1,0 +1,130 @@
+"""Who is let in to a view: by the name it is asked for, by the page that asks, and by a token.
+
+A page of another site may make a browser ask a server on this machine, also under a name of its own that leads here.
+So a request must name this server as its host, and must come from its own page or from nobody's. Beyond this machine it
+must have the token besides, which a browser brings once and then has a cookie for.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import logging
+import re
+import secrets
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+from starlette.datastructures import MutableHeaders
+from starlette.requests import Request
+from starlette.responses import JSONResponse, RedirectResponse, Response
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+LOG = logging.getLogger("conformesh.view")
+HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-store",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Connection": "close",  # one request each: who holds a connection open without asking anything is soon dropped
+}
+LOCAL = ("localhost", "127.0.0.1", "::1")
+PORTS = {"http": 80, "https": 443}  # what a browser leaves out
+ITSELF = ("same-origin", "none")  # who may ask, as browsers say it: our own page, or somebody who typed the address
+HOST = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]@/\s]+)(?::([0-9]{1,5}))?")
+
+
+def refusal(status: int, words: str, **headers: str) -> Response:
+    """Return an answer that says in words why there is no other."""
+    return JSONResponse({"error": words}, status, headers)
+
+
+class Guard:
+    """Lets in who may, and puts the headers on every answer.
+
+    Parameters
+    ----------
+    app
+        What answers those who are let in.
+    names
+        The names of this server, besides the address that a client has reached.
+    port
+        Where it listens.
+    token
+        What a client must know; None where everybody on this machine may look.
+    """
+
+    def __init__(self, app: ASGIApp, names: Iterable[str], port: int, token: str | None = None) -> None:
+        self.app, self.port = app, port
+        self.names = {name.lower() for name in (*LOCAL, *names)}
+        self._token = token
+        # Two views on one machine have two cookies: browsers do not tell ports apart.
+        self.cookie = f"conformesh-view-{port}"
+        self._session = "" if token is None else hmac.new(token.encode(), b"session", hashlib.sha256).hexdigest()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                MutableHeaders(scope=message).update(HEADERS)
+            await send(message)
+
+        try:
+            answer = self._judged(Request(scope)) or self.app
+            await answer(scope, receive, with_headers)
+        except Exception as error:
+            LOG.exception("a request failed unexpectedly")
+            words = f"unexpected {type(error).__name__}; the log of the view has the details"
+            await refusal(500, words)(scope, receive, with_headers)
+
+    def _judged(self, request: Request) -> Response | None:
+        """Return why a request is refused, or how it begins a session; None where it may pass."""
+        headers = request.headers
+        if not self._is_host(headers.get("host", ""), request):
+            return refusal(403, "this view is not known under that name; open the address that it printed")
+        own = f"{request.url.scheme}://{headers['host']}".lower()
+        foreign = headers.get("origin", own).lower() != own
+        if foreign or headers.get("sec-fetch-site", "none").lower() not in ITSELF:
+            return refusal(403, "this view answers its own page only; type its address, or follow no link to it")
+        if request.method not in ("GET", "HEAD"):
+            return refusal(
+                405, f"a view can only be looked at: needed GET, got {request.method[:20]}", Allow="GET, HEAD"
+            )
+        if headers.get("content-length", "0") != "0" or "transfer-encoding" in headers:
+            return refusal(413, "a question to a view has no body")
+        return None if self._token is None else self._without_token(request)
+
+    def _is_host(self, text: str, request: Request) -> bool:
+        match = HOST.fullmatch(text)
+        if match is None:
+            return False
+        reached: Any = request.scope.get("server") or ("",)
+        port = int(match[2]) if match[2] else PORTS.get(request.url.scheme)
+        return port == self.port and match[1].strip("[]").lower() in {*self.names, str(reached[0]).lower()}
+
+    def _without_token(self, request: Request) -> Response | None:
+        """Let in who knows the token, or has the cookie of who knew it; else say what is missing."""
+        kind, _, bearer = request.headers.get("authorization", "").partition(" ")
+        if kind.lower() == "bearer" and self._same(bearer.strip(), self._token):
+            return None
+        given = request.query_params.get("token")
+        if request.url.path == "/" and given is not None and self._same(given, self._token):
+            answer = RedirectResponse("/", 303)
+            secure = request.url.scheme == "https"
+            answer.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", secure=secure)
+            return answer
+        if self._same(request.cookies.get(self.cookie, ""), self._session):
+            return None
+        words = "this view needs its token: open the address that was printed when it was started"
+        return refusal(401, words, **{"WWW-Authenticate": "Bearer"})
+
+    @staticmethod
+    def _same(given: str, wanted: str | None) -> bool:
+        """Compare in a time that tells nothing about where two texts differ."""
+        return secrets.compare_digest(given.encode("utf-8", "replace"), (wanted or "").encode())

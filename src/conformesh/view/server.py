@@ -1,0 +1,249 @@
+"""The server of a view: Starlette and uvicorn in a thread of their own, on this machine only unless told otherwise."""
+
+from __future__ import annotations
+
+import errno
+import re
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from ipaddress import ip_address
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conformesh.mesh.http.address import is_loopback
+from conformesh.view.recording import Recording
+
+if TYPE_CHECKING:
+    from conformesh.view.app import Details
+
+HOST, PORT = "127.0.0.1", 8750
+ADDRESS = f"{HOST}:{PORT}"
+SHORTEST = 32  # characters of a token that somebody chose
+TOO_LONG = 10.0  # seconds for a server to start or to stop
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What one client may take.
+
+    Attributes
+    ----------
+    connections, streams
+        How many there may be, and how many of them may follow events.
+    request, answer, stalled, handshake
+        Seconds for a whole request, for an answer to be taken, for a pause of who reads events, for a TLS handshake.
+    """
+
+    connections: int = 256
+    streams: int = 32
+    request: float = 10.0
+    answer: float = 120.0
+    stalled: float = 20.0
+    handshake: float = 5.0
+
+
+def new_token() -> str:
+    """Return a token that nobody guesses: 32 random bytes."""
+    return secrets.token_urlsafe(32)
+
+
+def read_token(path: Path) -> str:
+    """Read a token from the first line of a file."""
+    lines = path.read_text("utf-8").splitlines()
+    token = lines[0].strip() if lines else ""
+    if len(token) < SHORTEST or not re.fullmatch(r"[!-~]+", token):
+        raise ValueError(
+            f"{path}: a token needs at least {SHORTEST} letters, digits or signs without spaces in the first line, got "
+            f"{len(token)}; make one with: python -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        )
+    return token
+
+
+def parse_view(text: str) -> tuple[str, int]:
+    """Return host and port of "HOST:PORT", "HOST" or ":PORT".
+
+    >>> parse_view("127.0.0.1:9000"), parse_view("[::1]"), parse_view(":0")
+    (('127.0.0.1', 9000), ('::1', 8750), ('127.0.0.1', 0))
+    """
+    match = re.fullmatch(r"(\[[^\]/]*\]|[^:/\\\s]*)(?::(\d{1,5}))?", text)
+    if match is None or int(match[2] or 0) > 65535:
+        raise ValueError(f"a view needs HOST:PORT, as {ADDRESS}, got {text!r}")
+    return match[1].strip("[]") or HOST, PORT if match[2] is None else int(match[2])
+
+
+class ViewServer:
+    """Shows recordings to browsers until it is stopped; also a context manager.
+
+    Parameters
+    ----------
+    recordings
+        What is shown: the runs, or what gives them. Runs that are added later are shown as well, and one that takes the
+        place of another begins anew.
+    host, port
+        Where it listens. Port 0 asks for a free one.
+    token
+        What a browser must know; needed where the host is not this machine itself.
+    cert, key
+        Files of a certificate and its key, for TLS.
+    details
+        Asks a device, by the number of its run and its row, for what is not recorded.
+    limits
+        What one client may take.
+    """
+
+    def __init__(
+        self,
+        recordings: Callable[[], Sequence[Recording]] | Sequence[Recording],
+        *,
+        host: str = HOST,
+        port: int = PORT,
+        token: str | None = None,
+        cert: Path | None = None,
+        key: Path | None = None,
+        details: Details | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - frozen
+    ) -> None:
+        _needed()
+        if not is_loopback(host) and token is None:
+            raise ValueError(
+                f"beyond this machine a view needs a token, and {host} can be reached from elsewhere; give one, or "
+                f"listen at {HOST}"
+            )
+        if (cert is None) != (key is None):
+            raise ValueError("TLS needs both a certificate and its key; give --cert and --key, or neither")
+        self.host, self.port, self.token = host, port, token
+        self._recordings = recordings if callable(recordings) else lambda: recordings
+        self._cert, self._key, self._details, self._limits = cert, key, details, limits
+        self._thread: threading.Thread | None = None
+
+    @property
+    def secure(self) -> bool:
+        """Whether what is sent can be read by nobody on the way: TLS, or no way at all."""
+        return self._cert is not None or is_loopback(self.host)
+
+    @property
+    def url(self) -> str:
+        """What to open in a browser; has the token, where one is needed."""
+        host = socket.gethostname() if _is_wildcard(self.host) else self.host
+        scheme = "http" if self._cert is None else "https"
+        at = f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}/"
+        return at if self.token is None else f"{at}?token={self.token}"
+
+    def start(self) -> ViewServer:
+        """Listen, and return once browsers can connect."""
+        import uvicorn
+
+        from conformesh.view.app import View
+        from conformesh.view.connections import HEAD, LimitedServer
+        from conformesh.view.guard import Guard
+
+        if self._thread is not None:
+            raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
+        view = View(self._recordings, self._details, self._limits.streams)
+        listener = _listening(self.host, self.port)
+        self.port = listener.getsockname()[1]
+        names = socket.gethostname() if _is_wildcard(self.host) else self.host
+        config = uvicorn.Config(
+            Guard(view.app(), [names], self.port, self.token),
+            h11_max_incomplete_event_size=HEAD,
+            ssl_certfile=self._cert,
+            ssl_keyfile=self._key,
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            backlog=1024,  # who waits to be accepted is not turned away
+            timeout_graceful_shutdown=2,
+        )
+        try:
+            config.load()  # here: a certificate that cannot be read is a mistake of who starts it
+        except OSError as problem:
+            listener.close()
+            raise ValueError(
+                f"{self._cert} with {self._key} cannot be used as certificate and key: {problem}"
+            ) from None
+        self._server = LimitedServer(config, self._limits, view.stop)
+        self._thread = threading.Thread(target=self._server.run, args=([listener],), name="view", daemon=True)
+        self._thread.start()
+        if not self._server.listening.wait(TOO_LONG):
+            raise RuntimeError(f"the view at {self.url} has not started within {TOO_LONG:g} s")
+        return self
+
+    def stop(self) -> None:
+        """Let everybody go, and return when the thread has ended. Stopping twice is harmless."""
+        if self._thread is not None:
+            self._server.should_exit = True
+            self._thread.join(TOO_LONG)
+
+    def __enter__(self) -> ViewServer:
+        return self.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self.stop()
+
+
+@contextmanager
+def shown(
+    recordings: Callable[[], Sequence[Recording]] | Sequence[Recording],
+    view: str | None = ADDRESS,
+    *,
+    say: Callable[[str], None] = lambda _: None,
+    token: str | None = None,
+    cert: Path | None = None,
+    key: Path | None = None,
+    details: Details | None = None,
+) -> Iterator[str]:
+    """Show recordings at "HOST:PORT" inside the block, and yield the address to open; nothing where `view` is None.
+
+    Beyond this machine a token is made where none is given. `say` is told where to look, and what to mind.
+    """
+    if view is None:
+        yield ""
+        return
+    host, port = parse_view(view)
+    if token is None and not is_loopback(host):
+        token = new_token()
+    server = ViewServer(recordings, host=host, port=port, token=token, cert=cert, key=key, details=details)
+    with server:
+        say(f"see it at {server.url}")
+        if not server.secure:
+            say("warning: without TLS the token and all that is shown can be read on the way; use --cert and --key")
+        yield server.url
+
+
+def _needed() -> None:
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise ValueError("a view needs Starlette and uvicorn: pip install 'conformesh[view]'") from None
+
+
+def _is_wildcard(host: str) -> bool:
+    """Whether it stands for every address of this machine."""
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:
+        return False
+
+
+def _listening(host: str, port: int) -> socket.socket:
+    try:
+        kind, _, _, _, target = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(target[:2], family=kind, backlog=1024)
+    except socket.gaierror as problem:
+        raise ValueError(
+            f"a view cannot listen at {host!r}: {problem.strerror}; give an address of this machine"
+        ) from None
+    except OSError as problem:
+        if problem.errno == errno.EADDRINUSE:
+            words = f"{host}:{port} is in use; stop what listens there, or choose another port, as --view {host}:0"
+        else:
+            words = f"cannot listen at {host}:{port}: {problem.strerror or problem}"
+        raise OSError(problem.errno, words) from None
