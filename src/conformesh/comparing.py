@@ -12,12 +12,13 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.calibrating import Batch, calibrate_batch
+from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.inputs import as_held, as_network, as_target, in_rows_of
@@ -335,6 +336,8 @@ def compare(
     seed: int = 0,
     rng: Rng | None = None,
     begin: Callable[[Way, Network], None] = lambda way, network: None,
+    ended: Callable[[Way, Network, Batch | str], None] = lambda way, network, found: None,
+    observer: Observer | None = None,
     progress: bool = False,
 ) -> Comparison:
     """Run every way on every network and measure slack, set size and cost.
@@ -357,8 +360,10 @@ def compare(
         The device of every row of outputs, whose own threshold is then used; by default the one valid on every device.
     seed, rng
         For methods that draw: a seed, or a generator to draw it from.
-    begin
-        Called before every run.
+    begin, ended
+        Called before every run, and after it with what was found, or why nothing was.
+    observer
+        Called after every round of every run, as in `calibrate`.
     progress
         Show a bar, in a terminal or a notebook.
 
@@ -383,7 +388,8 @@ def compare(
             bar.step(f"{way} on {network.name}")
             begin(way, network)
 
-        groups = tuple(_on(network, samples, alpha, chosen, measure, promise, seed, started) for network in networks)
+        how = _How(samples, alpha, promise, seed, observer, started, ended)
+        groups = tuple(_on(network, chosen, measure, how) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
 
@@ -489,34 +495,41 @@ def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int
     return np.array([row_of[name] for name in rows_at], dtype=np.int64)
 
 
-def _on(
-    network: Network,
-    samples: Samples,
-    alpha: Alpha,
-    ways: Sequence[Way],
-    measure: _Measure,
-    promise: Promise,
-    seed: int,
-    begin: Callable[[Way, Network], None],
-) -> Group:
+class _How(NamedTuple):
+    """What all runs of a comparison share."""
+
+    samples: Samples
+    alpha: Alpha
+    promise: Promise
+    seed: int
+    observer: Observer | None
+    begin: Callable[[Way, Network], None]
+    ended: Callable[[Way, Network, Batch | str], None]
+
+
+def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> Group:
     runs, refused = [], {}
     for way in ways:
-        begin(way, network)
+        how.begin(way, network)
         try:
-            batch = _calibrated(way, network, samples, alpha, promise, seed)
+            batch = _calibrated(way, network, how)
         except (ValueError, ArithmeticError) as reason:  # CannotAggregate, InexactCount, or scores it cannot use
             refused[way] = str(reason)
+            how.ended(way, network, str(reason))
         else:
             runs.append(_measured(way, batch, measure))
+            how.ended(way, network, batch)
     return Group(network.name, network.diameter, network.diameter_is_exact, tuple(runs), refused)
 
 
-def _calibrated(way: Way, network: Network, samples: Samples, alpha: Alpha, promise: Promise, seed: int) -> Batch:
+def _calibrated(way: Way, network: Network, how: _How) -> Batch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
-        options["seed"] = seed
-    kept = METHODS[way.method].promise or promise
-    return calibrate_batch(samples, network, (alpha,), way.method, promise=kept, **options)
+        options["seed"] = how.seed
+    kept = METHODS[way.method].promise or how.promise
+    return calibrate_batch(
+        how.samples, network, (how.alpha,), way.method, promise=kept, observer=how.observer, **options
+    )
 
 
 def _measured(way: Way, batch: Batch, measure: _Measure) -> Run:

@@ -17,8 +17,10 @@ from conformesh.cli.options import checked_options, chosen_faults, key_values, w
 from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
+from conformesh.cli.recording import ReportFile, TraceFile, recorded
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
+from conformesh.graph.network import Network
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method, make_options, refuse_faults
 from conformesh.progress import rounds_on_a_bar
@@ -129,6 +131,8 @@ def calibrate(
             rich_help_panel=RUNNING,
         ),
     ] = None,
+    trace: TraceFile = None,
+    report: ReportFile = None,
     **options: Any,
 ) -> None:
     """Agree on a threshold whose prediction sets hold the truth with probability at least 1 - alpha.
@@ -136,7 +140,7 @@ def calibrate(
     SCORES has columns `device` and `score`, or others that are named, one row per calibration point. The devices
     talk over the topology, or over the graph whose edges are given. Methods: see `conformesh methods`.
     """
-    with job(engine) as hosts:
+    with job(engine) as hosts, recorded(trace, report) as recorder:
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
@@ -167,7 +171,8 @@ def calibrate(
         )
         network = host.network
         mine = tuple(ids_here(host))
-        with rounds_on_a_bar(f"{method} on {network.name}") as observer, console.warnings_in_one_line():
+        on_a_bar = rounds_on_a_bar(f"{method} on {network.name}", recorder)
+        with on_a_bar as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
             if confidence is not None:
@@ -176,18 +181,25 @@ def calibrate(
             own = held.for_devices(mine)
             if weight is not None:
                 common |= {"weight": held.weights_for(mine), "weight_bound": weight_bound}
-            result: Calibration | Calibrations
             if columns:
                 order = named(group_order) or None
                 common |= {"groups": held.groups_for(mine), "group_rule": group_rule, "group_order": order}
-            if weight is not None and len(levels) > 1:
-                result = calibrate_shifted(own, network, levels, method, **common)
-            elif len(levels) > 1 or columns:
-                result = calibrate_several(own, network, levels, method, **common)
-            else:
-                result = agree(own, network, levels[0], method, **common)
+            result = _agreed(own, network, levels, method, common)
+            if recorder is not None:
+                recorder.finish(result)
         if hosts.first:
             _show(result if held.classes is None else _with_classes(result, held.classes), method, out, as_json)
+
+
+def _agreed(
+    own: Any, network: Network, levels: list[str], method: str, common: dict[str, Any]
+) -> Calibration | Calibrations:
+    """Calibrate by the function that fits what was asked for."""
+    if "weight" in common and len(levels) > 1:
+        return calibrate_shifted(own, network, levels, method, **common)
+    if "groups" in common or len(levels) > 1:
+        return calibrate_several(own, network, levels, method, **common)
+    return agree(own, network, levels[0], method, **common)
 
 
 def _group_columns(group: list[str] | None, rule: str | None, order: str | None) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import values_for
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
+from conformesh.cli.recording import ReportFile, TraceFile, recorded, watching
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
 from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
@@ -105,6 +106,8 @@ def compare(
         str,
         typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.", rich_help_panel=RUNNING),
     ] = "0",
+    trace: TraceFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
 
@@ -127,7 +130,9 @@ def compare(
         "progress": True,
     }
     own = held.for_devices(networks[0].ids)
-    found = replace(measure(own, networks, alpha, ways, **asked, **sizing), skipped=skipped)
+    with recorded(trace, report) as recorder:
+        watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
+        found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
     if drawn is not None:
         with Progress("drawing"):
             draw_comparison(drawn, found)

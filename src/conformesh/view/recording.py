@@ -182,6 +182,8 @@ class Recorder:
     ----------
     recordings
         The runs so far, one for each calibration that this object observed.
+    label
+        What the next runs are called; by default their method's name.
     """
 
     passing = True  # it keeps nothing of what it is shown, so that a run goes on as if nobody watched
@@ -189,6 +191,7 @@ class Recorder:
     def __init__(self, share: float | None = None, clock: Callable[[], float] = time.perf_counter) -> None:
         self.share, self.clock = share, clock
         self.recordings: list[Recording] = []
+        self.label = ""
         self._noted: deque[_Noted] = deque()
         self._due = self._stride = self._sparser = 0
         self._spent = self._begun = 0.0
@@ -204,9 +207,8 @@ class Recorder:
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()
         self._due, self._stride, self._sparser = 0, 1, max(min(DENSE, MOST_NUMBERS // site.devices), 4)
-        converted = _Converted(site, method, faults, self._noted)
+        converted = _Converted(site, method, self.label or method, faults, self._noted)
         self.recordings.append(Recording(converted.heading, converted.steps))
-        self._converted = converted
 
     def __call__(self, round_: int, message: Message, answer: object) -> None:
         """Note a round, unless it is one of many or there is no time for it."""
@@ -285,8 +287,8 @@ class Recorder:
 class _Converted:
     """Makes steps of what was noted in a run."""
 
-    def __init__(self, site: Site, method: str, faults: Faults | None, noted: deque[_Noted]) -> None:
-        self.site, self.method, self.faults, self.noted = site, method, faults, noted
+    def __init__(self, site: Site, method: str, label: str, faults: Faults | None, noted: deque[_Noted]) -> None:
+        self.site, self.method, self.label, self.faults, self.noted = site, method, label, faults, noted
         self._weather = Weather(site.network, faults) if faults is not None and faults.loses else None
         self._begun = False
         self._last: tuple[Any, ...] | None = None
@@ -301,7 +303,7 @@ class _Converted:
             facts.append(("faults", ", ".join(wrong)))
         ranks = site.ranks() if site.knows_totals and site.alphas else None
         return Heading.of(
-            f"{self.method} on {site.network.name}",
+            f"{self.label} on {site.network.name}",
             site.network,
             facts=facts,
             rank=None if ranks is None else int(ranks[0, 0]),
