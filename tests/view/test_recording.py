@@ -310,11 +310,8 @@ def test_a_recorder_takes_its_share_of_the_time_and_no_more(share, round_time):
 
 
 def test_too_many_devices_are_refused_in_words():
-    recorder = Recorder()
-    network = Network.chain(20_001)
-    calibrate([[0.5]] * 20_001, network, 0.1, "local", observer=recorder)
     with pytest.raises(ValueError, match="at most 20,000 devices, and chain 20001 has 20,001"):
-        recorder.trace()
+        calibrate([[0.5]] * 20_001, Network.chain(20_001), 0.1, "local", observer=Recorder())
 
 
 # --- recordings -------------------------------------------------------------------------------------------------------

@@ -29,7 +29,7 @@ from conformesh.protocols.site import Site
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.several import Calibrations
-from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trace, Value
+from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
 MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
@@ -203,6 +203,7 @@ class Recorder:
                 "a view shows runs that one process hosts, and here several share the devices; use the engine "
                 "'simulator', or look at the result alone"
             )
+        refuse_crowd(site.network)
         self._shown, self._noted = site.shown, deque()
         self._private = get_method(method).private
         self._spent, self._begun = 0.0, self.clock()

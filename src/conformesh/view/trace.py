@@ -139,11 +139,7 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
     @classmethod
     def of(cls, name: str, network: Network, **more: Any) -> Heading:
         """Return the heading of a run on a network."""
-        if network.devices > MOST_DEVICES:
-            raise ValueError(
-                f"a view shows at most {MOST_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
-                "smaller network, or at the result alone"
-            )
+        refuse_crowd(network)
         pairs = np.column_stack([network.receivers, network.indices])
         pairs = pairs[pairs[:, 0] < pairs[:, 1]]
         where = drawn_places(network, quick=True)
@@ -155,6 +151,15 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
             places=[(float(x), float(y)) for x, y in np.round(where, 4)],
             wraps=np.flatnonzero(around).tolist(),
             **more,
+        )
+
+
+def refuse_crowd(network: Network) -> None:
+    """Refuse a network that no page can draw."""
+    if network.devices > MOST_DEVICES:
+        raise ValueError(
+            f"a view shows at most {MOST_DEVICES:,} devices, and {network.name} has {network.devices:,}; look at a "
+            "smaller network, or at the result alone"
         )
 
 
