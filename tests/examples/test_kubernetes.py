@@ -1,4 +1,4 @@
-"""The Kubernetes example: valid by the schemas, locked down, each device with its own Secret and a folder that works."""
+"""The Kubernetes example: valid by the schemas, locked down, every device with a Secret and a folder of its own."""
 
 import re
 import shutil
