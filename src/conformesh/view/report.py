@@ -23,6 +23,7 @@ SCRIPTS = (
     "marks.js",
     "places.js",
     "flow.js",
+    "drawing.js",
     "graph.js",
     "clock.js",
     "charts.js",
@@ -31,7 +32,12 @@ SCRIPTS = (
     "table.js",
     "log.js",
     "replay.js",
+    "theme.js",
+    "legend.js",
+    "address.js",
     "live.js",
+    "frames.js",
+    "page.js",
     "view.js",
 )
 

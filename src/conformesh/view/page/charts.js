@@ -46,7 +46,7 @@
       this.frame.className = "frame";
       this.frame.setAttribute("role", "img");
       this.future = Object.assign(document.createElement("div"), { className: "future" });
-      this.now = Object.assign(document.createElement("div"), { className: "now" });
+      this.here = Object.assign(document.createElement("div"), { className: "here" });
       this.watch = new ResizeObserver(() => this.resize());
       this.watch.observe(this.frame);
     }
@@ -67,7 +67,7 @@
       } else {
         this.plot?.destroy();
         this.plot = new vendor.uPlot(this.options(), data, this.frame);
-        this.plot.over.append(this.future, this.now);
+        this.plot.over.append(this.future, this.here);
         this.plot.over.addEventListener("click", (event) => this.click(event));
       }
       this.showTime();
@@ -130,8 +130,8 @@
       if (!this.plot || !this.time) return;
       const share = Math.min(Math.max(this.time.position, 0), 1);
       this.future.style.transform = `scaleX(${1 - share})`;
-      this.now.style.transform = `translateX(${share * this.plot.over.clientWidth}px)`;
-      this.future.hidden = this.now.hidden = share >= 1;
+      this.here.style.transform = `translateX(${share * this.plot.over.clientWidth}px)`;
+      this.future.hidden = this.here.hidden = share >= 1;
     }
 
     describe(words) {
@@ -152,6 +152,10 @@
       if (empty) return [0, 1];
       const rim = 0.06 * (high - low);
       return [low - rim, high + rim];
+    }
+
+    label(value) {
+      return view.colours.scale.empty ? "" : short(value);
     }
 
     data() {
@@ -235,8 +239,9 @@
 
     /** Where not every step has a bar, a bar is the greatest of its neighbours', so that no peak is hidden. */
     data() {
-      const { bits } = this.run.series;
+      const { at, bits } = this.run.series;
       const unit = this.bytes ? 8 : 1;
+      this.keep = this.keep.filter((place, number) => at[place] !== at[this.keep[number + 1]]); // one bar for one moment
       const most = this.keep.map((place, number) => {
         let found = 0;
         for (let other = (this.keep[number - 1] ?? -1) + 1; other <= place; other += 1) found = Math.max(found, bits[other]);

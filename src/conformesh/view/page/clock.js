@@ -75,6 +75,11 @@
       return [...new Set(this.runs.flatMap((run) => this.moments(run)))].sort((a, b) => a - b);
     }
 
+    /** The last of them that is shown. */
+    get number() {
+      return this.steps.findLastIndex((at) => at <= this.at + CLOSE * Math.max(this.end, 1));
+    }
+
     /** Change how runs are put beside each other, and stay about where we are. */
     choose(mode) {
       const position = this.position;
@@ -101,16 +106,15 @@
     ticks(run, pixels) {
       const end = MODES[this.mode].own ? run.end : this.end;
       if (!(end > 0)) return [[0, "0"]];
-      const times = this.mode === "log" ? decades(end) : multiples(end, Math.max(pixels / 90, 2));
+      const times = this.mode === "log" ? decades(end) : multiples(end, Math.max(pixels / 90, 2), run.heading.unit === "seconds" ? 0 : 1);
       const words = (at) => (run.heading.unit === "seconds" ? seconds(at) : whole(at));
       return times.map((at) => [this.along(run, at), words(at)]);
     }
   }
 
-  function multiples(end, most) {
+  function multiples(end, most, least) {
     const power = 10 ** Math.floor(Math.log10(end / most));
-    const step = NICE.find((nice) => nice * power * most >= end) * power;
-    const every = end > 5 ? Math.max(step, 1) : step;
+    const every = Math.max(NICE.find((nice) => nice * power * most >= end) * power, least); // rounds are whole
     return Array.from({ length: Math.floor(end / every + CLOSE) + 1 }, (_, place) => place * every);
   }
 

@@ -6,6 +6,7 @@
   // Viridis: the lightness grows from one end to the other, so that it reads the same in grey.
   const STOPS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
   const SHADES = 40;
+  const FAR = 8; // times as far apart: then the outermost twentieths are left out
   const NAMES = ["page", "surface", "line", "text", "muted", "accent", "bad", "band", "link"];
 
   const parts = (colour) => [1, 3, 5].map((place) => parseInt(colour.slice(place, place + 2), 16));
@@ -50,9 +51,10 @@
     fit(runs) {
       const found = runs.flatMap(extent).filter(Number.isFinite).sort((a, b) => a - b);
       const certain = runs.flatMap((run) => run.series.spread.at(-1) ?? []);
-      const at = (share) => found[Math.round(share * (found.length - 1))];
-      let low = Math.min(at(0.05) ?? NaN, ...certain);
-      let high = Math.max(at(0.95) ?? NaN, ...certain);
+      const at = (share) => found[Math.round(share * (found.length - 1))] ?? NaN;
+      const far = at(1) - at(0) > FAR * (at(0.95) - at(0.05)); // then a few would squeeze all the others
+      let low = Math.min(at(far ? 0.05 : 0), ...certain);
+      let high = Math.max(at(far ? 0.95 : 1), ...certain);
       if (low === high) [low, high] = [low - Math.max(Math.abs(low) * 0.05, 1e-9), high + Math.max(Math.abs(high) * 0.05, 1e-9)];
       const changed = !Object.is(low, this.low) || !Object.is(high, this.high);
       [this.low, this.high] = [low, high];

@@ -61,7 +61,7 @@
       if (this.run === null) return;
       const known = this.run.known(place);
       const state = STATES[known.state(this.row)].name;
-      renew(this.state, state, () => [view.marks.glyph(state), state]);
+      renew(this.state, [state, view.colours.theme.text], () => [view.marks.glyph(state), state, make("span", {}, ` in ${this.run.heading.name}`)]);
       const [now, said, neighbours, log, live] = this.parts;
       this.showNow(now, known);
       this.showSaid(said, place);
@@ -76,7 +76,7 @@
         .map(([name, words]) => [name, words, known.value(name, row)])
         .filter(([name, , value]) => value !== null || name === "threshold")
         .map(([name, words, value]) => [words, full(value) + beside(name, run)]);
-      renew(host, [run.heading.name, row, pairs], () => [facts([["run", run.heading.name], ...pairs.map(([name, words]) => [name === "run" ? "number of the run" : name, words])])]);
+      renew(host, pairs, () => [facts(pairs)]);
     }
 
     showSaid(host, place) {

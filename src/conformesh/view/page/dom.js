@@ -36,7 +36,17 @@ window.conformesh = window.conformesh ?? {};
     element.replaceChildren(...children().flat().filter((child) => child != null));
   }
 
+  /** A small picture on a button; its words are in the button's label. */
+  function icon(path) {
+    const [picture, shape] = ["svg", "path"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
+    picture.setAttribute("viewBox", "0 0 16 16");
+    picture.setAttribute("aria-hidden", "true");
+    shape.setAttribute("d", path);
+    picture.append(shape);
+    return picture;
+  }
+
   const find = (id) => document.getElementById(id);
 
-  view.dom = { make, write, facts, renew, find };
+  view.dom = { make, write, facts, renew, icon, find };
 })();

@@ -4,6 +4,7 @@
 (() => {
   const view = window.conformesh;
   const { SHADES, shades } = view.colours;
+  const SMALL = 4; // pixels
 
   const circle = (pen, r) => pen.arc(0, 0, r, 0, 2 * Math.PI);
   const polygon = (corners) => (pen, r) => {
@@ -58,7 +59,7 @@
   function draw(pen, name, shade, radius, theme) {
     const look = LOOKS[name];
     const r = radius * (look.size ?? 1);
-    const width = Math.max(look.width * radius, 0.8);
+    const width = Math.max(look.width * radius, radius < SMALL ? 0.4 : 0.8); // small marks are mostly their filling
     pen.beginPath();
     look.shape(pen, r);
     pen.fillStyle = look.filled && shade < SHADES ? shades[shade] : theme.surface;
@@ -74,12 +75,13 @@
     look.over?.(pen, r, theme.text, width, theme);
   }
 
-  /** Infinity has no shade: a bar at the upper end of the mark, minus infinity at the lower one. */
+  /** Infinity has no shade but stripes: lying ones, and standing ones for minus infinity. */
   function infinite(pen, up, r, theme) {
     pen.save();
     pen.clip();
+    if (!up) pen.rotate(Math.PI / 2);
     pen.fillStyle = theme.text;
-    for (const stripe of [-0.75, -0.25, 0.25, 0.75]) pen.fillRect(-1.5 * r, (up ? stripe : -stripe) * r - 0.11 * r, 3 * r, 0.22 * r);
+    for (const stripe of [-0.75, -0.25, 0.25, 0.75]) pen.fillRect(-1.5 * r, (stripe - 0.11) * r, 3 * r, 0.22 * r);
     pen.restore();
   }
 
@@ -104,13 +106,12 @@
         const { name } = view.words.STATES[state];
         const radius = LOOKS[name].large ? Math.max(this.radius, 4.5) : this.radius; // what is wrong shows among thousands
         const half = Math.ceil(1.6 * radius + 2);
-        const canvas = document.createElement("canvas");
-        canvas.width = canvas.height = 2 * half * this.ratio;
+        const canvas = new OffscreenCanvas(2 * half * this.ratio, 2 * half * this.ratio);
         const pen = canvas.getContext("2d");
         pen.scale(this.ratio, this.ratio);
         pen.translate(half, half);
         draw(pen, name, shade, radius, this.theme);
-        found = { canvas, half };
+        found = { image: canvas.transferToImageBitmap(), half }; // which is copied faster than a canvas
         this.pictures.set(key, found);
       }
       return found;

@@ -24,8 +24,8 @@
       this.element = make(
         "section",
         { class: "run", "aria-label": heading.name },
-        make("header", {}, make("h2", {}, heading.name), this.time, facts(heading.facts ?? [], "facts inline")),
-        make("div", { class: "stage" }, this.picture, this.tools()),
+        make("header", {}, make("h2", {}, heading.name), this.time, this.tools(), facts(untold(heading), "facts inline")),
+        make("div", { class: "stage" }, this.picture),
         make("div", { class: "side" }, make("div", { class: "words" }, this.counts, this.search, this.spread, this.faults), this.charts, this.result),
       );
       if (heading.private) this.search.after(make("p", { class: "private" }, "A private run: of single devices nothing is shown but what their neighbours see."));
@@ -67,6 +67,12 @@
       this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // one state at a time: words do
       for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
       this.graph.stale = true;
+    }
+
+    /** Write everything again, since colours are other ones. */
+    forget() {
+      this.place = undefined;
+      for (const part of [this.counts, this.faults]) delete part.dataset.key;
     }
 
     /** Show a step. Says whether messages are on their way. */
@@ -131,6 +137,9 @@
     }
   }
 
+  /** Facts that the name does not say already. */
+  const untold = ({ name, facts: pairs }) => (pairs ?? []).filter(([, words]) => !name.includes(words));
+
   /** The thresholds of a step in words, with those that no chart can show. */
   function spreadWords(run, known, place) {
     const spread = run.series.spread[place];
@@ -138,7 +147,8 @@
     const infinite = values.filter((value) => value === "inf").length;
     const beyond = values.filter((value) => value === "-inf").length;
     const words = [];
-    if (spread) words.push(spread[0] === spread[4] ? `threshold ${short(spread[0])}` : `thresholds from ${short(spread[0])} to ${short(spread[4])}`);
+    const [low, high] = known.bracket ?? [];
+    if (spread && !(low === high && spread[0] === low && spread[4] === low)) words.push(spread[0] === spread[4] ? `threshold ${short(spread[0])}` : `thresholds from ${short(spread[0])} to ${short(spread[4])}`);
     if (infinite) words.push(`${several(infinite, "device")} at +∞`);
     if (beyond) words.push(`${several(beyond, "device")} at −∞`);
     const missing = values.filter((value) => Number.isNaN(toNumber(value))).length;

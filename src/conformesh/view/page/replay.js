@@ -3,7 +3,8 @@
 
 (() => {
   const view = window.conformesh;
-  const { make, write } = view.dom;
+  const { make, write, icon } = view.dom;
+  const ICONS = { back: "M3 3h2v10H3zM13 3v10L6 8z", on: "M11 3h2v10h-2zM3 3v10l7-5z", play: "M4 2.5v11l9-5.5z", pause: "M3.5 3h3v10h-3zM9.5 3h3v10h-3z" };
   const DURATIONS = [[4, "in 4 s"], [8, "in 8 s"], [20, "in 20 s"], [60, "in 1 min"]];
   const TYPED = "input, select, textarea, button, a, [role=application], [role=tab]"; // these have keys of their own
 
@@ -11,10 +12,10 @@
     /** `asked` has changed(), which is called after the clock was set. */
     constructor(host, clock, asked) {
       Object.assign(this, { clock, asked, live: false });
-      const button = (words, label, onclick) => make("button", { type: "button", "aria-label": label, title: label, onclick }, words);
-      this.back = button("◂", "step back", () => this.step(-1));
-      this.play = button("▸", "play", () => this.toggle());
-      this.on = button("▸▏", "step forward", () => this.step(1));
+      const button = (name, label, onclick) => make("button", { type: "button", "aria-label": label, title: label, onclick }, icon(ICONS[name]));
+      this.back = button("back", "step back", () => this.step(-1));
+      this.play = button("play", "play", () => this.toggle());
+      this.on = button("on", "step forward", () => this.step(1));
       this.play.classList.add("play");
       this.slider = make("input", { type: "range", min: "0", max: "1", step: "any", "aria-label": "time", oninput: () => this.slide() });
       this.slider.addEventListener("keydown", (event) => this.key(event));
@@ -24,6 +25,8 @@
       this.modes = make("select", { "aria-label": "how moments are put beside each other", onchange: () => this.choose() });
       host.append(make("div", { class: "buttons" }, this.back, this.play, this.on), this.slider, this.words, make("div", { class: "choices" }, this.follow, this.speed, this.modes));
       document.addEventListener("keydown", (event) => this.anywhere(event));
+      const measure = () => document.body.style.setProperty("--bar", `${host.offsetHeight}px`); // drawers stand above it
+      new ResizeObserver(measure).observe(host);
     }
 
     durations() {
@@ -117,11 +120,11 @@
       this.slider.style.setProperty("--share", `${100 * clock.position}%`);
       write(this.words, clock.words);
       this.slider.setAttribute("aria-valuetext", clock.words);
-      write(this.play, clock.playing ? "❚❚" : "▸");
       const label = clock.playing ? "pause" : "play";
       if (this.play.title !== label) {
         this.play.title = label;
         this.play.setAttribute("aria-label", label);
+        this.play.replaceChildren(icon(ICONS[label]));
       }
       this.follow.setAttribute("aria-pressed", String(clock.following));
     }

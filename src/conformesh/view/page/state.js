@@ -9,6 +9,8 @@
   const MOST = 60_000; // steps of a run that never ends, before the oldest are folded into one
   const FOLDED = 10_000;
 
+  const DEVICE = {}; // one for all: there are thousands of devices in every step
+
   /** What is known at a step: the steps up to it, folded into one. */
   class Known {
     constructor(devices) {
@@ -44,7 +46,8 @@
 
     /** The place in STATES of a device. */
     state(row) {
-      return stateOf(Object.fromEntries(STATE_FIELDS.map((name) => [name, this.value(name, row)])));
+      for (const name of STATE_FIELDS) DEVICE[name] = this.fields.get(name)?.[row] ?? null;
+      return stateOf(DEVICE);
     }
   }
 
@@ -76,6 +79,7 @@
       this.series = { at: [], spread: [], counts: [], bits: [], bracket: [] };
       this.lines = this.devices <= LINES ? Array.from({ length: this.devices }, () => []) : null;
       this.log = [];
+      this.infinite = false; // whether a threshold was infinite
       this.cursor = null;
     }
 
@@ -122,12 +126,18 @@
       const { series, latest } = this;
       const changed = step.devices?.threshold !== undefined;
       const values = changed ? latest.fields.get("threshold").map(toNumber) : null;
+      this.infinite ||= values?.includes(Infinity) ?? false;
       series.at.push(step.at);
       series.spread.push(changed ? spread(values) : (series.spread.at(-1) ?? null));
       series.counts.push(this.counts.slice());
       series.bits.push(bitsOf(step, this.devices));
       series.bracket.push(latest.bracket);
       this.lines?.forEach((line, row) => line.push(changed ? values[row] : (line.at(-1) ?? NaN)));
+    }
+
+    /** The names of states in which devices were at some step. */
+    occurred() {
+      return STATES.filter((_, state) => this.series.counts.some((counts) => counts[state] > 0)).map(({ name }) => name);
     }
 
     /** Make one of the oldest steps. */

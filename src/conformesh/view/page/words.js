@@ -89,14 +89,16 @@ window.conformesh = window.conformesh ?? {};
     if (bracket == null) return first;
     const [low, high, below, upto] = bracket;
     const [least, most] = [toNumber(low), toNumber(high)];
-    const ends = [
-      [least, below, "low"],
-      [most, upto, "high"],
-    ].map(([end, count, name]) => `${count == null ? "nobody knows how many" : whole(count)} at the ${name} end (${short(end)})`);
-    if (least === most) return [first, `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`].filter(Boolean).join("; ");
-    if (!Number.isFinite(least) && !Number.isFinite(most)) return [first, "it may lie anywhere"].filter(Boolean).join("; ");
-    if (below == null && upto == null) return [first, `between ${short(least)} and ${short(most)}`].filter(Boolean).join("; ");
-    return [first, ends.join(", ")].filter(Boolean).join("; ");
+    const words = [first, where(least, most, below, upto)];
+    return words.filter(Boolean).join("; ");
+  }
+
+  function where(least, most, below, upto) {
+    if (least === most) return `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`;
+    if (!Number.isFinite(least) && !Number.isFinite(most)) return "it may lie anywhere";
+    if (below == null && upto == null) return `between ${short(least)} and ${short(most)}`;
+    const end = (count, name, at) => (count == null ? `the ${name} end is ${short(at)}` : `${whole(count)} at the ${name} end (${short(at)})`);
+    return `${end(below, "low", least)}, ${end(upto, "high", most)}`;
   }
 
   /** How many devices are in each state, as pairs of a name and a count, most telling first. */
