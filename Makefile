@@ -10,7 +10,7 @@ WORKERS ?= 4  # of the tests, many of which wait for something
 SAMPLE ?= 300
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many commands, each of which would compile the package again
 
-.PHONY: help demo test test-all examples mutants lint types bench results docs fix smoke oldest release lock locked clean
+.PHONY: help demo test test-all examples mutants lint types bench results docs fix page smoke oldest release lock locked clean
 help:  ## what there is
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*## /\t/' | expand -t 12
 
@@ -88,6 +88,9 @@ fix: $(VENV)/.test  ## format, sort imports, regenerate the generated docs pages
 $(VENV)/.release: $(VENV)/.runtime
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[release]'
 	@touch $@
+
+page:  ## the libraries of the page, from the npm registry: rewrites vendor.* in src/conformesh/view/page; needs Node and npm
+	cd tools/page && npm ci --ignore-scripts && node build.mjs
 
 smoke: $(VENV)/.release  ## the built wheel with runtime dependencies only: make smoke PYTHON=python3.13
 	rm -rf dist .smoke && $(BIN)/python -m build --wheel --outdir dist .

@@ -13,8 +13,33 @@ from conformesh.view.trace import Trace
 
 PAGE = "index.html"
 # The parts of the page, in the order in which it loads them; index.html names exactly these.
-STYLES = ("view.css",)
-SCRIPTS = ("vendor.js", "view.js")
+STYLES = ("vendor.css", "view.css")
+SCRIPTS = (
+    "vendor.js",
+    "dom.js",
+    "words.js",
+    "state.js",
+    "colours.js",
+    "marks.js",
+    "places.js",
+    "flow.js",
+    "drawing.js",
+    "graph.js",
+    "clock.js",
+    "charts.js",
+    "panel.js",
+    "device.js",
+    "table.js",
+    "log.js",
+    "replay.js",
+    "theme.js",
+    "legend.js",
+    "address.js",
+    "live.js",
+    "frames.js",
+    "page.js",
+    "view.js",
+)
 
 
 def part(name: str) -> str:

@@ -1,0 +1,162 @@
+// The page of a device: what the trace knows of it, and what a live node says when asked.
+"use strict";
+
+(() => {
+  const view = window.conformesh;
+  const { make, facts, renew, write } = view.dom;
+  const { FIELDS, STATES, full, short, several, seconds, toNumber, whole, named, moment } = view.words;
+  const EVERY = 1000; // milliseconds between questions to a live node
+  const RECORDS = 50;
+
+  class Device {
+    /** `asked` has pick(run number, row or null). */
+    constructor(host, asked) {
+      Object.assign(this, { host, asked, run: null, row: null, told: null });
+      this.title = make("h2", { tabindex: "-1" });
+      this.state = make("p", { class: "state" });
+      this.parts = ["now", "said", "neighbours", "log", "live"].map((name) => make("section", { class: name }));
+      const close = make("button", { type: "button", class: "close", onclick: () => asked.pick(null, null) }, "close");
+      host.append(make("header", {}, this.title, close), this.state, ...this.parts);
+      host.addEventListener("keydown", (event) => event.key === "Escape" && asked.pick(null, null));
+    }
+
+    /** Open the page of a device; `live` says whether there is a server to ask. */
+    open(run, number, row, live) {
+      this.stop();
+      Object.assign(this, { run, number, row, told: null });
+      this.host.hidden = false;
+      write(this.title, named(run.heading.devices[row]));
+      if (live) this.ask();
+    }
+
+    close() {
+      this.stop();
+      this.run = null;
+      this.host.hidden = true;
+    }
+
+    stop() {
+      clearTimeout(this.timer);
+      this.question?.abort();
+    }
+
+    /** Ask the server about a live node, again and again; in a replay it knows nothing more. */
+    async ask() {
+      this.question = new AbortController();
+      const { signal } = this.question;
+      try {
+        const answer = await fetch(`device/${this.number}/${this.row}`, { signal });
+        this.told = answer.ok ? await answer.json() : null;
+        if (answer.status === 404) return;
+      } catch (problem) {
+        if (signal.aborted) return;
+        this.told = null; // what it said before may be wrong by now
+      }
+      if (signal.aborted) return;
+      this.asked.changed();
+      this.timer = setTimeout(() => this.ask(), EVERY);
+    }
+
+    show(place) {
+      if (this.run === null) return;
+      const known = this.run.known(place);
+      const state = STATES[known.state(this.row)].name;
+      renew(this.state, [state, view.colours.theme.text], () => [view.marks.glyph(state), state, make("span", {}, ` in ${this.run.heading.name}`)]);
+      const [now, said, neighbours, log, live] = this.parts;
+      this.showNow(now, known);
+      this.showSaid(said, place);
+      this.showNeighbours(neighbours, known);
+      this.showLog(log, place);
+      this.showLive(live);
+    }
+
+    showNow(host, known) {
+      const { run, row } = this;
+      const pairs = Object.entries(FIELDS)
+        .map(([name, words]) => [name, words, known.value(name, row)])
+        .filter(([name, , value]) => value !== null || name === "threshold")
+        .map(([name, words, value]) => [words, full(value) + beside(name, run)]);
+      renew(host, pairs, () => [facts(pairs)]);
+    }
+
+    showSaid(host, place) {
+      const { run, row } = this;
+      const { steps } = run;
+      const links = new Set(run.neighbours[row].map(([, link]) => link));
+      const told = (step) => view.state.saidBy(step)(row) ?? (step.flow ? sum(step.flow, links) : null);
+      let last = place;
+      while (last >= 0 && told(steps[last]) === null) last -= 1;
+      const bits = last < 0 ? null : told(steps[last]);
+      const lost = (steps[last]?.lost ?? []).filter((link) => links.has(link)).length;
+      const kind = steps[last]?.said ? `${whole(bits)} bits to each of ${several(links.size, "neighbour")}` : `${whole((bits ?? 0) / 8)} bytes along its links`;
+      const words = bits === null ? "nothing so far" : `${kind}, ${last === place ? "in this step" : `last ${ago(run, last, place)}`}${lost ? `; ${whole(lost)} of them lost` : ""}`;
+      renew(host, words, () => [make("h3", {}, "what it said"), make("p", {}, words)]);
+    }
+
+    showNeighbours(host, known) {
+      const told = new Map((this.told?.neighbours ?? []).map((neighbour) => [neighbour.row, neighbour]));
+      const rows = this.run.neighbours[this.row].map(([row]) => {
+        const threshold = known.value("threshold", row);
+        return [row, STATES[known.state(row)].name, threshold === null ? "" : short(toNumber(threshold)), heardWords(told.get(row))];
+      });
+      renew(host, rows, () => [
+        make("h3", {}, several(rows.length, "neighbour")),
+        make("ul", {}, rows.map(([row, state, threshold, heard]) => make("li", {}, this.link(row), make("span", {}, view.marks.glyph(state), [state, threshold, heard].filter(Boolean).join(" · "))))),
+      ]);
+    }
+
+    link(row) {
+      return make("button", { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) }, named(this.run.heading.devices[row]));
+    }
+
+    showLog(host, place) {
+      const records = this.run.log.filter((record) => record.row === this.row && record.place <= place).slice(-RECORDS).reverse();
+      renew(host, records.map((record) => record.place + record.words), () => (records.length === 0 ? [] : [
+        make("h3", {}, "log"),
+        make("ol", { class: "records" }, records.map(({ at, level, words }) => make("li", { "data-level": level }, make("b", {}, level), ` ${when(this.run, at)} `, words))),
+      ]));
+    }
+
+    showLive(host) {
+      const { told } = this;
+      renew(host, told && [told.facts, told.certificate, told.log], () => (told === null ? [] : [
+        make("h3", {}, "the node itself"),
+        facts(told.facts ?? []),
+        told.certificate == null ? null : make("p", { class: "certificate" }, told.certificate),
+        make("ol", { class: "records" }, (told.log ?? []).slice(-RECORDS).reverse().map(([at, level, words]) => make("li", { "data-level": level }, make("b", {}, level), ` ${clockTime(at)} `, words))),
+      ]));
+    }
+  }
+
+  /** What makes a number of a field readable. */
+  function beside(name, run) {
+    if (name === "heard") return ` of ${whole(run.devices)}`;
+    return name === "known" && run.heading.scores != null ? ` of ${whole(run.heading.scores)}` : "";
+  }
+
+  function heardWords(neighbour) {
+    if (neighbour === undefined) return "";
+    const { last_heard_seconds_ago: ago, bytes_received: bytes, frames_received: frames } = neighbour;
+    const heard = ago == null ? "never heard" : `heard ${seconds(ago)} ago`;
+    return [heard, frames == null ? "" : several(frames, "frame"), bytes == null ? "" : several(bytes, "byte")].filter(Boolean).join(", ");
+  }
+
+  function sum(flow, links) {
+    let [found, bytes] = [false, 0];
+    flow.links.forEach((link, place) => {
+      if (links.has(link)) [found, bytes] = [true, bytes + flow.bytes[place]];
+    });
+    return found ? 8 * bytes : null;
+  }
+
+  const when = (run, at) => (run.heading.unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
+
+  function ago(run, last, place) {
+    const [then, now] = [last, place].map((step) => run.series.at[step]);
+    return run.heading.unit === "seconds" ? `${seconds(now - then)} ago` : `in round ${whole(then)}`;
+  }
+
+  const clockTime = (at) => new Date(1000 * at).toLocaleTimeString();
+
+  view.device = { Device, moment };
+})();

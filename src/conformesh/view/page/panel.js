@@ -1,0 +1,160 @@
+// The panel of a run: its title, its picture, its charts, and the same in words.
+"use strict";
+
+(() => {
+  const view = window.conformesh;
+  const { make, write, facts, renew } = view.dom;
+  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment } = view.words;
+  const NAMED = 6; // devices that are named in a line about faults
+
+  class Panel {
+    /** `asked` has pick(run, row), seek(position), changed() and say(words). */
+    constructor(run, number, asked) {
+      Object.assign(this, { run, number, asked });
+      const { heading } = run;
+      const label = `${several(run.devices, "device")} and ${several(heading.edges.length, "link")} of ${heading.name}; arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits`;
+      this.picture = make("div", { class: "picture", role: "application", tabindex: "0", "aria-label": label });
+      this.time = make("span", { class: "when" });
+      this.search = make("p", { class: "search" });
+      this.spread = make("p", { class: "spread" });
+      this.counts = make("ul", { class: "counts", "aria-label": "devices by state" });
+      this.faults = make("div", { class: "faults" });
+      this.charts = make("div", { class: "charts" });
+      this.result = make("div", { class: "result" });
+      this.element = make(
+        "section",
+        { class: "run", "aria-label": heading.name },
+        make("header", {}, make("h2", {}, heading.name), this.time, this.tools(), facts(untold(heading), "facts inline")),
+        make("div", { class: "stage" }, this.picture),
+        make("div", { class: "side" }, make("div", { class: "words" }, this.counts, this.search, this.spread, this.faults), this.charts, this.result),
+      );
+      if (heading.private) this.search.after(make("p", { class: "private" }, "A private run: of single devices nothing is shown but what their neighbours see."));
+    }
+
+    tools() {
+      const buttons = [
+        ["+", "zoom in", () => this.graph.zoomBy(1.5)],
+        ["−", "zoom out", () => this.graph.zoomBy(1 / 1.5)],
+        ["fit", "show all devices", () => this.graph.fit()],
+      ];
+      return make("div", { class: "tools" }, buttons.map(([words, label, onclick]) => make("button", { type: "button", "aria-label": `${label}: ${this.run.heading.name}`, title: label, onclick }, words)));
+    }
+
+    /** Draw for the first time, once the element is in the page and has a size. */
+    open(large) {
+      const { run } = this;
+      const seek = (position) => this.asked.seek(position);
+      this.graph = new view.graph.Graph(run, this.picture, {
+        pick: (row) => this.asked.pick(this.number, row),
+        changed: () => this.asked.changed(),
+        say: (words) => this.asked.say(words),
+      });
+      this.thresholds = new view.charts.Thresholds(this.charts, run, large ? 210 : 150, seek);
+      this.said = new view.charts.Said(this.charts, run, large ? 110 : 80, seek);
+      this.stacked = new view.charts.Counts(this.charts, run, large ? 110 : 80, seek);
+      this.all = [this.thresholds, this.said, this.stacked];
+    }
+
+    close() {
+      for (const chart of this.all ?? []) chart.watch.disconnect();
+      this.element.remove();
+    }
+
+    /** New steps, another time axis or another theme: charts are drawn again. */
+    refresh(clock) {
+      const { counts, bits } = this.run.series;
+      this.said.figure.hidden = !bits.some((each) => each > 0);
+      this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // one state at a time: words do
+      for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
+      this.graph.stale = true;
+    }
+
+    /** Write everything again, since colours are other ones. */
+    forget() {
+      this.place = undefined;
+      for (const part of [this.counts, this.faults]) delete part.dataset.key;
+    }
+
+    /** Show a step. Says whether messages are on their way. */
+    show(clock, share) {
+      const place = clock.place(this.run);
+      const moving = this.graph.draw(place, share);
+      for (const chart of this.all) chart.showTime();
+      if (place !== this.place || this.run.steps[place] !== this.step || this.run.result !== this.shown) this.write(place, clock);
+      return moving;
+    }
+
+    write(place, clock) {
+      const { run } = this;
+      const known = run.known(place);
+      Object.assign(this, { place, step: run.steps[place], shown: run.result });
+      const at = run.series.at[place] ?? 0;
+      write(this.time, run.steps.length ? moment(at, run.end, run.heading.unit) + (run.ended || !clock.following ? "" : " so far") : "nothing yet");
+      write(this.search, search(run.heading, known.bracket));
+      write(this.spread, spreadWords(run, known, place));
+      this.writeCounts(place);
+      this.writeFaults(known, place);
+      const over = run.ended && place === run.steps.length - 1;
+      renew(this.result, over ? run.result : null, () => (over && run.result.length ? [make("h3", {}, "how it ended"), facts(run.result)] : []));
+      this.thresholds.describe(`thresholds over time; ${this.spread.textContent || "none yet"}; ${this.search.textContent}`);
+      this.said.describe(`${this.said.caption.textContent}: ${whole(run.series.bits[place] ?? 0)} bits in this step`);
+      this.stacked.describe(`devices by state: ${this.counts.textContent}`);
+    }
+
+    writeCounts(place) {
+      const now = counted(this.run.series.counts[place] ?? this.run.counts);
+      renew(this.counts, now, () => now.map(([name, count]) => {
+        const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
+        swatch.style.background = view.charts.tone(name);
+        return make("li", {}, view.marks.glyph(name), make("b", {}, whole(count)), ` ${name}`, this.stacked.figure.hidden ? null : swatch);
+      }));
+    }
+
+    /** Who is not as it should be, and what was lost in this step. */
+    writeFaults(known, place) {
+      const wrong = new Map();
+      for (let row = 0; row < this.run.devices; row += 1) {
+        const state = STATES[known.state(row)].name;
+        const problem = known.value("problem", row) !== null || known.value("health", row) === "unhealthy";
+        const name = UNHEALTHY.includes(state) && known.value("phase", row) !== null ? state : problem ? "with a problem" : null;
+        if (name !== null) wrong.set(name, [...(wrong.get(name) ?? []), row]);
+      }
+      const lost = this.run.steps[place]?.lost?.length ?? 0;
+      renew(this.faults, [[...wrong], lost], () => [
+        ...[...wrong].map(([name, rows]) => make("p", {}, `${name}: `, this.links(rows))),
+        lost ? make("p", {}, `${several(lost, "message")} lost in this step`) : null,
+      ]);
+    }
+
+    links(rows) {
+      const buttons = rows.slice(0, NAMED).map((row) => make("button", { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) }, named(trimmed(this.run.heading.devices[row], 30))));
+      return [...buttons, rows.length > NAMED ? ` and ${whole(rows.length - NAMED)} more` : null];
+    }
+
+    select(row) {
+      this.graph.selected = row;
+      this.thresholds.select(row);
+    }
+  }
+
+  /** Facts that the name does not say already. */
+  const untold = ({ name, facts: pairs }) => (pairs ?? []).filter(([, words]) => !name.includes(words));
+
+  /** The thresholds of a step in words, with those that no chart can show. */
+  function spreadWords(run, known, place) {
+    const spread = run.series.spread[place];
+    const values = known.fields.get("threshold") ?? [];
+    const infinite = values.filter((value) => value === "inf").length;
+    const beyond = values.filter((value) => value === "-inf").length;
+    const words = [];
+    const [low, high] = known.bracket ?? [];
+    if (spread && !(low === high && spread[0] === low && spread[4] === low)) words.push(spread[0] === spread[4] ? `threshold ${short(spread[0])}` : `thresholds from ${short(spread[0])} to ${short(spread[4])}`);
+    if (infinite) words.push(`${several(infinite, "device")} at +∞`);
+    if (beyond) words.push(`${several(beyond, "device")} at −∞`);
+    const missing = values.filter((value) => Number.isNaN(toNumber(value))).length;
+    if (missing && words.length) words.push(`of ${several(missing, "device")} unknown`);
+    return words.join("; ");
+  }
+
+  view.panel = { Panel };
+})();
