@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -61,32 +62,35 @@ class Map:
         return (self.roster, self.addresses, self.network.ids) == (other.roster, other.addresses, other.network.ids)
 
 
-def read_map(where: str | os.PathLike[str] | None = None) -> Map:
-    """Return the map of the folder of a mesh or of a device, or of who answers at an address."""
-    path = Path(SOCKET_NAME if where is None else where)
-    if where is None and Path(FILE).is_file():
-        path = Path()
+def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
+    """Return the map of the folder of a mesh or of a device, or of who answers at an address.
+
+    With `http` the device whose folder it is answers there, and not at its socket.
+    """
+    path = Path(where)
     if path.name == SOCKET_NAME and (path.parent / FILE).is_file():
         path = path.parent
     if (path / FILE).is_file():
-        return _of_config(read_device(path), {read_device(path).name: path}, path / ROSTER)
+        config = read_device(path)
+        return _of_config(config, {config.name: http or path}, path / ROSTER)
+    if http is not None:
+        raise ValueError(f"--http goes with the folder of one device, and {path} is none")
     if path.is_dir() and any(path.glob(f"*/{FILE}")):
         folders = device_folders(path)
         return _of_config(read_device(folders[0]), {folder.name: folder for folder in folders}, path / ROSTER)
-    return _of_node(os.fspath(path) if where is None else os.fspath(where))
+    return _of_node(os.fspath(where))
 
 
-def _of_config(config: DeviceConfig, folders: dict[str, Path], roster: Path) -> Map:
+def _of_config(config: DeviceConfig, places: Mapping[str, str | Path], roster: Path) -> Map:
     facts = (
         ("mesh", config.mesh),
         ("method", config.method),
         ("alpha", config.alpha),
-        ("devices talk", "in rounds" if config.mode == "rounds" else "at any time"),
     )
     return Map(
         f"{config.method} on a mesh of {len(config.devices)}",
         config.network,
-        {name: str(find(folder)) for name, folder in folders.items()},
+        {name: str(find(place)) for name, place in places.items()},
         config.roster_number,
         facts,
         get_method(config.method).private,

@@ -16,15 +16,17 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.result.calibration import Calibration
+from conformesh.mesh.node.launching import Watched as Launched
 from conformesh.view.events import HIDDEN
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import (
     DOWN,
+    FAILED,
     SILENT,
     Status,
     bracket_of,
+    certified_fields,
     details_of,
     fields_of,
     hearsay_fields,
@@ -54,7 +56,8 @@ class _Watched:
         self.fields: dict[str, Value] = {"health": "unknown"}
         self.pending: Future[Any] | None = None
         self.slow = False
-        self.over = False  # its process has ended, and who started it has said how
+        self.process: Launched | None = None  # where it was started here
+        self.over = False  # its process has ended, and there is nobody to ask
         self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
 
 
@@ -64,13 +67,15 @@ class MeshWatch:
     Parameters
     ----------
     where
-        The folder of a mesh or of a device, a node's socket or "127.0.0.1:port"; by default the folder one is in.
+        The folder of a mesh or of a device, a node's socket or "127.0.0.1:port".
+    http
+        Where the device answers whose folder it is, if not at its socket.
     every
         Seconds between two questions to a node.
     """
 
-    def __init__(self, where: str | os.PathLike[str] | None = None, *, every: float = EVERY) -> None:
-        self.where, self.every = where, every
+    def __init__(self, where: str | os.PathLike[str], *, http: str | None = None, every: float = EVERY) -> None:
+        self.where, self.http, self.every = where, http, every
         self._lock = threading.Lock()  # over what other threads say
         self._stopping = threading.Event()
         self._earlier: deque[Recording] = deque(maxlen=EARLIER)
@@ -80,7 +85,7 @@ class MeshWatch:
         self._devices: dict[str, _Watched] = {}
         self._others: Future[Any] | None = None  # what a node has heard of devices that do not answer here
         self._due = self._map_due = 0.0
-        self._under(read_map(where))
+        self._under(read_map(where, http))
 
     def _under(self, found: Map) -> None:
         """Begin another run in the view, under another map."""
@@ -128,46 +133,40 @@ class MeshWatch:
     def __exit__(self, *reason: object) -> None:
         self.stop()
 
-    # --- what others know at once -------------------------------------------------------------------------------------
+    # --- what is known of processes that were started here -----------------------------------------------------------
 
-    def say(self, name: str, level: str, words: str) -> None:
-        """Add a line to the log of a device; from any thread."""
+    def attend(self, processes: Sequence[Launched]) -> None:
+        """Follow the processes of devices as well: what they log, and how they end."""
         with self._lock:
-            self._say(name, level, words)
+            for one in processes:
+                self._devices[one.name].process = one
 
-    def _say(self, name: str, level: str, words: str) -> None:
-        self._said.append((name, level, words))
-        if name in self._devices:
-            self._devices[name].log.append((time.time(), level, words))
-
-    def ended(self, name: str, result: dict[str, Any] | None, words: str = "") -> None:
-        """Say that the process of a device has ended: with its calibration, or why without; from any thread."""
-        with self._lock:
-            device = self._devices[name]
-            device.over = True
-            if result is None:
-                device.fields = {**device.fields, "health": "silent", "phase": "failed", "problem": words}
-                self._say(name, "error", words)
-                return
-            found = Calibration.from_dict(result, name)
-            heard = found.certificate.heard
-            device.fields = {
-                **device.fields,
-                "health": "healthy",
-                "phase": "certified",
-                "problem": None,
-                "threshold": result["threshold"],
-                "kind": found.certificate.kind,
-                "about": f"{len(heard)} heard" if heard else "everybody",
-                "round": found.cost.rounds,
-            }
-            self._say(name, "info", "certified; its process has ended")
+    def _attend(self, device: _Watched) -> None:
+        """Note what the process of a device has said, and how it has ended."""
+        process = device.process
+        if process is None or device.over:
+            return
+        device.over = process.over
+        while process.lines:
+            line = process.lines.popleft()
+            if not self._map.private:  # it may name what it has found
+                self._say(device.name, *line)
+        if not device.over:
+            return
+        if process.result is None:
+            device.fields = {**device.fields, "health": "silent", "phase": FAILED, "problem": process.state}
+            self._say(device.name, "error", process.state)
+            return
+        device.fields = {**device.fields, **certified_fields(process.calibration)}
+        self._say(device.name, "info", "certified; its process has ended")
 
     def end(self, result: Sequence[Pair]) -> None:
         """Stop, and say how it ended."""
         self.stop()
         self._note()
         self._recording.end(result)
+
+    # --- what a page asks for -----------------------------------------------------------------------------------------
 
     def details(self, run: int, row: int) -> dict[str, Any] | None:
         """Ask a device for what is not recorded; None where it cannot be asked."""
@@ -229,6 +228,10 @@ class MeshWatch:
             raise problem
         words = str(problem)
         gone = any(why in words for why in GONE)
+        if gone and device.process is not None:  # it has not come so far, or is about to end
+            if device.status is None:
+                device.fields = {"health": "unknown", "phase": "starting"}
+            return
         if not gone and not device.slow and "timed out" not in words:
             device.slow = True  # it broke off in the middle: the next answer, or none, says more
             return
@@ -237,6 +240,11 @@ class MeshWatch:
         if device.status is not None and device.fields["health"] != "silent":
             self._say(device.name, "error", str(last["problem"]))
         device.fields = {**device.fields, **last}
+
+    def _say(self, name: str, level: str, words: str) -> None:
+        """Add a line to the log of a device."""
+        self._said.append((name, level, words))
+        self._devices[name].log.append((time.time(), level, words))
 
     def _count(self, device: _Watched, status: Status) -> None:
         """Note what has come along the links since the last answer; a node that began anew counts from nothing."""
@@ -268,6 +276,8 @@ class MeshWatch:
     def _note(self) -> None:
         """Record what has changed, if anything has."""
         with self._lock:
+            for device in self._devices.values():
+                self._attend(device)
             said, self._said = self._said, []
             table = [device.fields for device in self._devices.values()]
         statuses = {name: device.status for name, device in self._devices.items() if device.status is not None}
@@ -295,7 +305,7 @@ class MeshWatch:
         self._map_due = now + SELDOM
         stamp = self._map.stamp()
         try:
-            found = read_map(self.where)
+            found = read_map(self.where, self.http)
         except (ValueError, OSError):  # it is just being changed
             return
         self._stamp = stamp

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from conformesh.io.json_numbers import in_json
 from conformesh.names import listed
 from conformesh.quantities import in_bytes, in_time, several
+from conformesh.result.calibration import Calibration
 from conformesh.view.trace import Value
 
 Status = Mapping[str, Any]
@@ -36,6 +38,20 @@ def fields_of(status: Status) -> dict[str, Value]:
         "roster": (status.get("roster") or {}).get("number"),
         "sent": (status.get("sent") or {}).get("bytes"),
         "problem": "; ".join(_problems(status)) or None,
+    }
+
+
+def certified_fields(result: Calibration) -> dict[str, Value]:
+    """Return what a step shows of a device that has calibrated once and ended well."""
+    heard = result.certificate.heard
+    return {
+        "health": "healthy",
+        "phase": "certified",
+        "problem": None,
+        "threshold": in_json(result.threshold),
+        "kind": result.certificate.kind,
+        "about": f"{len(heard)} heard" if heard else "everybody",
+        "round": result.cost.rounds,
     }
 
 
