@@ -7,13 +7,14 @@ import threading
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conformesh.cli import console
 from conformesh.cli.options import whole
-from conformesh.cli.viewing import ReportFile, TraceFile, until_interrupted, write
+from conformesh.cli.viewing import ReportFile, TraceFile, interruptible, write
 from conformesh.mesh.config.device_toml import FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Run, Trace
@@ -80,12 +81,13 @@ def view(
         return
     from conformesh.view.server import parse_view, read_token, shown
 
-    number = whole(port, "port", 0)
-    parse_view(f"[{host}]:{number}" if ":" in host else f"{host}:{number}")
+    at = f"{f'[{host}]' if ':' in host else host}:{whole(port, 'port', 0)}"
+    parse_view(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
-    with ExitStack() as stack:
+    with interruptible() as over, ExitStack() as stack:
+        if attached:
+            threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
         sources = [_source(word, http, stack) for word in words]
-        at = f"[{host}]:{number}" if ":" in host else f"{host}:{number}"
         shows = shown(
             lambda: [recording for source in sources for recording in source.recordings()],
             at,
@@ -98,7 +100,7 @@ def view(
             import webbrowser
 
             webbrowser.open(url)
-        until_interrupted(_stdin_ended() if attached else None)
+        over.get()
         if trace or report:
             write([run for source in sources for run in source.runs()], trace, report)
 
@@ -152,14 +154,8 @@ def _here() -> str:
     )
 
 
-def _stdin_ended() -> threading.Event:
-    """Return an event for the end of stdin: whoever started this process has ended."""
-    over = threading.Event()
-
-    def wait() -> None:
-        while os.read(0, 4096):
-            pass
-        over.set()
-
-    threading.Thread(target=wait, daemon=True).start()
-    return over
+def _wait_for_stdin(over: SimpleQueue[None]) -> None:
+    """Say so when stdin has ended: whoever started this process has."""
+    while os.read(0, 4096):
+        pass
+    over.put(None)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 import signal
 import sys
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from queue import SimpleQueue
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -96,8 +96,9 @@ def seen(
             if trace is not None or report is not None:
                 write(runs() if runs is not None else [recording.run() for recording in given()], trace, report)
         if url and sys.stderr.isatty():
-            console.say("the page stays until Ctrl-C")
-            until_interrupted()
+            with interruptible() as over:
+                console.say("the page stays until Ctrl-C")
+                over.get()
 
 
 def write(runs: Iterable[Run], trace: Path | None, report: Path | None) -> Trace:
@@ -114,13 +115,16 @@ def write(runs: Iterable[Run], trace: Path | None, report: Path | None) -> Trace
     return found
 
 
-def until_interrupted(ends: threading.Event | None = None) -> None:
-    """Wait for Ctrl-C or an end of the process, which are no errors here, or for an event."""
-    over = ends or threading.Event()
-    before = {number: signal.signal(number, lambda *_: over.set()) for number in (signal.SIGINT, signal.SIGTERM)}
+@contextmanager
+def interruptible() -> Iterator[SimpleQueue[None]]:
+    """Yield what something is put into when the process is interrupted, which is no error inside the block.
+
+    A queue, since it may be put into at any moment: an event that is just being waited for may not.
+    """
+    over: SimpleQueue[None] = SimpleQueue()
+    before = {number: signal.signal(number, lambda *_: over.put(None)) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        while not over.wait(3600.0):
-            pass
+        yield over
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
