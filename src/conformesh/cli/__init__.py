@@ -19,6 +19,7 @@ from typer.core import TyperGroup
 from conformesh._version import __version__
 from conformesh.cli import console
 from conformesh.cli.panels import Panelled
+from conformesh.cli.viewing import spelled_out
 
 Table = dict[
     str, tuple[str, str]
@@ -36,6 +37,7 @@ COMMANDS: Table = {
     "sweep": ("sweep", "Many networks, methods, alphas and draws in one call."),
     "node": ("node", "Run one device of a mesh."),
     "mesh": ("mesh", "One process per device: make the folders of a mesh, change and check them."),
+    "view": ("view", "See a mesh that runs, or runs that were recorded, in a browser."),
     "reproduce": ("reproduce", "Redo the paper's figures and tables, beside the published points."),
     "methods": ("listing", "The methods, what they promise and what they send."),
     "topologies": ("listing", "The graphs that have a name, and their options."),
@@ -88,7 +90,7 @@ class Commands(TyperGroup):
         **extra: Any,
     ) -> Any:
         """Run, and turn whatever happens into output, one line on stderr and an exit code."""
-        given = [*(sys.argv[1:] if args is None else args)]
+        given = spelled_out(sys.argv[1:] if args is None else args)
         debug = "--debug" in given  # may stand anywhere, also behind the command
         given = [word for word in given if word != "--debug"] or ["--help"]
         with console.errors_in_one_line(debug):

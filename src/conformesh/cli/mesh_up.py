@@ -5,20 +5,25 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from conformesh.cli import console
 from conformesh.cli.node import Mode, OnLost, Patience, Quorum
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress, seen
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
-from conformesh.mesh.node.process import ABOUT, Start, with_changes
+from conformesh.mesh.node.process import Start, with_changes
 from conformesh.quantities import in_bits, in_bytes
 from conformesh.result.calibration import Calibration
+
+if TYPE_CHECKING:
+    from conformesh.view.meshes import MeshWatch
 
 AROUND = 6  # lines of a live table that are no devices: its head, its foot and the prompt's
 COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
@@ -35,11 +40,15 @@ def up(
     on_lost: OnLost = None,
     quorum: Quorum = None,
     mode: Mode = None,
+    view: ViewAddress = None,
+    trace: TraceFile = None,
+    report: ReportFile = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
 ) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
 
-    In a terminal a live table shows how far each device is. Ends with 1 if a device has failed.
+    In a terminal a live table shows how far each device is. Ends with 1 if a device has failed. With --view the page
+    stays after the end, in a terminal, until Ctrl-C.
     """
     folders = device_folders(root)
     with_changes(
@@ -47,13 +56,19 @@ def up(
     )  # a mistake is said once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
-    started = time.perf_counter()
-    watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
-    follow(watched)
-    if as_json:
-        print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
-    else:
-        print_result(watched, time.perf_counter() - started)
+    with _recorded(root, view, trace, report) as watch:
+        started = time.perf_counter()
+        watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
+        if watch is not None:
+            watch.attend(watched)
+        follow(watched)
+        if watch is not None:
+            good = [one for one in watched if one.result is not None]
+            watch.end(_facts(good, len(watched)) if good else [("failed", "no device has a result")])
+        if as_json:
+            print(json.dumps([one.result or {"device": one.name, "error": one.error or "failed"} for one in watched]))
+        else:
+            print_result(watched, time.perf_counter() - started)
     if any(one.result is None for one in watched):
         raise typer.Exit(1)
 
@@ -62,6 +77,18 @@ def launch_once(folders: Sequence[Path], **how: Any) -> list[Watched]:
     """Start a process for each folder that calibrates once, and says twice a second how far it is."""
     starts = [Start(str(folder), once=True, log="progress", **how) for folder in folders]
     return launch({folder.name: start.command() for folder, start in zip(folders, starts, strict=True)})
+
+
+@contextmanager
+def _recorded(root: Path, view: str | None, trace: Path | None, report: Path | None) -> Iterator[MeshWatch | None]:
+    """Show and record the mesh inside the block, if that is asked for."""
+    if view is None and trace is None and report is None:
+        yield None
+        return
+    from conformesh.view.meshes import MeshWatch
+
+    with MeshWatch(root) as watch, seen(watch.recordings, view, trace, report, runs=watch.runs, details=watch.details):
+        yield watch
 
 
 def follow(watched: Sequence[Watched]) -> None:
@@ -115,13 +142,8 @@ def _threshold(one: Watched) -> float:
     return float(one.result["threshold"])
 
 
-def _calibration(one: Watched) -> Calibration:
-    result = {key: value for key, value in (one.result or {}).items() if key not in ABOUT}
-    return Calibration.from_dict(result, one.name)
-
-
 def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
-    results = [_calibration(one) for one in good]
+    results = [one.calibration for one in good]
     low, high = min(map(_threshold, good)), max(map(_threshold, good))
     if len({_threshold(one).hex() for one in good}) == 1:
         who = f"all {devices} devices agree" if len(good) == devices else f"{len(good)} of {devices} devices agree"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -12,6 +13,7 @@ import typer
 
 import conformesh.cli
 from conformesh.cli import console
+from conformesh.cli.viewing import ViewAddress
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.node.process import Start, in_json, run
 
@@ -69,6 +71,7 @@ def node(
     on_lost: OnLost = None,
     quorum: Quorum = None,
     mode: Mode = None,
+    view: ViewAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
@@ -76,6 +79,8 @@ def node(
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
     start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, "--debug" in sys.argv)
+    if view is not None:
+        _show(folder, http, view)
     if not once and conformesh.cli.own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)
@@ -93,3 +98,18 @@ def node(
         ("cost", console.in_cost([result.cost])),
     ]
     console.print_facts("conformesh node", facts)
+
+
+def _show(folder: Path, http: str | None, view: str) -> None:
+    """Start a view of the device in a process of its own, so that the device is neither larger nor slower for it.
+
+    It reads a pipe that is open for as long as this process is, also once it has become another: then it ends too.
+    """
+    from conformesh.view.server import parse_view
+
+    host, port = parse_view(view)
+    words = [sys.executable, "-m", "conformesh", "view", str(folder), "--host", host, "--port", str(port), "--attached"]
+    ends, held = os.pipe()
+    os.set_inheritable(held, True)
+    subprocess.Popen([*words, *(() if http is None else ("--http", http))], stdin=ends)
+    os.close(ends)

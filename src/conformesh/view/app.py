@@ -6,19 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
-from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, Router
 
 from conformesh.view.events import Feed, Recordings, visible_run
 from conformesh.view.guard import refusal
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part, report_of
 from conformesh.view.trace import Trace
+
+if TYPE_CHECKING:
+    from starlette.types import Receive, Scope, Send
 
 Details = Callable[[int, int], dict[str, Any] | None]
 
@@ -52,7 +53,7 @@ class View:
         self._fresh: dict[tuple[int, int], tuple[float, Response]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="view-answers")
 
-    def app(self) -> Starlette:
+    def app(self) -> Router:
         """Return the routes; files are a fixed table, so that no path leads anywhere else."""
         routes = [
             Route("/", _file(PAGE)),
@@ -63,7 +64,7 @@ class View:
             Route("/report.html", self._report),
             Route("/health", self._health),
         ]
-        return Starlette(routes=routes, exception_handlers={HTTPException: _in_words})
+        return Router(routes, redirect_slashes=False, default=_nowhere)
 
     def stop(self) -> None:
         """Let go whoever waits; in the event loop."""
@@ -72,9 +73,8 @@ class View:
 
     async def _events(self, request: Request) -> Response:
         if self.feed.clients >= self.streams:
-            return refusal(
-                503, f"{self.streams} pages follow this view already; close one of them", **{"Retry-After": "5"}
-            )
+            words = f"{self.streams} pages follow this view already; close one of them"
+            return refusal(503, words, **{"Retry-After": "5"})
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
         return StreamingResponse(self.feed.stream(), media_type="text/event-stream")
@@ -87,9 +87,8 @@ class View:
     async def _device(self, request: Request) -> Response:
         words = request.path_params["run"], request.path_params["row"]
         if not all(word.isascii() and word.isdecimal() and len(word) < 9 for word in words):
-            return refusal(
-                404, f"a device is named by the numbers of its run and its row, got {'/'.join(words)[:60]!r}"
-            )
+            got = "/".join(words)[:60]
+            return refusal(404, f"a device is named by the numbers of its run and its row, got {got!r}")
         which = int(words[0]), int(words[1])
         when, answer = self._fresh.get(which, (0.0, None))
         if answer is not None and time.monotonic() - when < FRESH:
@@ -166,7 +165,7 @@ class _Download(StreamingResponse):
         for start in range(0, len(body), PIECE):
             yield body[start : start + PIECE]
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
@@ -187,10 +186,6 @@ def _in_json(content: dict[str, Any]) -> Response:
     return Response(msgspec.json.encode(content), media_type=JSON)
 
 
-async def _in_words(request: Request, problem: Exception) -> Response:
-    assert isinstance(problem, HTTPException)
-    if problem.status_code != 404:
-        return refusal(problem.status_code, str(problem.detail))
-    return refusal(
-        404, "there is no such thing; a view has /, /events, /device/RUN/ROW, /trace.json, /report.html, /health"
-    )
+async def _nowhere(scope: Scope, receive: Receive, send: Send) -> None:
+    known = "/, /events, /device/RUN/ROW, /trace.json, /report.html and /health"
+    await refusal(404, f"there is no such thing; a view has {known}")(scope, receive, send)

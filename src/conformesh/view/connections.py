@@ -37,6 +37,7 @@ class Connection(H11Protocol):
         self.heard = time.monotonic()
         self._due: asyncio.TimerHandle | None = None  # for a whole request, then for the answer
         self._stalled: asyncio.TimerHandle | None = None
+        self._read = 0
 
     @property
     def lasts(self) -> bool:
@@ -55,6 +56,10 @@ class Connection(H11Protocol):
         """Read; from the whole request on its answer must be taken in time."""
         self.heard = time.monotonic()
         first = self.cycle is None
+        self._read += len(data)
+        if first and self._read > HEAD:  # h11 would take a longer one that comes at once
+            self.send_400_response("")
+            return
         super().data_received(data)
         if first and self.cycle is not None and self._due is not None:
             self._due.cancel()
@@ -100,7 +105,8 @@ class Connection(H11Protocol):
         self.loop.call_later(0.2, self.drop)
 
     def drop(self) -> None:
-        """End it now."""
+        """End it now; it makes room at once, though the loop closes it a little later."""
+        self.connections.discard(self)
         self.transport.abort()
 
 

@@ -43,7 +43,8 @@ def visible(step: Step, heading: Heading) -> Step:
     if not heading.private:
         return step
     devices = {name: column for name, column in step.devices.items() if name not in HIDDEN}
-    return msgspec.structs.replace(step, devices=devices, bracket=None)
+    log = [line for line in step.log if line[0] < 0 or line[1] != "info"]
+    return msgspec.structs.replace(step, devices=devices, bracket=None, log=log)
 
 
 def visible_run(recording: Recording) -> Run:

@@ -69,9 +69,12 @@ class Guard:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
+        begun = False
 
         async def with_headers(message: Message) -> None:
+            nonlocal begun
             if message["type"] == "http.response.start":
+                begun = True
                 MutableHeaders(scope=message).update(HEADERS)
             await send(message)
 
@@ -80,6 +83,8 @@ class Guard:
             await answer(scope, receive, with_headers)
         except Exception as error:
             LOG.exception("a request failed unexpectedly")
+            if begun:
+                raise  # half an answer must not look like a whole one
             words = f"unexpected {type(error).__name__}; the log of the view has the details"
             await refusal(500, words)(scope, receive, with_headers)
 

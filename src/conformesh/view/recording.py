@@ -17,6 +17,7 @@ from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
@@ -146,6 +147,15 @@ class Recording:
         with self._lock:
             steps, _ = self.since(0)
             return Run(self.heading, steps, self.result)
+
+
+def replayed(run: Run) -> Recording:
+    """Return a run of a trace as a recording to which nothing is added any more."""
+    found = Recording(msgspec.structs.replace(run.heading, live=False))
+    for step in run.steps:
+        found.add(step)
+    found.end(run.result or [])
+    return found
 
 
 class _Noted(NamedTuple):

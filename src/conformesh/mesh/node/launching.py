@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import subprocess
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from conformesh.mesh.node.logs import PROGRESS
+from conformesh.mesh.node.process import ABOUT
+from conformesh.result.calibration import Calibration
+
+LINES = 200  # of a log that are kept for whoever takes them
 
 
 @dataclass
 class Watched:
-    """A device's process, and what its log said last."""
+    """A device's process, and what its log said last; `lines` are level and words that nobody has taken yet."""
 
     name: str
     process: subprocess.Popen[str]
@@ -27,6 +32,19 @@ class Watched:
     result: dict[str, Any] | None = None
     error: str = ""
     threads: list[threading.Thread] = field(default_factory=list)
+    lines: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=LINES))
+
+    @property
+    def calibration(self) -> Calibration:
+        """Its result, where it has one."""
+        assert self.result is not None
+        own = {key: value for key, value in self.result.items() if key not in ABOUT}
+        return Calibration.from_dict(own, self.name)
+
+    @property
+    def over(self) -> bool:
+        """Whether its process has ended, and all that it said was read."""
+        return self.process.poll() is not None and not any(thread.is_alive() for thread in self.threads)
 
     @property
     def state(self) -> str:
@@ -88,6 +106,8 @@ def _read_log(one: Watched) -> None:
             if said.get("message") == "progress":
                 for name in ("round", *PROGRESS):
                     setattr(one, name, said[name])
+            elif "message" in said:
+                one.lines.append((str(said.get("level", "info")), str(said["message"])))
 
 
 def _read_result(one: Watched) -> None:

@@ -1,0 +1,161 @@
+"""``conformesh view``: a mesh that runs, or runs that were recorded, in a browser."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+from conformesh.cli.options import whole
+from conformesh.cli.viewing import ReportFile, TraceFile, interruptible, write
+from conformesh.mesh.config.device_toml import FILE
+from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
+from conformesh.view.trace import Run, Trace
+
+if TYPE_CHECKING:
+    from conformesh.view.meshes import MeshWatch
+    from conformesh.view.recording import Recording
+
+ACCESS = "Beyond this machine"
+
+
+def view(
+    what: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[WHAT]...",
+            help="Trace files, the folder of a mesh or of a device, a node's socket or 127.0.0.1:PORT; several are "
+            "shown side by side. By default the device whose folder this is.",
+            show_default=False,
+        ),
+    ] = None,
+    port: Annotated[str, typer.Option(metavar="<int>", help="Listen there; 0 takes a free one.")] = "8750",
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    http: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST:PORT", help="Where the node answers that was started with --http.", show_default=False
+        ),
+    ] = None,
+    host: Annotated[
+        str,
+        typer.Option(help="Listen there; beyond 127.0.0.1 only with a token.", rich_help_panel=ACCESS),
+    ] = "127.0.0.1",
+    token: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Ask for the token in this file's first line; made and printed where one is needed and none given.",
+            show_default=False,
+            rich_help_panel=ACCESS,
+        ),
+    ] = None,
+    cert: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="A certificate, for TLS.", show_default=False, rich_help_panel=ACCESS),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Its private key.", show_default=False, rich_help_panel=ACCESS),
+    ] = None,
+    trace: TraceFile = None,
+    report: ReportFile = None,
+    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
+) -> None:
+    """Show a mesh that runs, or runs that were recorded, in a browser.
+
+    Looking changes nothing: a node is only asked what it shows of itself. Until Ctrl-C; then the trace and the report
+    are written. Of trace files alone they are written at once, and no page is served.
+    """
+    words = what or [_here()]
+    replays = [word for word in words if Path(word).is_file()]
+    if len(replays) == len(words) and (trace or report):
+        write([run for word in words for run in Trace.load(word).runs], trace, report)
+        return
+    from conformesh.view.server import parse_view, read_token, shown
+
+    at = f"{f'[{host}]' if ':' in host else host}:{whole(port, 'port', 0)}"
+    parse_view(at)  # a mistake is said before anybody is asked
+    access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
+    with interruptible() as over, ExitStack() as stack:
+        if attached:
+            threading.Thread(target=_wait_for_stdin, args=(over,), daemon=True).start()
+        sources = [_source(word, http, stack) for word in words]
+        shows = shown(
+            lambda: [recording for source in sources for recording in source.recordings()],
+            at,
+            say=console.say,
+            details=lambda run, row: _details(sources, run, row),
+            **access,
+        )
+        url = stack.enter_context(shows)
+        if open_:
+            import webbrowser
+
+            webbrowser.open(url)
+        over.get()
+        if trace or report:
+            write([run for source in sources for run in source.runs()], trace, report)
+
+
+class _Replay:
+    """The runs of a trace file, as a source of what is shown."""
+
+    def __init__(self, path: str) -> None:
+        from conformesh.view.recording import replayed
+
+        self._runs = Trace.load(path).runs
+        self._recordings = [replayed(run) for run in self._runs]
+
+    def recordings(self) -> Sequence[Recording]:
+        return self._recordings
+
+    def runs(self) -> list[Run]:
+        return self._runs
+
+    def details(self, run: int, row: int) -> dict[str, Any] | None:
+        return None
+
+
+def _source(word: str, http: str | None, stack: ExitStack) -> _Replay | MeshWatch:
+    """Return what a word names: a file of a trace, or a mesh that is watched from now on."""
+    if Path(word).is_file():
+        return _Replay(word)
+    from conformesh.view.meshes import MeshWatch
+
+    return stack.enter_context(MeshWatch(word, http=http))
+
+
+def _details(sources: Sequence[_Replay | MeshWatch], run: int, row: int) -> dict[str, Any] | None:
+    for source in sources:
+        many = len(source.recordings())
+        if run < many:
+            return source.details(run, row)
+        run -= many
+    return None
+
+
+def _here() -> str:
+    """Return the node that the environment names, or this folder, if it is a device's or a mesh's."""
+    if os.environ.get(VARIABLE):
+        return os.environ[VARIABLE]
+    if Path(FILE).is_file() or Path(SOCKET_NAME).exists() or any(Path().glob(f"*/{FILE}")):
+        return "."
+    raise ValueError(
+        "say what to look at: trace files (written with --trace), the folder of a mesh or of a device, or where a node "
+        "answers; this folder is none of these"
+    )
+
+
+def _wait_for_stdin(over: SimpleQueue[None]) -> None:
+    """Say so when stdin has ended: whoever started this process has."""
+    while os.read(0, 4096):
+        pass
+    over.put(None)

@@ -1,0 +1,316 @@
+"""A mesh that runs, watched: its nodes are asked a few times a second, and what has changed becomes a step.
+
+Nothing that is asked changes a node. One that does not answer keeps nobody waiting: each is asked in a thread of a few,
+and a step has what is known by then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.launching import Watched as Launched
+from conformesh.view.events import HIDDEN
+from conformesh.view.maps import Map, hearsay, read_map
+from conformesh.view.recording import Recording
+from conformesh.view.statuses import (
+    DOWN,
+    FAILED,
+    SILENT,
+    Status,
+    bracket_of,
+    certified_fields,
+    details_of,
+    fields_of,
+    hearsay_fields,
+    liars_of,
+    news_of,
+    received,
+)
+from conformesh.view.trace import FIELDS, Flow, Pair, Run, Step, Value
+
+EVERY = 0.25  # seconds between two questions to a node
+ANSWER = 1.0  # seconds for an answer
+SOON = 0.15  # seconds that a step waits for answers; who takes longer is in the next one
+SELDOM = 1.0  # seconds between two questions about those who do not answer here, and between two looks at the map
+THREADS = 16  # at most; half of them may wait for nodes that have been slow
+LINES = 200  # of the log that are kept of each device
+EARLIER = 8  # runs under earlier rosters that are kept
+GONE = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))  # nobody listens: surely not running
+
+
+class _Watched:
+    """One device: where it answers, and what it said last."""
+
+    def __init__(self, name: str, address: str | None) -> None:
+        self.name, self.address = name, address
+        self.client = None if address is None else Client(address, timeout=ANSWER)
+        self.status: Status | None = None
+        self.fields: dict[str, Value] = {"health": "unknown"}
+        self.pending: Future[Any] | None = None
+        self.slow = False
+        self.process: Launched | None = None  # where it was started here
+        self.over = False  # its process has ended, and there is nobody to ask
+        self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
+
+
+class MeshWatch:
+    """Watches the nodes of a mesh on this machine, and what they have heard of others; also a context manager.
+
+    Parameters
+    ----------
+    where
+        The folder of a mesh or of a device, a node's socket or "127.0.0.1:port".
+    http
+        Where the device answers whose folder it is, if not at its socket.
+    every
+        Seconds between two questions to a node.
+    """
+
+    def __init__(self, where: str | os.PathLike[str], *, http: str | None = None, every: float = EVERY) -> None:
+        self.where, self.http, self.every = where, http, every
+        self._lock = threading.Lock()  # over what other threads say
+        self._stopping = threading.Event()
+        self._earlier: deque[Recording] = deque(maxlen=EARLIER)
+        self._said: list[tuple[str, str, str]] = []
+        self._flow: Counter[int] = Counter()
+        self._threads: ThreadPoolExecutor | None = None
+        self._devices: dict[str, _Watched] = {}
+        self._others: Future[Any] | None = None  # what a node has heard of devices that do not answer here
+        self._due = self._map_due = 0.0
+        self._under(read_map(where, http))
+
+    def _under(self, found: Map) -> None:
+        """Begin another run in the view, under another map."""
+        before, self._map, self._stamp = self._devices, found, found.stamp()
+        self._devices = {}
+        for name in found.network.ids:
+            old, address = before.get(name), found.addresses.get(name)
+            self._devices[name] = old if old and old.address == address else _Watched(name, address)
+        self._rows = {name: row for row, name in enumerate(found.network.ids)}
+        heading = found.heading()
+        self._links: dict[tuple[str, str], int] = {}
+        for number, (a, b) in enumerate(heading.edges):
+            one, other = heading.devices[a], heading.devices[b]
+            self._links |= {(one, other): 2 * number, (other, one): 2 * number + 1}
+        self._bracket: Any = None
+        self._flow.clear()
+        self._began = time.monotonic()
+        self._recording = Recording(heading)
+
+    def recordings(self) -> Sequence[Recording]:
+        """Return what to show: the run under the roster that is in force."""
+        return [self._recording]
+
+    def runs(self) -> list[Run]:
+        """Return all that was recorded, also under earlier rosters."""
+        return [recording.run() for recording in (*self._earlier, self._recording)]
+
+    def start(self) -> MeshWatch:
+        """Watch, in threads of its own."""
+        self._threads = ThreadPoolExecutor(min(THREADS, 2 + len(self._devices)), thread_name_prefix="view-watch")
+        self._thread = threading.Thread(target=self._watch, name="view-watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def stop(self) -> None:
+        """Watch no longer, and return when the threads have ended. Stopping twice is harmless."""
+        self._stopping.set()
+        if self._threads is not None:
+            self._thread.join()
+            self._threads.shutdown(cancel_futures=True)
+
+    def __enter__(self) -> MeshWatch:
+        return self.start()
+
+    def __exit__(self, *reason: object) -> None:
+        self.stop()
+
+    # --- what is known of processes that were started here -----------------------------------------------------------
+
+    def attend(self, processes: Sequence[Launched]) -> None:
+        """Follow the processes of devices as well: what they log, and how they end."""
+        with self._lock:
+            for one in processes:
+                self._devices[one.name].process = one
+
+    def _attend(self, device: _Watched) -> None:
+        """Note what the process of a device has said, and how it has ended."""
+        process = device.process
+        if process is None or device.over:
+            return
+        device.over = process.over
+        while process.lines:
+            line = process.lines.popleft()
+            if not self._map.private:  # it may name what it has found
+                self._say(device.name, *line)
+        if not device.over:
+            return
+        if process.result is None:
+            device.fields = {**device.fields, "health": "silent", "phase": FAILED, "problem": process.state}
+            self._say(device.name, "error", process.state)
+            return
+        device.fields = {**device.fields, **certified_fields(process.calibration)}
+        self._say(device.name, "info", "certified; its process has ended")
+
+    def end(self, result: Sequence[Pair]) -> None:
+        """Stop, and say how it ended."""
+        self.stop()
+        self._note()
+        self._recording.end(result)
+
+    # --- what a page asks for -----------------------------------------------------------------------------------------
+
+    def details(self, run: int, row: int) -> dict[str, Any] | None:
+        """Ask a device for what is not recorded; None where it cannot be asked."""
+        device = self._devices[self._map.network.ids[row]]
+        if device.client is None or device.over:
+            return None
+        with self._lock:
+            log = [*device.log]
+        try:
+            status = device.client.status()
+            words = None if status.get("certified") is None else str(device.client.certificate())
+        except NodeError:
+            return {"facts": [("problem", "it does not answer")], "neighbours": [], "log": log, "certificate": None}
+        return {**details_of(status, self._rows), "log": log, "certificate": words}
+
+    # --- the loop -----------------------------------------------------------------------------------------------------
+
+    def _watch(self) -> None:
+        due = time.monotonic()
+        while not self._stopping.is_set():
+            self._ask_all()
+            self._ask_about_others()
+            self._note()
+            self._follow_map()
+            due = max(due + self.every, time.monotonic())
+            self._stopping.wait(due - time.monotonic())
+
+    def _ask_all(self) -> None:
+        """Ask everybody who is not being asked, and take the answers that come soon."""
+        assert self._threads is not None
+        until = time.monotonic() + SOON
+        room = THREADS // 2 - sum(device.pending is not None for device in self._devices.values())
+        for device in self._devices.values():
+            if device.client is None or device.over or device.pending is not None or (device.slow and room <= 0):
+                continue
+            room -= device.slow
+            device.pending = self._threads.submit(device.client.status)
+        pending = {device.pending: device for device in self._devices.values() if device.pending is not None}
+        wait(pending, max(until - time.monotonic(), 0.0))
+        for future, device in pending.items():
+            if future.done():
+                device.pending = None
+                with self._lock:
+                    self._take(device, future)
+
+    def _take(self, device: _Watched, future: Future[Any]) -> None:
+        """Note what a device has answered, or that it has not."""
+        if device.over:
+            return
+        problem = future.exception()
+        if problem is None:
+            status = future.result()
+            self._count(device, status)
+            for level, words in news_of(device.status, status):
+                self._say(device.name, level, words)
+            device.status, device.slow, device.fields = status, False, fields_of(status)
+            return
+        if not isinstance(problem, NodeError):
+            raise problem
+        words = str(problem)
+        gone = any(why in words for why in GONE)
+        if gone and device.process is not None:  # it has not come so far, or is about to end
+            if device.status is None:
+                device.fields = {"health": "unknown", "phase": "starting"}
+            return
+        if not gone and not device.slow and "timed out" not in words:
+            device.slow = True  # it broke off in the middle: the next answer, or none, says more
+            return
+        device.slow = not gone
+        last = DOWN if gone else SILENT
+        if device.status is not None and device.fields["health"] != "silent":
+            self._say(device.name, "error", str(last["problem"]))
+        device.fields = {**device.fields, **last}
+
+    def _say(self, name: str, level: str, words: str) -> None:
+        """Add a line to the log of a device."""
+        self._said.append((name, level, words))
+        self._devices[name].log.append((time.time(), level, words))
+
+    def _count(self, device: _Watched, status: Status) -> None:
+        """Note what has come along the links since the last answer; a node that began anew counts from nothing."""
+        if device.status is None:
+            return
+        before = received(device.status)
+        for sender, now in received(status).items():
+            link, then = self._links.get((sender, device.name)), before.get(sender, 0)
+            if link is not None and now != then:
+                self._flow[link] += now - then if now > then else now
+
+    def _ask_about_others(self) -> None:
+        """Ask a node that answers what it has heard of devices that do not answer here."""
+        assert self._threads is not None
+        if self._others is not None and self._others.done():
+            for record in self._others.result().get("devices", ()):
+                device = self._devices.get(str(record.get("name")))
+                if device is not None and device.client is None:
+                    device.fields = hearsay_fields(record)
+            self._others = None
+        now = time.monotonic()
+        if self._others is not None or now < self._due or all(device.client for device in self._devices.values()):
+            return
+        self._due = now + SELDOM
+        clients = [device.client for device in self._devices.values() if device.status and not device.slow]
+        if clients and clients[0] is not None:
+            self._others = self._threads.submit(hearsay, clients[0])
+
+    def _note(self) -> None:
+        """Record what has changed, if anything has."""
+        with self._lock:
+            for device in self._devices.values():
+                self._attend(device)
+            said, self._said = self._said, []
+            table = [device.fields for device in self._devices.values()]
+        statuses = {name: device.status for name, device in self._devices.items() if device.status is not None}
+        liars = liars_of(statuses)
+        table = [{**fields, "liar": liars.get(name)} for name, fields in zip(self._devices, table, strict=True)]
+        shown = [name for name in FIELDS if not (self._map.private and name in HIDDEN)]
+        columns = {name: [fields.get(name) for fields in table] for name in shown}
+        changes = self._recording.known.changes(columns)
+        flow = Flow([*self._flow], [*self._flow.values()]) if self._flow else None
+        self._flow.clear()
+        bracket = None if self._map.private else bracket_of(statuses.values())
+        bracket, self._bracket = None if bracket == self._bracket else bracket, bracket
+        log = [(self._rows.get(name, -1), level, words) for name, level, words in said]
+        if changes or flow or bracket or log:
+            at = round(time.monotonic() - self._began, 3)
+            self._recording.add(Step(at=at, devices=changes, flow=flow, bracket=bracket, log=log))
+
+    def _follow_map(self) -> None:
+        """Begin another run in the view where another roster is in force; a map that cannot be read is tried again."""
+        now = time.monotonic()
+        seen = [device.fields.get("roster") for device in self._devices.values()]
+        newer = any(isinstance(number, int) and number > self._map.roster for number in seen)
+        if now < self._map_due or not (newer or self._map.stamp() != self._stamp):
+            return
+        self._map_due = now + SELDOM
+        stamp = self._map.stamp()
+        try:
+            found = read_map(self.where, self.http)
+        except (ValueError, OSError):  # it is just being changed
+            return
+        self._stamp = stamp
+        if not found.same(self._map):
+            self._recording.end([("ended", f"roster {found.roster} is in force")])
+            self._earlier.append(self._recording)
+            with self._lock:
+                self._under(found)

@@ -1,0 +1,155 @@
+"""From what a node says of itself (``GET /status``) to what a step shows of it: fields, links, brackets, words.
+
+Nothing here asks anybody. A node of another version may leave something out, which is then unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from conformesh.io.json_numbers import in_json
+from conformesh.names import listed
+from conformesh.quantities import in_bytes, in_time, several
+from conformesh.result.calibration import Calibration
+from conformesh.view.trace import Value
+
+Status = Mapping[str, Any]
+Words = tuple[str, str]  # level and words, as in a log
+
+# What becomes of the last word of a node that does not answer any more.
+DOWN = {"health": "silent", "phase": "down", "problem": "nobody answers at its address: it is not running"}
+SILENT = {"health": "silent", "phase": "silent", "problem": "it is running, and does not answer"}
+FAILED = "failed"
+
+
+def fields_of(status: Status) -> dict[str, Value]:
+    """Return what a step shows of a device that has answered, but for who calls it a liar."""
+    certified, gathering = status.get("certified") or {}, status.get("gathering") or {}
+    return {
+        "health": "healthy" if is_healthy(status) else "unhealthy",
+        "phase": status.get("phase"),
+        "threshold": certified.get("threshold"),
+        "kind": certified.get("kind"),
+        "about": _about(status) if certified else None,
+        "run": status.get("run"),
+        "round": status.get("round"),
+        "heard": len(gathering["heard"]) if "heard" in gathering else None,
+        "roster": (status.get("roster") or {}).get("number"),
+        "sent": (status.get("sent") or {}).get("bytes"),
+        "problem": "; ".join(_problems(status)) or None,
+    }
+
+
+def certified_fields(result: Calibration) -> dict[str, Value]:
+    """Return what a step shows of a device that has calibrated once and ended well."""
+    heard = result.certificate.heard
+    return {
+        "health": "healthy",
+        "phase": "certified",
+        "problem": None,
+        "threshold": in_json(result.threshold),
+        "kind": result.certificate.kind,
+        "about": f"{len(heard)} heard" if heard else "everybody",
+        "round": result.cost.rounds,
+    }
+
+
+def is_healthy(status: Status) -> bool:
+    """Say what the node's own ``/health`` would: it has a threshold, and nothing is wrong."""
+    return bool(status.get("certified")) and status.get("phase") != FAILED and not status.get("troubles")
+
+
+def _problems(status: Status) -> Iterable[str]:
+    return dict.fromkeys([*(status.get("troubles") or {}).values(), *filter(None, [status.get("last_error")])])
+
+
+def _about(status: Status) -> str:
+    """Say whom a threshold is about, and what else to know before it is trusted."""
+    certified = status["certified"]
+    words = "everybody"
+    if certified.get("about") != "everybody":
+        heard = certified.get("heard") or []
+        of = (status.get("gathering") or {}).get("of")
+        words = f"{len(heard)}{'' if of is None else f' of {of}'} heard: {listed(heard)}"
+    if certified.get("restored"):
+        words += f", from before the last start (run {certified.get('run')})"
+    under = (status.get("roster") or {}).get("number")
+    if certified.get("roster_number") != under:
+        words += f", of roster {certified.get('roster_number')}"
+    return words
+
+
+def hearsay_fields(record: Status) -> dict[str, Value]:
+    """Return what a step shows of a device that only others have heard of (``GET /mesh``)."""
+    names = ("health", "phase", "threshold", "run", "round", "roster")
+    found: dict[str, Value] = {name: record.get(name) for name in names}
+    about = record.get("about")
+    return {**found, "about": about if about is None or isinstance(about, str) else f"{about} devices"}
+
+
+def liars_of(statuses: Mapping[str, Status]) -> dict[str, str]:
+    """Return whom devices call liars, and who does so."""
+    callers: dict[str, list[str]] = {}
+    for name, status in statuses.items():
+        for liar in (status.get("gathering") or {}).get("liars") or ():
+            callers.setdefault(liar, []).append(name)
+    return {liar: f"has contradicted itself, say {listed(names)}" for liar, names in callers.items()}
+
+
+def received(status: Status) -> dict[str, int]:
+    """Return how many bytes a device has received, by neighbour."""
+    return {name: int(one.get("bytes_received") or 0) for name, one in (status.get("neighbours") or {}).items()}
+
+
+def bracket_of(statuses: Iterable[Status]) -> tuple[Value, Value, int | None, int | None] | None:
+    """Return where the threshold is looked for, as who is furthest in the newest run says; None where nobody does."""
+    told = [status for status in statuses if status.get("search")]
+    if not told:
+        return None
+    found = max(told, key=lambda status: (status.get("run") or 0, status.get("round") or 0))["search"]
+    return found.get("low"), found.get("high"), found.get("below"), found.get("upto")
+
+
+def news_of(before: Status | None, now: Status) -> list[Words]:
+    """Return what is worth a line in the log."""
+    found = []
+    old: Status = before or {}
+    if now.get("phase") != old.get("phase") or now.get("run") != old.get("run"):
+        level = "error" if now.get("phase") == FAILED else "info"
+        found.append((level, f"{now.get('phase')}, run {now.get('run')}"))
+    known = {*_problems(old)}
+    found += [("warning", words) for words in _problems(now) if words not in known]
+    number = (now.get("roster") or {}).get("number")
+    if before is not None and number != (old.get("roster") or {}).get("number"):
+        found.append(("info", f"roster {number} is in force"))
+    return found
+
+
+def details_of(status: Status, rows: Mapping[str, int]) -> dict[str, Any]:
+    """Return what the page of a device shows besides what is recorded; rows by name."""
+    sent, certified = status.get("sent") or {}, status.get("certified")
+    facts = [
+        ("state", f"{status.get('phase')} for {in_time(float(status.get('seconds_in_phase') or 0))}"),
+        ("run, round", f"{status.get('run')}, {status.get('round')}"),
+        ("roster", str((status.get("roster") or {}).get("number"))),
+        ("sent", f"{in_bytes(sent.get('bytes') or 0)} in {several(sent.get('frames') or 0, 'frame')}"),
+        ("sent again", several(sent.get("resent_frames") or 0, "frame")),
+    ]
+    refused = status.get("refused") or {}
+    if refused:
+        facts.append(("refused", "; ".join(f"{reason}: {count}" for reason, count in refused.items())))
+    if certified:
+        facts += [
+            ("threshold", str(certified.get("threshold"))),
+            ("about", _about(status)),
+            ("method", f"{certified.get('method')}, alpha {certified.get('alpha')}"),
+            ("made", f"{certified.get('made')} in run {certified.get('run')}"),
+        ]
+    facts += [("problem", words) for words in _problems(status)]
+    shown = ("last_heard_seconds_ago", "round", "frames_received", "bytes_received")
+    neighbours = [
+        {"row": rows.get(name, -1), "name": name, **{key: one.get(key) for key in shown}}
+        for name, one in (status.get("neighbours") or {}).items()
+    ]
+    return {"facts": facts, "neighbours": neighbours}

@@ -1,0 +1,320 @@
+"""Meshes that run, watched: services of nodes whose state is moved by hand, and at the end real processes."""
+
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager
+from types import SimpleNamespace
+
+import pytest
+
+from conformesh import Network
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.folders import add_device, init_mesh
+from conformesh.mesh.http.client import Client
+from conformesh.mesh.http.server import Service
+from conformesh.mesh.node.launching import Watched, _read_log
+from conformesh.mesh.node.process import Start
+from conformesh.mesh.node.state import NodeState
+from conformesh.view import meshes
+from conformesh.view.maps import read_map
+from conformesh.view.meshes import MeshWatch
+from conformesh.view.recording import replayed
+from conformesh.view.trace import Trace
+from tests.mesh.nodes import calibration, short_folder
+from tests.mesh.real import make_mesh, wait_for
+
+QUICK = 0.05  # seconds between two questions
+
+
+class Mesh:
+    """The folders of a chain of three, and a service in each, without a mesh behind them."""
+
+    def __init__(self, root, stack, **more):
+        self.folders = init_mesh(root, Network.chain(3), insecure=True, **more)
+        self.root, self.stack = root, stack
+        self.names = [folder.name for folder in self.folders]
+        self.states, self.services = {}, {}
+        for folder in self.folders:
+            self.start(folder)
+
+    def start(self, folder):
+        config = read_device(folder)
+        state = NodeState(config.name, [one.name for one in config.neighbours])
+        state.under(config.roster_number, 1)
+        self.states[folder.name] = state
+        self.services[folder.name] = self.stack.enter_context(Service(state, folder))
+
+    def __getitem__(self, row):
+        return self.states[self.names[row]]
+
+
+@pytest.fixture
+def mesh():
+    with short_folder() as folder, ExitStack() as stack:
+        yield Mesh(folder / "m", stack)
+
+
+@contextmanager
+def watching(where, **more):
+    with MeshWatch(where, every=QUICK, **more) as watch:
+        yield watch
+
+
+def now(watch, field, row=None):
+    """What is known of a field, of one device or of all."""
+    [recording] = watch.recordings()
+    values = recording.known.fields.get(field, [None] * len(recording.heading.devices))
+    return [*values] if row is None else values[row]
+
+
+def steps(watch):
+    return watch.recordings()[0].since(0)[0]
+
+
+def test_the_heading_is_the_map(mesh):
+    with watching(mesh.root) as watch:
+        heading = watch.recordings()[0].heading
+        assert (heading.devices, heading.edges) == (mesh.names, [(0, 1), (1, 2)])
+        assert (heading.unit, heading.live, heading.private) == ("seconds", True, False)
+        assert ("method", "e-dcp") in heading.facts
+
+
+def test_what_changes_becomes_a_step_and_nothing_else_does(mesh):
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+        before = len(steps(watch))
+        mesh[1].begin(1)
+        wait_for(lambda: now(watch, "phase", 1) == "calibrating")
+        assert len(steps(watch)) == before + 1
+        last = steps(watch)[-1]
+        assert (last.devices["phase"].rows, last.devices["phase"].values) == ([1], ["calibrating"])
+        assert last.log == [(1, "info", "calibrating, run 1")]
+        mesh[0].certify(calibration(0.25))
+        wait_for(lambda: now(watch, "threshold") == [0.25, None, None])
+        assert now(watch, "health") == ["healthy", "unhealthy", "unhealthy"]
+
+
+def test_bytes_that_arrive_flow_along_their_link(mesh):
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+        mesh[1].heard(mesh.names[0], size=100)
+        mesh[1].heard(mesh.names[2], size=7)
+        mesh[0].heard(mesh.names[1], size=20)
+
+        def flows():
+            return {
+                link: size
+                for step in steps(watch)
+                if step.flow
+                for link, size in zip(step.flow.links, step.flow.bytes, strict=True)
+            }
+
+        wait_for(lambda: len(flows()) == 3)
+        assert flows() == {0: 100, 1: 20, 3: 7}  # 0 to 1, back, and 2 to 1
+
+
+def test_a_node_that_is_gone_is_shown_and_so_is_its_return(mesh):
+    with watching(mesh.root) as watch:
+        mesh[2].certify(calibration(0.5))
+        wait_for(lambda: now(watch, "health", 2) == "healthy")
+        mesh.services[mesh.names[2]].stop()
+        begun = time.monotonic()
+        wait_for(lambda: now(watch, "health", 2) == "silent")
+        assert time.monotonic() - begun < 2
+        assert (now(watch, "phase", 2), now(watch, "threshold", 2)) == ("down", 0.5)
+        assert steps(watch)[-1].log == [(2, "error", "nobody answers at its address: it is not running")]
+        assert now(watch, "health")[:2] == ["unhealthy"] * 2
+        mesh.start(mesh.folders[2])
+        wait_for(lambda: now(watch, "phase", 2) == "starting")
+        assert now(watch, "problem", 2) is None
+
+
+def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch):
+    monkeypatch.setattr(meshes, "ANSWER", 0.3)
+    mesh.services[mesh.names[1]].stop()
+    with socket.socket(socket.AF_UNIX) as frozen:
+        frozen.bind(str(mesh.folders[1] / "node.sock"))
+        frozen.listen(1024)
+        with watching(mesh.root) as watch:
+            wait_for(lambda: now(watch, "phase", 1) == "silent")
+            assert now(watch, "problem", 1) == "it is running, and does not answer"
+            mesh[0].begin(1)
+            begun = time.monotonic()
+            wait_for(lambda: now(watch, "phase", 0) == "calibrating")
+            assert time.monotonic() - begun < 2
+
+
+def test_nodes_are_only_asked_what_changes_nothing(mesh, monkeypatch):
+    asked = []
+    exchange = Client._exchange
+    monkeypatch.setattr(Client, "_exchange", lambda own, *what: asked.append(what) or exchange(own, *what))
+    mesh[0].certify(calibration())
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "threshold", 0) == 0.75)
+        watch.details(0, 0)
+    assert {*asked} == {("/status", None), ("/calibration", None)}
+
+
+def test_details_of_a_node(mesh):
+    with watching(mesh.root) as watch:
+        mesh[0].certify(calibration())
+        wait_for(lambda: now(watch, "threshold", 0) == 0.75)
+        found = watch.details(0, 0)
+        assert found["certificate"].startswith("counted: the rank was counted exactly")
+        assert [one["row"] for one in found["neighbours"]] == [1]
+        assert [line[1:] for line in found["log"]] == [("info", "starting, run 0"), ("info", "certified, run 0")][
+            -len(found["log"]) :
+        ]
+        assert watch.details(0, 1)["certificate"] is None
+        mesh.services[mesh.names[1]].stop()
+        assert watch.details(0, 1)["facts"] == [("problem", "it does not answer")]
+        json.dumps(found)
+
+
+def test_another_roster_begins_another_run(mesh):
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+        first = watch.recordings()[0]
+        add_device(mesh.root, "device-3", [mesh.names[2]])
+        wait_for(lambda: len(watch.recordings()[0].heading.devices) == 4)
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3 + ["down"])
+        assert first.result == [("ended", "roster 2 is in force")]
+        before, after = watch.runs()
+        assert (len(before.heading.devices), len(after.heading.devices)) == (3, 4)
+
+
+def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch):
+    told = [
+        {"name": mesh.names[0], "health": "unhealthy", "phase": "starting", "run": 0},  # it answers itself
+        {"name": mesh.names[2], "health": "silent", "phase": "certified", "run": 2, "threshold": 0.5, "about": 3},
+        {"name": "stranger", "health": "healthy"},
+    ]
+    monkeypatch.setattr(Client, "mesh", lambda own: {"devices": told, "edges": []}, raising=False)
+    mesh[0].certify(calibration(0.5))
+    with watching(mesh.folders[0]) as watch:
+        wait_for(lambda: now(watch, "health") == ["healthy", "unknown", "silent"])
+        assert now(watch, "threshold") == [0.5, None, 0.5]
+        assert watch.details(0, 1) is None
+
+
+def test_a_node_without_a_folder_tells_of_itself_and_its_neighbours(mesh):
+    (mesh.folders[1] / "device.toml").unlink()
+    with watching(mesh.folders[1] / "node.sock") as watch:
+        heading = watch.recordings()[0].heading
+        assert heading.devices[0] == mesh.names[1]
+        assert sorted(heading.devices) == mesh.names
+        wait_for(lambda: now(watch, "phase", 0) == "starting")
+        assert now(watch, "health") == ["unhealthy", "unknown", "unknown"]
+
+
+def test_nothing_of_single_devices_of_a_private_mesh(mesh, monkeypatch):
+    from dataclasses import replace
+
+    monkeypatch.setattr(meshes, "read_map", lambda *given: replace(read_map(*given), private=True))
+    mesh[0].certify(calibration())
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "health", 0) == "healthy")
+        assert {"threshold", "kind", "about", "heard"}.isdisjoint(watch.recordings()[0].known.fields)
+        assert watch.recordings()[0].heading.private
+
+
+@pytest.mark.parametrize("what", ["nothing.json", "127.0.0.1:1"])
+def test_what_is_no_mesh_is_said_in_words(tmp_path, what, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=r"no node answers at .*; a view is of trace files, the folder of a mesh"):
+        MeshWatch(what)
+    with pytest.raises(ValueError, match="--http goes with the folder of one device"):
+        MeshWatch(tmp_path, http="127.0.0.1:1")
+
+
+def process(name, log="", result=None, code=None):
+    """A process that was started here, which ends when its code is there."""
+    own = SimpleNamespace(stderr=io.StringIO(log), code=code)
+    own.poll = lambda: own.code
+    one = Watched(name, own, result=result)
+    _read_log(one)
+    return one
+
+
+def test_processes_that_were_started_here_are_known_at_once(mesh):
+    for service in mesh.services.values():
+        service.stop()
+    result = {"device": mesh.names[0], "run": 1, "roster": mesh.names, **calibration(0.5).to_dict()}
+    line = json.dumps({"level": "warning", "message": "a frame was refused", "round": 2})
+    started = [
+        process(mesh.names[0], result=result),
+        process(mesh.names[1], "error: no link\n"),
+        process(mesh.names[2], line + "\n"),
+    ]
+    with watching(mesh.root) as watch:
+        watch.attend(started)
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)  # and not down
+        assert [entry for step in steps(watch) for entry in step.log] == [(2, "warning", "a frame was refused")]
+        started[0].process.code, started[1].process.code = 0, 1
+        wait_for(lambda: now(watch, "phase")[:2] == ["certified", "failed"])
+        assert now(watch, "threshold") == [0.5, None, None]
+        assert now(watch, "problem", 1) == "no link"
+        assert watch.details(0, 0) is None
+        watch.end([("threshold", "0.5")])
+        assert watch.runs()[0].result == [("threshold", "0.5")]
+
+
+def test_a_recorded_mesh_is_a_trace(mesh, tmp_path):
+    with watching(mesh.root) as watch:
+        mesh[0].certify(calibration(float("inf")))
+        wait_for(lambda: now(watch, "threshold", 0) == "inf")
+        Trace.of(watch.runs()).save(tmp_path / "t.json.gz")
+    again = replayed(Trace.load(tmp_path / "t.json.gz").runs[0])
+    assert again.known.fields == watch.recordings()[0].known.fields
+    assert (again.heading.live, again.result) == (False, [])
+
+
+# --- real processes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def real(request):
+    """Nodes that stay up, each a process; ended by their numbers, whatever happens."""
+    pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+    with short_folder() as root:
+        folders, thresholds = make_mesh(root / "m", Network.cycle(request.param), insecure=True)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        processes = [subprocess.Popen(Start(str(folder)).command(), **quiet) for folder in folders]
+        try:
+            yield root / "m", thresholds, processes
+        finally:
+            for one in processes:
+                one.kill()
+            for one in processes:
+                one.wait()
+
+
+@pytest.mark.xdist_group("nodes")
+@pytest.mark.parametrize("real", [3, pytest.param(20, marks=pytest.mark.slow)], indirect=True)
+def test_a_killed_node_is_shown_within_two_seconds(real):
+    root, thresholds, processes = real
+    with MeshWatch(root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["certified"] * len(processes), 120)
+        assert now(watch, "threshold") == thresholds
+        assert now(watch, "about") == ["everybody"] * len(processes)
+        assert any(step.flow for step in steps(watch))
+        begun = time.monotonic()
+        os.kill(processes[1].pid, signal.SIGKILL)
+        wait_for(lambda: now(watch, "health", 1) == "silent")
+        took = time.monotonic() - begun
+        print(f"a killed node of {len(processes)} was shown after {took:.3f} s")
+        assert took < 2
+        assert now(watch, "health").count("healthy") == len(processes) - 1
+
+
+def test_threads_of_a_watch_end_with_it(mesh):
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("view-watch")]
+    watch.stop()

@@ -1,0 +1,150 @@
+"""From what a node says of itself to what a page shows of it."""
+
+from conformesh.view.statuses import bracket_of, details_of, fields_of, hearsay_fields, is_healthy, liars_of, news_of
+from tests.mesh.nodes import Clock, calibration, state
+
+ALL = ("a", "b", "c")
+
+
+def test_a_certified_node():
+    fields = fields_of(state().snapshot())
+    assert fields == {
+        "health": "healthy",
+        "phase": "certified",
+        "threshold": 0.75,
+        "kind": "counted",
+        "about": "everybody",
+        "run": 3,
+        "round": 0,
+        "heard": None,
+        "roster": 0,
+        "sent": 0,
+        "problem": None,
+    }
+
+
+def test_a_node_without_a_threshold_shows_none():
+    node = state(certified=False)
+    node.sent(size=70)
+    fields = fields_of(node.snapshot())
+    assert (fields["health"], fields["phase"], fields["sent"]) == ("unhealthy", "calibrating", 70)
+    assert [fields[name] for name in ("threshold", "kind", "about")] == [None] * 3
+
+
+def test_infinity_is_the_word_for_it():
+    assert fields_of(state(threshold=float("inf")).snapshot())["threshold"] == "inf"
+
+
+def test_what_is_wrong_is_said_once():
+    node = state()
+    node.fail("b is lost")
+    node.note_error("b is lost")
+    fields = fields_of(node.snapshot())
+    assert (fields["health"], fields["phase"], fields["problem"]) == ("unhealthy", "failed", "b is lost")
+    assert fields["threshold"] == 0.75  # the last one stays
+
+
+def test_health_is_that_of_the_node_itself():
+    from conformesh.mesh.http.routes import Answers
+
+    broken = state()
+    broken.fail("b is lost")
+    for node in (state(), state(certified=False), broken):
+        assert is_healthy(node.snapshot()) == (Answers(node)._health(b"").status == 200)
+
+
+def test_whom_a_threshold_is_about():
+    """Never everybody where it is not, nor as if it were of now where it is of before."""
+    now = state().snapshot()
+    now["certified"] |= {"about": "the heard", "heard": ["a", "b"]}
+    now["gathering"] = {"heard": ["a", "b"], "of": 20}
+    fields = fields_of(now)
+    assert (fields["about"], fields["heard"]) == ("2 of 20 heard: {a, b}", 2)
+    now["certified"]["heard"] = [f"device-{k}" for k in range(12)]
+    assert fields_of(now)["about"] == (
+        "12 of 20 heard: {device-0, device-1, device-2, device-3, device-4, ... device-11} (12 devices)"
+    )
+    old = state().snapshot()
+    old["certified"]["restored"] = True
+    old["roster"]["number"] = 2
+    assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
+
+
+def test_a_node_of_another_version_may_leave_everything_out():
+    fields = fields_of({"device": "a", "phase": "certified"})
+    assert fields["health"] == "unhealthy"
+    assert {name for name, value in fields.items() if value is not None} == {"health", "phase"}
+    assert news_of(None, {"phase": "starting"}) == [("info", "starting, run None")]
+    assert details_of({}, {})["neighbours"] == []
+
+
+def test_liars_and_who_calls_them_so():
+    told = {"a": {"gathering": {"liars": ["c"]}}, "b": {"gathering": {"liars": ["c"]}}, "c": {}}
+    assert liars_of(told) == {"c": "has contradicted itself, say {a, b}"}
+
+
+def test_the_bracket_is_that_of_who_is_furthest():
+    def search(run, round_, low):
+        return {
+            "run": run,
+            "round": round_,
+            "search": {"low": low, "high": "inf", "below": 3, "upto": None, "estimate": 1.0},
+        }
+
+    assert bracket_of([search(2, 5, 0.1), search(2, 9, 0.2), search(1, 50, 0.3), {"run": 9}]) == (0.2, "inf", 3, None)
+    assert bracket_of([{"run": 1}, {"search": None}]) is None
+
+
+def test_the_log_has_what_is_new():
+    node = state(certified=False)
+    first = node.snapshot()
+    assert news_of(None, first) == [("info", "calibrating, run 3")]
+    assert news_of(first, first) == []
+    node.certify(calibration())
+    node.note_error("a frame was refused")
+    second = node.snapshot()
+    assert news_of(first, second) == [("info", "certified, run 3"), ("warning", "a frame was refused")]
+    node.under(2, 1)
+    node.fail("b is lost")
+    third = node.snapshot()
+    assert news_of(second, third) == [
+        ("error", "failed, run 3"),
+        ("warning", "b is lost"),
+        ("info", "roster 2 is in force"),
+    ]
+
+
+def test_details_name_rows_of_neighbours():
+    clock = Clock()
+    node = state(clock=clock)
+    node.heard("b", size=300, round=2, frames=3)
+    node.refused(None, "a frame of another run", 2)
+    clock.pass_by(5.0)
+    found = details_of(node.snapshot(), {"a": 0, "b": 7})
+    assert found["neighbours"][0] == {
+        "row": 7,
+        "name": "b",
+        "last_heard_seconds_ago": 5.0,
+        "round": 2,
+        "frames_received": 3,
+        "bytes_received": 300,
+    }
+    assert found["neighbours"][1]["row"] == -1
+    facts = dict(found["facts"])
+    assert facts["state"] == "certified for 5 s"
+    assert facts["refused"] == "a frame of another run: 2"
+    assert facts["threshold"] == "0.75"
+
+
+def test_hearsay():
+    record = {"name": "b", "health": "silent", "phase": "certified", "run": 4, "round": 9, "threshold": 0.5}
+    fields = hearsay_fields({**record, "about": 20, "roster": 1, "heard_seconds_ago": 3, "via": "hearsay"})
+    assert fields == {
+        "health": "silent",
+        "phase": "certified",
+        "threshold": 0.5,
+        "run": 4,
+        "round": 9,
+        "roster": 1,
+        "about": "20 devices",
+    }
