@@ -80,7 +80,7 @@ class Request:
         path = self._read_first(lines[0].rstrip("\r"))
         self._read_headers(lines[1:])
         self._refuse_browsers()
-        reply = self.answers.route(self.verb, path)
+        reply = self.answers.route(self.verb, path, self._headers.get("accept", ""))
         self._length = self._body_length()
         self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
         self.reply = reply
@@ -103,7 +103,7 @@ class Request:
             )
         for line in lines:
             name, colon, value = line.partition(":")
-            if not (colon and TOKEN.fullmatch(name)):
+            if not (colon and TOKEN.fullmatch(name)) or "\r" in value.rstrip("\r"):  # which may end a line elsewhere
                 raise Refused(HTTPStatus.BAD_REQUEST, f"needed a header like 'Host: localhost', got {line[:60]!r}")
             name, value = name.lower(), value.strip()
             if self._headers.setdefault(name, value) != value and name in ("content-length", "host"):

@@ -30,6 +30,7 @@ from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
+from conformesh.peer.settings import Failure, failure_of
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
@@ -59,6 +60,7 @@ class Node:
         self._other_scores = False
         self._certified_run = 0
         self._started = time.perf_counter()
+        self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
@@ -96,7 +98,7 @@ class Node:
             except OSError as problem:  # another program has the port, say
                 if once:
                     raise
-                self.state.fail(str(problem))
+                self.state.fail(str(problem), "links")
                 log.warning("%s", problem)
                 self.stopping.wait(pause)
                 pause = min(2 * pause, LONGEST)
@@ -165,7 +167,7 @@ class Node:
             if error is None or time.monotonic() - began >= self.config.patience:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
-                self.state.fail(str(error))
+                self.state.fail(str(error), failure_of(error))
                 self._pause(pause, transport)
                 pause = min(2 * pause, LONGEST)
 
@@ -195,17 +197,19 @@ class Node:
         try:
             self._look_at_files(at_once=True)
             self._other_scores = False
-            self._started, self._certified_run = time.perf_counter(), 0
+            self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
             device = self._device = make_device(
                 self.config, self.scores.known, journal, self._log, self.members.rosters
             )
             feed = Feed(self.state, device)
             if self.certificate.late:
-                return self._stay_out(device, transport, once, self.certificate.late, self.certificate.late)
+                late = self.certificate.late
+                return self._stay_out(device, transport, once, ValueError(late), late, "certificate")
             if self.scores.scores is None:
-                return self._stay_out(device, transport, once, self.scores.problem, UNREADABLE)
+                unreadable = ValueError(self.scores.problem)
+                return self._stay_out(device, transport, once, unreadable, UNREADABLE, "scores")
             if full is not None:
-                return self._stay_out(device, transport, True, str(full), FULL)
+                return self._stay_out(device, transport, True, full, FULL, "journal")
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
@@ -222,10 +226,10 @@ class Node:
             return MemoryJournal(), problem
 
     def _stay_out(
-        self, device: Device | Anytime, transport: Transport, once: bool, problem: str, told: str
+        self, device: Device | Anytime, transport: Transport, once: bool, problem: Exception, told: str, code: Failure
     ) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
-        self.state.fail(problem)
+        self.state.fail(str(problem), None if once else code)  # else it counts when this ends
         device.refuse(told, time.monotonic())
 
         def enough() -> bool:
@@ -235,7 +239,7 @@ class Node:
             return device.over if once else not self.certificate.late and self.scores.scores is not None
 
         drive(device, transport, enough, lambda: self._take_offered(device))
-        return ValueError(problem) if once else None
+        return problem if once else None
 
     def _log(self, words: str) -> None:
         device = self._device
@@ -264,10 +268,12 @@ class Node:
             self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
+        self.state.inspected(self.certificate.expires, self.scores.failures)
 
     def _attend(self, device: Device | Anytime, feed: Feed) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
+        self._time(device.number)
         self._take_offered(device)
         self.state.under(device.rosters.number, device.rosters.floor)
         if self._other_scores:
@@ -289,6 +295,12 @@ class Node:
             self._certify(device)
         elif isinstance(device, Anytime) and device.phase == "running":
             self._certify_so_far(device)
+
+    def _time(self, run: int) -> None:
+        """Take the time anew for each run but the first, which began with its device."""
+        if self._timed not in (None, run):
+            self._started = time.perf_counter()
+        self._timed = run
 
     def _take_offered(self, device: Device | Anytime) -> None:
         """Give the device a roster that was handed to this node by other ways than from a neighbour."""
