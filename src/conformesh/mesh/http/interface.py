@@ -6,7 +6,7 @@ Light on purpose: the client imports it too.
 from __future__ import annotations
 
 THRESHOLD, CERTIFICATE, CALIBRATION = "/threshold", "/certificate", "/calibration"
-HEALTH, STATUS, METRICS = "/health", "/status", "/metrics"
+HEALTH, STATUS, METRICS, OPENAPI = "/health", "/status", "/metrics", "/openapi.json"
 PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
 VERBS = {
     THRESHOLD: "GET",
@@ -15,6 +15,7 @@ VERBS = {
     HEALTH: "GET",
     STATUS: "GET",
     METRICS: "GET",
+    OPENAPI: "GET",
     PREDICT: "POST",
     RECALIBRATE: "POST",
     ROSTER: "POST",

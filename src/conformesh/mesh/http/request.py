@@ -17,7 +17,8 @@ from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
 LARGEST_HEAD = 2**16  # bytes; no honest program comes near
 MOST_HEADERS = 100
 ENDS = (b"\r\n\r\n", b"\n\n")
-KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # verbs that get 405 where another is due, not 501
+# verbs that get 405 where another is due, and not 501
+KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 

@@ -24,6 +24,7 @@ from conformesh.mesh.http.interface import (
     HEALTH,
     JSON,
     METRICS,
+    OPENAPI,
     PREDICT,
     RECALIBRATE,
     ROSTER,
@@ -100,6 +101,7 @@ class Answers:
             HEALTH: self._health,
             STATUS: lambda _: Answer.of(self.state.snapshot()),
             METRICS: partial(self._metrics, ""),
+            OPENAPI: _described,
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
@@ -184,6 +186,12 @@ class Answers:
             return Answer.of(_prediction(found, body))
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
+
+def _described(_: bytes) -> Answer:
+    from conformesh.mesh.http.openapi import description  # which few programs ask for
+
+    return Answer.of(description())
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------
