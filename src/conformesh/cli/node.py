@@ -53,6 +53,10 @@ Mode = Annotated[
         show_default=False,
     ),
 ]
+Pulse = Annotated[
+    str | None,
+    typer.Option(metavar="<float>", help="Seconds between two pulses, this time; 0 for none.", show_default=False),
+]
 
 
 def node(
@@ -69,13 +73,14 @@ def node(
     on_lost: OnLost = None,
     quorum: Quorum = None,
     mode: Mode = None,
+    pulse: Pulse = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, "--debug" in sys.argv)
+    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, pulse, "--debug" in sys.argv)
     if not once and conformesh.cli.own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)

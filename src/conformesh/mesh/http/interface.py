@@ -5,7 +5,7 @@ Light on purpose: the client imports it too.
 
 from __future__ import annotations
 
-THRESHOLD, CERTIFICATE, CALIBRATION = "/threshold", "/certificate", "/calibration"
+THRESHOLD, CERTIFICATE, CALIBRATION, MESH = "/threshold", "/certificate", "/calibration", "/mesh"
 HEALTH, STATUS, METRICS, OPENAPI = "/health", "/status", "/metrics", "/openapi.json"
 PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
 VERBS = {
@@ -14,6 +14,7 @@ VERBS = {
     CALIBRATION: "GET",
     HEALTH: "GET",
     STATUS: "GET",
+    MESH: "GET",
     METRICS: "GET",
     OPENAPI: "GET",
     PREDICT: "POST",

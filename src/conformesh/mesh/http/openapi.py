@@ -10,6 +10,7 @@ from conformesh.mesh.http.interface import (
     CERTIFICATE,
     HEALTH,
     JSON,
+    MESH,
     METRICS,
     OPENAPI,
     PREDICT,
@@ -60,6 +61,13 @@ OPERATIONS: dict[str, Operation] = {
         {200: ("The node is healthy.", "Health"), 503: ("It is not, and says why.", "Health")},
     ),
     STATUS: Operation("Everything the node shows of itself", {200: ("Its state at one moment.", "Status")}),
+    MESH: Operation(
+        "What this node has heard of everybody, by their pulses",
+        {
+            200: ("A row for each device of the roster, and the edges.", "Mesh"),
+            501: ("This node was started alone.", "Error"),
+        },
+    ),
     METRICS: Operation(
         "The same for Prometheus, as text or as OpenMetrics",
         {200: ("The metrics.", ""), 501: ("prometheus-client is not installed.", "Error")},

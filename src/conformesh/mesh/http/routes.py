@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from conformesh.mesh.http.interface import (
     CERTIFICATE,
     HEALTH,
     JSON,
+    MESH,
     METRICS,
     OPENAPI,
     PREDICT,
@@ -71,6 +72,16 @@ class Answer:
 Reply = Callable[[bytes], Answer]
 
 
+class Heard(Protocol):
+    """What knows of everybody."""
+
+    def mesh(self) -> dict[str, Any]:
+        """Return what was heard of everybody, as JSON."""
+
+    def measured(self) -> dict[str, Any]:
+        """Return the same as numbers, for metrics."""
+
+
 class Answers:
     """The routes of the service.
 
@@ -83,6 +94,8 @@ class Answers:
         409 and its words.
     hand
         Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
+    beating
+        Knows what was heard of everybody; without it ``/mesh`` answers 501.
     """
 
     def __init__(
@@ -90,9 +103,10 @@ class Answers:
         state: NodeState,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
+        beating: Heard | None = None,
     ) -> None:
         self.state = state
-        self.recalibrate, self.hand = recalibrate, hand
+        self.recalibrate, self.hand, self.beating = recalibrate, hand, beating
         self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
@@ -100,6 +114,7 @@ class Answers:
             CALIBRATION: self._calibration,
             HEALTH: self._health,
             STATUS: lambda _: Answer.of(self.state.snapshot()),
+            MESH: self._mesh,
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
             PREDICT: self._predict,
@@ -157,7 +172,13 @@ class Answers:
     def _now(self) -> dict[str, Any]:
         """Return what metrics are made of."""
         now = self.state.snapshot()
-        return now | {"healthy": judged(now).healthy}
+        mesh = None if self.beating is None else self.beating.measured()
+        return now | {"healthy": judged(now).healthy, "mesh": mesh}
+
+    def _mesh(self, _: bytes) -> Answer:
+        if self.beating is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
+        return Answer.of(self.beating.mesh())
 
     def _recalibrate(self, _: bytes) -> Answer:
         if self.recalibrate is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.history import BUCKETS
+from conformesh.mesh.node.pulses import HEALTH, VIA
 from conformesh.mesh.node.state import Phase, Trouble
 from conformesh.peer.settings import FAILURES
 
@@ -19,8 +20,6 @@ COUNT: Schema = {"type": "integer", "minimum": 0}
 SECONDS: Schema = {"type": "number"}
 TEXTS: Schema = {"type": "array", "items": TEXT}
 COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
-HEALTH = ("healthy", "unhealthy", "silent", "unknown")  # of a device, as another one knows it
-VIA = ("itself", "neighbour", "hearsay", "nobody")  # from whom that is known
 
 
 def ref(name: str) -> Schema:

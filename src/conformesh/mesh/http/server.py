@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from conformesh.mesh.http.address import Address, find
 from conformesh.mesh.http.interface import LARGEST_BODY
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
-from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
+from conformesh.mesh.http.routes import Answer, Answers, Heard, Refused, Reply
 from conformesh.mesh.node.state import NodeState
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ class Service:
         501.
     hand
         Takes a roster and says what becomes of it; without it POST /roster answers 501.
+    beating
+        Knows what was heard of everybody; without it GET /mesh answers 501.
     places
         How many tasks are at work or waiting at a time.
     most
@@ -82,13 +84,14 @@ class Service:
         *,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
+        beating: Heard | None = None,
         places: int = PLACES,
         most: int = MOST,
         patience: float = PATIENCE,
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
-        self._answers = Answers(state, recalibrate, hand)
+        self._answers = Answers(state, recalibrate, hand, beating)
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()
         self._done: queue.SimpleQueue[tuple[_Client, Answer]] = queue.SimpleQueue()

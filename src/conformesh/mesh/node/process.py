@@ -32,6 +32,7 @@ class Start:
     on_lost: str | None = None
     quorum: str | None = None
     mode: str | None = None
+    pulse: str | None = None
     debug: bool = False
 
     def command(self) -> list[str]:
@@ -54,7 +55,9 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     from conformesh.mesh.node.logs import set_up
     from conformesh.mesh.node.serving import Node
 
-    config = with_changes(read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode)
+    config = with_changes(
+        read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.pulse
+    )
     if start.log == "words":
         set_up(config.name, "words")
     else:
@@ -76,11 +79,14 @@ def with_changes(
     on_lost: str | None,
     quorum: str | None = None,
     mode: str | None = None,
+    pulse: str | None = None,
 ) -> DeviceConfig:
-    """Return the configuration with what the command line says instead; but for patience the same on all devices."""
+    """Return the configuration with what the command line says; but for patience and pulse the same on all devices."""
     changes: dict[str, Any] = {}
     if patience is not None:
         changes["patience"] = _number(patience, float, "patience must be a number")
+    if pulse is not None:
+        changes["pulse"] = _number(pulse, float, "pulse must be a number")
     if on_lost is not None:
         changes["on_lost"] = on_lost
     if quorum is not None:

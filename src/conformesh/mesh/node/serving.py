@@ -18,6 +18,7 @@ from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
+from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
@@ -54,6 +55,7 @@ class Node:
         self.stopping = threading.Event()
         self.scores = ScoreWatch(config)
         self.certificate = CertificateWatch(config)
+        self.beating = Beating(config, self.state)
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
         self._due = 0.0  # when to look at the files again
@@ -75,7 +77,13 @@ class Node:
                 self.state.restore(old)
             elif self.store.problem:
                 self.state.note_error(self.store.problem)
-            with Service(self.state, self.address, recalibrate=self.recalibrate, hand=self.members.hand):
+            with Service(
+                self.state,
+                self.address,
+                recalibrate=self.recalibrate,
+                hand=self.members.hand,
+                beating=self.beating,
+            ):
                 self._stay_up(once)
 
     def _stay_up(self, once: bool) -> None:
@@ -92,7 +100,7 @@ class Node:
                 continue
             self.certificate.use()
             try:
-                with self._compiled(), opened(self.config) as transport:
+                with self._compiled(), opened(self.config) as transport, self.beating.over(transport):
                     self._serve(transport, once)
                 pause = SHORTEST
             except OSError as problem:  # another program has the port, say
@@ -124,6 +132,7 @@ class Node:
         self.scores.config = self.config
         self.certificate.under(self.config)
         self.store = ResultStore(self.config)
+        self.beating.under(self.config)
         self.state.expect([neighbour.name for neighbour in self.config.neighbours])
         log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
 
