@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,12 +33,14 @@ from conformesh.mesh.http.interface import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.metrics import Exposition
 from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.health import judged, nothing_yet
 from conformesh.mesh.node.state import NodeState
 from conformesh.names import unknown
 from conformesh.scores import SCORES, Score, get_score
+
+if TYPE_CHECKING:
+    from conformesh.mesh.http.metrics import Exposition
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
@@ -161,6 +163,8 @@ class Answers:
 
     def _metrics(self, accept: str, _: bytes) -> Answer:
         if self._shown is None:
+            from conformesh.mesh.http.metrics import Exposition
+
             try:
                 self._shown = Exposition(self._now)
             except ImportError:
