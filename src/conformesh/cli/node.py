@@ -74,13 +74,21 @@ def node(
     quorum: Quorum = None,
     mode: Mode = None,
     pulse: Pulse = None,
+    telemetry: Annotated[
+        bool,
+        typer.Option(
+            "--telemetry", help="Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, pulse, "--debug" in sys.argv)
+    start = Start(
+        str(folder), once, http, log.value, patience, on_lost, quorum, mode, pulse, telemetry, "--debug" in sys.argv
+    )
     if not once and conformesh.cli.own_process and os.name == "posix":
         start.become()  # what stays up needs no command line in its memory
     config, certified = run(start)

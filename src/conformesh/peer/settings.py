@@ -51,13 +51,21 @@ class PeerError(RuntimeError):
         self.code = code
 
 
+class OwnError(ValueError):
+    """A device cannot take part, for a reason of its own that its operator can mend; `code` as in `PeerError`."""
+
+    def __init__(self, words: str, code: Failure) -> None:
+        super().__init__(words)
+        self.code = code
+
+
 def failure_of(error: Exception) -> Failure:
     """Return in one word what kind of failure an error is; an OSError within a run is one of the journal.
 
     >>> failure_of(PeerError("device-02 has not said hello", "lost")), failure_of(OSError("disk full"))
     ('lost', 'journal')
     """
-    if isinstance(error, PeerError):
+    if isinstance(error, PeerError | OwnError):
         return error.code
     return "journal" if isinstance(error, OSError) else "protocol"
 

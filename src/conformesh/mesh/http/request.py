@@ -35,6 +35,8 @@ class Request:
 
     Attributes
     ----------
+    verb, path
+        What it asks for; empty until that is known, and the path also where there is no such.
     reply
         What answers it, from the moment its head is known and good.
     expects
@@ -43,7 +45,7 @@ class Request:
 
     def __init__(self, answers: Answers, *, local_socket: bool) -> None:
         self.answers, self.local_socket = answers, local_socket
-        self.verb = ""
+        self.verb = self.path = ""
         self.reply: Reply | None = None
         self.expects = False
         self._length = 0
@@ -82,6 +84,7 @@ class Request:
         self._read_headers(lines[1:])
         self._refuse_browsers()
         reply = self.answers.route(self.verb, path, self._headers.get("accept", ""))
+        self.path = path
         self._length = self._body_length()
         self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
         self.reply = reply

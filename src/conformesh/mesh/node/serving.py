@@ -25,13 +25,14 @@ from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.telemetry import Traces
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.methods import get_method
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
-from conformesh.peer.settings import Failure, failure_of
+from conformesh.peer.settings import Failure, OwnError, failure_of
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
@@ -46,8 +47,8 @@ FULL = "its journal cannot be written"
 class Node:
     """One device with its links, its local service and its last certified threshold."""
 
-    def __init__(self, config: DeviceConfig, address: str | Path | None = None) -> None:
-        self.config = config
+    def __init__(self, config: DeviceConfig, address: str | Path | None = None, traces: Traces | None = None) -> None:
+        self.config, self.traces = config, traces
         self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
         self.members = Membership(config)
         self.store = ResultStore(config)
@@ -83,6 +84,7 @@ class Node:
                 recalibrate=self.recalibrate,
                 hand=self.members.hand,
                 beating=self.beating,
+                traced=None if self.traces is None else self.traces.request,
             ):
                 self._stay_up(once)
 
@@ -106,7 +108,7 @@ class Node:
             except OSError as problem:  # another program has the port, say
                 if once:
                     raise
-                self.state.fail(str(problem), "links")
+                self._fail(str(problem), "links")
                 log.warning("%s", problem)
                 self.stopping.wait(pause)
                 pause = min(2 * pause, LONGEST)
@@ -169,6 +171,8 @@ class Node:
                 error = problem
             if self.members.moving:
                 return
+            if error is not None:
+                self._fail(str(error), failure_of(error))
             if once:
                 if error is not None:
                     raise error
@@ -176,9 +180,14 @@ class Node:
             if error is None or time.monotonic() - began >= self.config.patience:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
-                self.state.fail(str(error), failure_of(error))
                 self._pause(pause, transport)
                 pause = min(2 * pause, LONGEST)
+
+    def _fail(self, words: str, code: Failure | None) -> None:
+        """Give up a run; with a code it counts as failed."""
+        self.state.fail(words, code)
+        if self.traces is not None and code is not None:
+            self.traces.end("failed", reason=code)
 
     @property
     def _needs_links(self) -> bool:
@@ -213,12 +222,12 @@ class Node:
             feed = Feed(self.state, device)
             if self.certificate.late:
                 late = self.certificate.late
-                return self._stay_out(device, transport, once, ValueError(late), late, "certificate")
+                return self._stay_out(device, transport, once, OwnError(late, "certificate"), late)
             if self.scores.scores is None:
-                unreadable = ValueError(self.scores.problem)
-                return self._stay_out(device, transport, once, unreadable, UNREADABLE, "scores")
+                unreadable = OwnError(self.scores.problem, "scores")
+                return self._stay_out(device, transport, once, unreadable, UNREADABLE)
             if full is not None:
-                return self._stay_out(device, transport, True, full, FULL, "journal")
+                return self._stay_out(device, transport, True, full, FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
@@ -235,10 +244,10 @@ class Node:
             return MemoryJournal(), problem
 
     def _stay_out(
-        self, device: Device | Anytime, transport: Transport, once: bool, problem: Exception, told: str, code: Failure
+        self, device: Device | Anytime, transport: Transport, once: bool, problem: Exception, told: str
     ) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
-        self.state.fail(str(problem), None if once else code)  # else it counts when this ends
+        self._fail(str(problem), None if once else failure_of(problem))  # else it counts when this ends
         device.refuse(told, time.monotonic())
 
         def enough() -> bool:
@@ -283,6 +292,8 @@ class Node:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         self._time(device.number)
+        if self.traces is not None:
+            self.traces.at(device.number, device.phase, device.rosters.number)
         self._take_offered(device)
         self.state.under(device.rosters.number, device.rosters.floor)
         if self._other_scores:
@@ -348,6 +359,8 @@ class Node:
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
+        if self.traces is not None:
+            self.traces.end("certified", rounds=device.round)
         try:
             self.store.save(made)
         except OSError as problem:
