@@ -10,6 +10,7 @@ replaced. Parts are functions in `PARTS`; words after the name are their argumen
 from __future__ import annotations
 
 import csv
+import json
 import os
 import re
 import subprocess
@@ -62,6 +63,9 @@ def stale() -> dict[Path, str]:
     """Return the pages whose generated parts have changed, with their new text."""
     before = {page: page.read_text(encoding="utf-8") for page in pages() if page.exists()}
     after = {page: regenerated(text) for page, text in before.items() if MARKED.search(text)}
+    for page, write in FILES.items():
+        before[page] = page.read_text(encoding="utf-8") if page.exists() else ""
+        after[page] = write()
     return {page: text for page, text in after.items() if text != before[page]}
 
 
@@ -373,6 +377,42 @@ def _left_out(value: Any) -> str:
     )
 
 
+def metrics() -> str:
+    """Every metric of a node."""
+    from conformesh.mesh.http.metrics import METRICS
+
+    rows = [
+        (code(one.exposed), one.kind, ", ".join(map(code, one.labels)) or "—", one.words.rstrip(".")) for one in METRICS
+    ]
+    return table(("metric", "kind", "labels", "what it says"), rows)
+
+
+def failures() -> str:
+    """Why a run may fail, in one word each."""
+    from conformesh.peer.settings import FAILURES
+
+    return table(("reason", "what it stands for"), [(code(name), words) for name, words in FAILURES.items()])
+
+
+def routes() -> str:
+    """What a node answers."""
+    from conformesh.mesh.http.interface import VERBS
+    from conformesh.mesh.http.openapi import OPERATIONS
+
+    rows = [
+        (code(f"{verb} {path}"), OPERATIONS[path].summary, ", ".join(map(str, OPERATIONS[path].answers)))
+        for path, verb in VERBS.items()
+    ]
+    return table(("request", "what it answers", "with status"), rows)
+
+
+def openapi() -> str:
+    """The description of a node's local service, as a node serves it."""
+    from conformesh.mesh.http.openapi import description
+
+    return json.dumps(description(), indent=1) + "\n"
+
+
 def measured(name: str) -> str:
     """What a script of benchmarks/promises wrote."""
     header, *rows = csv.reader((ROOT / "benchmarks" / "promises" / f"{name}.csv").read_text().splitlines())
@@ -394,6 +434,7 @@ def schedules() -> str:
     return table(("rounds / numbers / bits", *PAPER_GRAPHS), rows)
 
 
+FILES: dict[Path, Callable[[], str]] = {DOCS / "openapi.json": openapi}  # written whole
 PARTS: dict[str, Callable[..., str]] = {
     "methods": methods,
     "certificates": certificates,
@@ -411,6 +452,9 @@ PARTS: dict[str, Callable[..., str]] = {
     "modules": modules,
     "references": references,
     "sweep-keys": sweep_keys,
+    "metrics": metrics,
+    "failures": failures,
+    "routes": routes,
     "paper-to-code": lambda: paper_to_code.page(ROOT),
     "experiments": lambda: table(*results_parts.experiments()),
     "verdicts": lambda: table(*results_parts.verdicts()),

@@ -104,6 +104,12 @@ def ask(service, method, path, body=None, headers=None):
         connection.close()
 
 
+def numbers(text):
+    """The samples of an exposition: name and labels as they are written, and the number."""
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in lines)}
+
+
 def asked(service, method, path, body=None, headers=None):
     """The same, as status and JSON."""
     status, _, text = ask(service, method, path, body, headers)

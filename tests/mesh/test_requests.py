@@ -89,6 +89,13 @@ def test_bad_requests_matrix(where, method, path, headers, status, words):
             assert answered["Allow"] in {"GET", "POST"}
 
 
+def test_a_line_that_others_may_take_for_two_is_no_header():
+    with serving() as service:
+        raw = talk(service, b"GET /metrics HTTP/1.1\r\nAccept: text/plain; version=2.x\rX: y\r\n\r\n")
+        assert raw.startswith(b"HTTP/1.1 400 ")
+        assert b"\rX: y" not in raw
+
+
 def test_head_has_no_body():
     with serving() as service:
         raw = talk(service, b"HEAD /threshold HTTP/1.1\r\nHost: localhost\r\n\r\n")
@@ -133,6 +140,7 @@ def test_web_pages_are_kept_out_of_a_port(header):
         b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
         b"GET //[ HTTP/1.1\r\nHost: localhost\r\n\r\n",
         b"GET /threshold HTTP/1.1\r\nHost: [\r\n\r\n",
+        b"GET /metrics HTTP/1.1\r\nAccept: text/plain; version=2.x\rX: y\r\n\r\n",
     ],
 )
 def test_broken_clients_do_no_harm(where, raw, caplog):

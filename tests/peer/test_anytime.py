@@ -261,6 +261,7 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
         return start(k, Full() if k == 1 else journal)
 
     played = play(network, begin, Faults(loss=0.2), np.random.default_rng(2), limit=40.0)
+    assert played.devices[1].error.code == "journal"
     for device in (one for one in played.devices if one.row != 1):
         assert device.phase != "failed"
         told = device._text(key_of(1, REASON))

@@ -154,6 +154,7 @@ def test_all_that_differs_is_named_and_ends_everybody(mine, theirs, differ, on_l
     hand.hello(2, 0.1, agreement=theirs | common)
     words = f"1 and 2 do not agree; {differ}othing was sent; make all folders the same"
     assert (hand.device.phase, str(hand.device.error)) == ("failed", words)
+    assert hand.device.error.code == "disagreement"
     assert hand.said() == [(2, HELLO, 0, 0), (0, HELLO, 0, 0), (0, FAILED, 0, 0), (2, HELLO, 0, 0), (2, FAILED, 0, 0)]
     assert News.of(hand.bodies[2], 3) == News(1, words, ends=True)
 
@@ -489,6 +490,7 @@ def test_who_is_ahead_again_and_again_has_not_met_a_lost_journal():
     hand.data(2, 0.3, 7)
     said = "2 is in round 7 of run 4, and 1 is in round 1, without which it cannot be there; look which of them"
     assert str(hand.device.error).startswith(said)
+    assert hand.device.error.code == "protocol"
 
 
 def test_a_result_shows_that_journals_are_kept_again():
@@ -514,6 +516,7 @@ def test_a_wait_begins_anew_with_every_round():
     assert hand.device.error is None
     hand.device.tick(4.1)
     assert str(hand.device.error).startswith("0, 2 have not spoken in round 2 within 2 s;")
+    assert hand.device.error.code == "lost"
 
 
 def test_a_failure_is_told_at_once_and_again_while_the_device_lingers():
@@ -553,6 +556,7 @@ def test_a_hello_that_leaves_too_few_ends_a_device_which_says_so_once():
     hand.said()
     hand.hello(3, 0.2, lost={4}, flags=WANT)
     assert str(hand.device.error).startswith("the devices fall into parts; without {0, 4} 3 of 5 devices are left")
+    assert hand.device.error.code == "lost"
     assert hand.said() == [(1, HELLO, 0, 0), (1, FAILED, 0, 0), (3, HELLO, 0, 0), (3, FAILED, 0, 0)]
 
 
@@ -561,6 +565,7 @@ def test_news_of_a_failure_end_who_waits_and_not_who_is_done():
     hand = Hand().running()
     hand.hear(FAILED, 2, 0.1, news.pack())
     assert str(hand.device.error) == "the disk is full (0 says so; no threshold was agreed on)"
+    assert hand.device.error.code == "refused"
     assert hand.said() == [(0, HELLO, 0, 0), (0, FAILED, 1, 0), (2, HELLO, 0, 0), (2, FAILED, 1, 0)]
     assert News.of(hand.bodies[1], 3) == news  # passed on as it was said
     other = Hand().running()

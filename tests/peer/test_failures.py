@@ -63,6 +63,7 @@ def test_a_protocol_that_raises_ends_everybody_with_its_name_and_reason(network,
     for device in played.devices:
         assert str(device.error).startswith("2 could not go on: ValueError: no luck")
         assert ("2 says so" in str(device.error)) == (device.row != ODD)
+        assert device.error.code == ("protocol" if device.row == ODD else "refused")
         assert (device.phase, device.result) == ("failed", None)
         assert device._stopped_at < 0.5  # and not after the patience of 30 s
     assert isinstance(played.devices[ODD].error.__cause__, ValueError)
@@ -124,6 +125,7 @@ def test_a_journal_that_cannot_be_written_is_told_too():
     start = starter(CHAIN)
     for device in ends(CHAIN, lambda k, journal: start(k, FullDisk() if k == ODD else journal)).devices:
         assert str(device.error).startswith("2 could not go on: OSError: [Errno 28] No space left on device")
+        assert device.error.code == ("journal" if device.row == ODD else "refused")
         assert device._stopped_at < 0.5
 
 
@@ -137,6 +139,7 @@ def test_others_go_on_without_a_full_disk_and_where_they_cannot_all_know_why():
 
     assert [device.phase for device in ended(network)] == ["finished", "finished", "failed", "finished", "finished"]
     for device in ended(CHAIN):
+        assert device.error.code == ("journal" if device.row == ODD else "refused")
         assert "2 could not go on: OSError: [Errno 28] No space left on device" in str(device.error)
         assert device._stopped_at < 0.5
 

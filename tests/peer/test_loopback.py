@@ -349,6 +349,7 @@ def test_one_that_does_not_agree_ends_everybody_before_any_number_is_sent(networ
         played = disagreeing(network, odd=0, seed=seed, settings=settings, loss=loss)
         for device in played.devices:
             assert device.phase == "failed"
+            assert device.error.code == "disagreement"
             for word in ("do not agree", "alpha", f"'0.2' at {network.ids[0]}", "'0.1' at"):
                 assert word in str(device.error)
             assert not [frame for frame in device.said if frame.kind == DATA]

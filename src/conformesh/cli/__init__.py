@@ -60,6 +60,7 @@ GROUPS: dict[str, Table] = {
         "renew": ("mesh", "Make a new certificate for a device."),
         "hand": ("mesh", "Hand a newer roster to a device, which passes it on."),
         "up": ("mesh_up", "Start all devices on this machine, and show how they agree."),
+        "status": ("mesh_status", "How every device is, as seen from here."),
         "check": ("mesh", "Files, certificates, scores, agreement, and who answers."),
     },
 }

@@ -132,6 +132,14 @@ def init(
         str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.", rich_help_panel=RUNNING)
     ] = "fail",
     quorum: Quorum = None,
+    pulse: Annotated[
+        str,
+        typer.Option(
+            metavar="<float>",
+            help="Seconds between two pulses, by which devices tell each other how they are; 0 for none.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = "1",
     mode: Annotated[
         str,
         typer.Option(
@@ -168,6 +176,7 @@ def init(
         model=None if model is None else _digest(model),
         patience=as_type(patience, float, "patience"),
         on_lost=cast(Literal["fail", "continue"], on_lost),
+        pulse=as_type(pulse, float, "pulse"),
         quorum=None if quorum is None else whole(quorum, "quorum", 1),
         insecure=insecure,
         days=whole(days, "days", 1),

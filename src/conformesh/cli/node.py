@@ -55,6 +55,10 @@ Mode = Annotated[
         show_default=False,
     ),
 ]
+Pulse = Annotated[
+    str | None,
+    typer.Option(metavar="<float>", help="Seconds between two pulses, this time; 0 for none.", show_default=False),
+]
 
 
 def node(
@@ -71,6 +75,13 @@ def node(
     on_lost: OnLost = None,
     quorum: Quorum = None,
     mode: Mode = None,
+    pulse: Pulse = None,
+    telemetry: Annotated[
+        bool,
+        typer.Option(
+            "--telemetry", help="Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."
+        ),
+    ] = False,
     view: ViewAddress = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
 ) -> None:
@@ -78,7 +89,9 @@ def node(
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
-    start = Start(str(folder), once, http, log.value, patience, on_lost, quorum, mode, "--debug" in sys.argv)
+    start = Start(
+        str(folder), once, http, log.value, patience, on_lost, quorum, mode, pulse, telemetry, "--debug" in sys.argv
+    )
     if view is not None:
         _show(folder, http, view)
     if not once and conformesh.cli.own_process and os.name == "posix":

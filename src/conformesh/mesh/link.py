@@ -3,6 +3,7 @@
 A link exists for each edge of the graph and for nothing else. With certificates (the default) both ends of a link prove
 who they are, and what a neighbour may say is bound to the name in its certificate: a frame counts as that neighbour's
 only if it came under that neighbour's key. `Device` does the rest; plain publications may get lost, it repeats them.
+Beside the frames, under a key of their own and with less priority, go pulses: how each node is.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
 
 ROOT = "conformesh"
+PULSE = "~pulse"  # no device may be called so
+MOST_PULSES = 1000  # that wait to be looked at; older ones are forgotten
 LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
 # One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
 ROLES = ("acc", "tx", "net", "rx")
@@ -55,6 +58,13 @@ class Transport:
         ]
         self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
         self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
+        self._pulses: deque[tuple[str, bytes, float]] = deque(maxlen=MOST_PULSES)
+        self._pulse = None
+        if config.pulse:
+            self._pulse = _publisher(session, _pulse_key(config, config.name), pulse=True)
+            self._subscribers += [
+                session.declare_subscriber(_pulse_key(config, name), self._feels(name)) for name in names
+            ]
 
     def _hears(self, sender: int) -> Callable[[Any], None]:
         """Return what takes a neighbour's samples, in a thread of Zenoh's: they may only be put aside."""
@@ -66,6 +76,20 @@ class Transport:
                 self._bell.put(None)
 
         return take
+
+    def _feels(self, sender: str) -> Callable[[Any], None]:
+        """Return what takes a neighbour's pulses; nobody is woken for them."""
+        return lambda sample: self._pulses.append((sender, sample.payload.to_bytes(), time.monotonic()))
+
+    def send_pulse(self, data: bytes) -> None:
+        """Tell all neighbours how this node is, which may get lost."""
+        if self._pulse is not None:
+            self._pulse.put(data)
+
+    def pulses(self) -> Iterator[tuple[str, bytes, float]]:
+        """Yield the pulses that have arrived, each with the name of its sender and when it came."""
+        while self._pulses:
+            yield self._pulses.popleft()
 
     def send(self, to: int, data: bytes) -> None:
         """Send bytes to a neighbour or to everybody, which may get lost."""
@@ -128,12 +152,19 @@ def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
     return here, f"{here}/{receiver}"
 
 
-def _publisher(session: Any, key: str) -> Any:
+def _pulse_key(config: DeviceConfig, sender: str) -> str:
+    return f"{ROOT}/{config.mesh}/{sender}/{PULSE}"
+
+
+def _publisher(session: Any, key: str, *, pulse: bool = False) -> Any:
     import zenoh
 
     # express: a round waits for its slowest frame, so never wait to fill a batch.
     # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer
-    return session.declare_publisher(key, express=True, congestion_control=zenoh.CongestionControl.DROP)
+    # Pulses have a queue of their own, behind all frames.
+    priority = zenoh.Priority.BACKGROUND if pulse else zenoh.Priority.DATA
+    drop = zenoh.CongestionControl.DROP
+    return session.declare_publisher(key, express=not pulse, congestion_control=drop, priority=priority)
 
 
 def _needs_zenoh() -> Any:
@@ -187,6 +218,9 @@ def _access(config: DeviceConfig) -> dict[str, Any]:
     for neighbour in config.neighbours:
         name = neighbour.name
         spoken, heard = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
+        if config.pulse:
+            spoken.append(_pulse_key(config, name))
+            heard.append(_pulse_key(config, config.name))
         allowed = {
             "says": ("put", "ingress", spoken),
             "hears": ("put", "egress", heard),

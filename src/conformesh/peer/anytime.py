@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from conformesh.peer.frames import unpack_number
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import Heading
-from conformesh.peer.settings import PeerError
+from conformesh.peer.settings import PeerError, failure_of
 from conformesh.peer.shelf import REASON, SLOTS, STAGES, key_of, keys_of
 from conformesh.peer.spreading import Spreading
 from conformesh.peer.words import in_a_line
@@ -292,7 +292,7 @@ class Anytime(Spreading):
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
         words = self._in_words(error)
-        self._reason, self.error = words, PeerError(words)
+        self._reason, self.error = words, PeerError(words, failure_of(error))
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
         self.log(words)

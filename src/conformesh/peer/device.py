@@ -25,7 +25,7 @@ from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, F
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
 from conformesh.peer.memory import ENDED
-from conformesh.peer.settings import PeerError
+from conformesh.peer.settings import Failure, PeerError, failure_of
 from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
 
@@ -171,7 +171,7 @@ class Device(Members):
         reasons = [f"what {self._name(j)} says cannot be {unheard[j]}" for j in gone if j in unheard]
         why += f" ({'; '.join(reasons)})" if reasons else ""
         if self.settings.on_lost == "fail":
-            self._fail(f"{why}; start again what has stopped or check the link, or use --on-lost continue")
+            self._fail(f"{why}; start again what has stopped or check the link, or use --on-lost continue", code="lost")
             return
         self.log(f"{why}: going on without")
         self._move(View(self.number, self.lost | frozenset(gone)), why)
@@ -184,7 +184,7 @@ class Device(Members):
             return
         why = f"{news.why} ({self._name(news.origin)} says so; no threshold was agreed on)"
         if self.settings.on_lost == "fail" or news.ends:
-            self._fail(why, news)
+            self._fail(why, news, code="disagreement" if news.ends else "refused")
             return
         self.log(f"{news.why}: going on without {self._name(frame.sender)}")
         self._move(View(self.number, self.lost | {frame.sender, news.origin} - {self.row}), why, news)
@@ -193,16 +193,18 @@ class Device(Members):
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
         words = self._in_words(error)
         self._own_fault = True
-        self._fail(words, cause=error)
+        self._fail(words, cause=error, code=failure_of(error))
 
-    def _fail(self, words: str, news: News | None = None, cause: Exception | None = None) -> None:
+    def _fail(
+        self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"
+    ) -> None:
         """End without a result, and tell everybody why, now and for a while."""
         if self.phase == "failed":
             return
         if self.phase == "greeting":  # the journal may know of an earlier run only
             self._write(self.journal.begin, self._heading().pack())
         self._write(self.journal.append, ENDED)
-        error = PeerError(words)
+        error = PeerError(words, code)
         error.__cause__ = cause
         self._stop(error, news or News(self.row, words))
 

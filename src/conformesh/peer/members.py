@@ -18,6 +18,7 @@ from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameErr
 from conformesh.peer.linked import Make
 from conformesh.peer.memory import ENDED, Heading
 from conformesh.peer.rounds import Rounds
+from conformesh.peer.settings import Failure
 from conformesh.peer.view import View, part_of
 from conformesh.peer.words import Hello, News, differences, floor_in, pack_rows, unpack_rows
 
@@ -46,7 +47,9 @@ class Members(Rounds):
         """Send again what a neighbour may have missed."""
 
     @abstractmethod
-    def _fail(self, words: str, news: News | None = None) -> None:
+    def _fail(
+        self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"
+    ) -> None:
         """End without a result, and tell everybody why."""
 
     # --- greeting -----------------------------------------------------------------------------------------------------
@@ -127,7 +130,7 @@ class Members(Rounds):
         differ = differences(self.agreement, theirs, self._name(self.row), self._name(sender))
         pair = f"{self._name(self.row)} and {self._name(sender)}"
         words = f"{pair} do not agree; {differ}. Nothing was sent; make all folders the same"
-        self._fail(words, News(self.row, words, ends=True))
+        self._fail(words, News(self.row, words, ends=True), code="disagreement")
 
     def _move(self, view: View, why: str = "", news: News | None = None) -> None:
         """Leave the run as it is for a later one, or for one with fewer devices, unless too few are left for it."""
@@ -135,7 +138,7 @@ class Members(Rounds):
             return
         part = part_of(self.full, self.row, view.lost)
         if len(part) < self.needed:
-            self._fail(why if news else self._too_few(part, why), news)
+            self._fail(why if news else self._too_few(part, why), news, code="refused" if news else "lost")
             return
         number, lost = view.number, frozenset(range(self.full.devices)) - part
         if number == self.number and self.phase in ("finishing", "finished"):
@@ -168,7 +171,8 @@ class Members(Rounds):
         self._send_all(self._roll(READY, self._ready))
         if self._ready == self._everyone:  # from here on the journal knows of this run
             if lacking := self.rosters.lacks({self._name(k) for k in self._everyone}):
-                self._fail(f"{lacking}; start them, or have the authority say that it is out of use")
+                words = f"{lacking}; start them, or have the authority say that it is out of use"
+                self._fail(words, code="roster")
                 return
             self.journal.begin(self._heading().pack())
             self._open_protocol()
@@ -229,7 +233,8 @@ class Members(Rounds):
             self._fail(
                 f"{self._name(frame.sender)} is in round {frame.round} of run {self.number}, and "
                 f"{self._name(self.row)} is in round {self.round}, without which it cannot be there; look which of "
-                "them can be trusted"
+                "them can be trusted",
+                code="protocol",
             )
             return
         self.log("the journal of this run is lost: asking for a new run")

@@ -11,8 +11,63 @@ from conformesh.peer.frames import VERSION
 MOST_REASONS = 64  # a stranger must not fill the memory with reasons to refuse it
 
 
+FAILURES = {  # why a run ends without a threshold: one word for whoever counts, and what it stands for
+    "lost": "a neighbour was silent for too long, or too few devices were left",
+    "disagreement": "devices do not agree on what is run",
+    "refused": "another device has said that it cannot take part, or cannot go on",
+    "scores": "the file of scores of this device cannot be read",
+    "certificate": "the certificate or the clock of this device is wrong",
+    "roster": "too few devices of an earlier roster are in the run",
+    "journal": "the journal of this device cannot be written",
+    "links": "this device cannot listen at its endpoint",
+    "protocol": "the method raised an error, or a neighbour said what it cannot have said",
+    "other": "anything else",
+}
+Failure = Literal[
+    "lost",
+    "disagreement",
+    "refused",
+    "scores",
+    "certificate",
+    "roster",
+    "journal",
+    "links",
+    "protocol",
+    "other",
+]
+
+
 class PeerError(RuntimeError):
-    """A neighbour is missing, disagrees or misbehaves; the message names it."""
+    """A neighbour is missing, disagrees or misbehaves; the message names it.
+
+    Attributes
+    ----------
+    code
+        The same in one word, one of `FAILURES`.
+    """
+
+    def __init__(self, words: str, code: Failure = "other") -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class OwnError(ValueError):
+    """A device cannot take part, for a reason of its own that its operator can mend; `code` as in `PeerError`."""
+
+    def __init__(self, words: str, code: Failure) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+def failure_of(error: Exception) -> Failure:
+    """Return in one word what kind of failure an error is; an OSError within a run is one of the journal.
+
+    >>> failure_of(PeerError("device-02 has not said hello", "lost")), failure_of(OSError("disk full"))
+    ('lost', 'journal')
+    """
+    if isinstance(error, PeerError | OwnError):
+        return error.code
+    return "journal" if isinstance(error, OSError) else "protocol"
 
 
 @dataclass(frozen=True)

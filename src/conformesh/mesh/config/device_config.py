@@ -23,6 +23,8 @@ from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
 from conformesh.scores import Score, get_score
 
+SHORTEST_PULSE, LONGEST_PULSE = 0.1, 3600.0  # seconds
+
 
 @dataclass(frozen=True)
 class Neighbour:
@@ -58,6 +60,8 @@ class DeviceConfig:
         The file of this device's own scores, relative to the folder.
     patience, retry
         Seconds a device waits for a neighbour before it gives up, and between two attempts to reach one.
+    pulse
+        Seconds between two pulses, by which devices tell each other how they are; 0 for none.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
     quorum
@@ -95,6 +99,7 @@ class DeviceConfig:
     scores: str = "scores.csv"
     patience: float = 30.0
     retry: float = 0.2
+    pulse: float = 1.0
     on_lost: Literal["fail", "continue"] = "fail"
     quorum: int | None = None
     insecure: bool = False
@@ -267,6 +272,10 @@ def _check_values(config: DeviceConfig) -> None:
         value = getattr(config, what)
         if not (value > 0 and math.isfinite(value)):
             raise ValueError(f"{what} must be a positive number of seconds, got {value}")
+    if not (config.pulse == 0 or SHORTEST_PULSE <= config.pulse <= LONGEST_PULSE):
+        raise ValueError(
+            f"pulse must be 0 for none, or from {SHORTEST_PULSE:g} to {LONGEST_PULSE:g} seconds, got {config.pulse}"
+        )
     if config.mode not in MODES:
         raise ValueError(f"mode must be {' or '.join(map(repr, MODES))}, got {config.mode!r}")
     if config.on_lost not in ON_LOST:

@@ -34,6 +34,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
+    ("Seconds between two pulses, which tell the others how this device is; 0 for none.", ("pulse",)),
     (
         "Who this device is to the others. The key stays here; insecure = true does without all three.",
         ("insecure", "ca", "cert", "key"),

@@ -72,6 +72,7 @@ def init_mesh(
     patience: float = 30.0,
     on_lost: Literal["fail", "continue"] = "fail",
     quorum: int | None = None,
+    pulse: float = 1.0,
     insecure: bool = False,
     days: int = 365,
     sizes: dict[str, int] | None = None,
@@ -94,7 +95,7 @@ def init_mesh(
         The most scores that devices may claim, by their ids in the network; who is not named may claim any number.
     promise
         Whom the threshold is to be about, by the ids of the network.
-    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum
+    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum, pulse
         As in `DeviceConfig`.
     """
     root = Path(root)
@@ -130,6 +131,7 @@ def init_mesh(
         patience=patience,
         on_lost=on_lost,
         quorum=quorum,
+        pulse=pulse,
         insecure=insecure,
     )
     called = dict(zip(network.ids, names, strict=True))

@@ -27,12 +27,15 @@ class _Answer(NamedTuple):
 
 def reach_neighbours(config: DeviceConfig, timeout: float = TIMEOUT) -> list[Problem]:
     """Try every neighbour of a device, from this machine."""
-    found = []
-    for neighbour in config.neighbours:
-        finding = _reach(config, neighbour, timeout)
-        words = f"{neighbour.endpoint}: {finding.words}"
-        found.append(Problem(config.name, f"reach {neighbour.name}", finding.level, words, finding.code))
-    return found
+    return [reach(config, neighbour, timeout) for neighbour in config.neighbours]
+
+
+def reach(config: DeviceConfig, other: Neighbour, timeout: float = TIMEOUT) -> Problem:
+    """Try another device as this one, from this machine."""
+    finding = _reach(config, other, timeout)
+    return Problem(
+        config.name, f"reach {other.name}", finding.level, f"{other.endpoint}: {finding.words}", finding.code
+    )
 
 
 def _reach(config: DeviceConfig, neighbour: Neighbour, timeout: float) -> _Answer:

@@ -19,6 +19,7 @@ from conformesh.mesh.http.interface import (
     CALIBRATION,
     HEALTH,
     JSON,
+    MESH,
     METRICS,
     PREDICT,
     RECALIBRATE,
@@ -128,6 +129,10 @@ class Client:
     def status(self) -> dict[str, Any]:
         """Return everything the node shows of itself."""
         return self._ask(STATUS)
+
+    def mesh(self) -> dict[str, Any]:
+        """Return what the node has heard of everybody: {"device", "devices", "edges"}."""
+        return self._ask(MESH)
 
     def metrics(self) -> str:
         """Return the metrics in the text format of Prometheus."""

@@ -5,8 +5,8 @@ Light on purpose: the client imports it too.
 
 from __future__ import annotations
 
-THRESHOLD, CERTIFICATE, CALIBRATION = "/threshold", "/certificate", "/calibration"
-HEALTH, STATUS, METRICS = "/health", "/status", "/metrics"
+THRESHOLD, CERTIFICATE, CALIBRATION, MESH = "/threshold", "/certificate", "/calibration", "/mesh"
+HEALTH, STATUS, METRICS, OPENAPI = "/health", "/status", "/metrics", "/openapi.json"
 PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
 VERBS = {
     THRESHOLD: "GET",
@@ -14,7 +14,9 @@ VERBS = {
     CALIBRATION: "GET",
     HEALTH: "GET",
     STATUS: "GET",
+    MESH: "GET",
     METRICS: "GET",
+    OPENAPI: "GET",
     PREDICT: "POST",
     RECALIBRATE: "POST",
     ROSTER: "POST",

@@ -1,96 +1,258 @@
-"""A node's state in the text format that Prometheus reads: https://prometheus.io/docs/instrumenting/exposition_formats/."""
+"""A node's state as metrics, in the forms that Prometheus reads; `prometheus_client` writes them.
+
+The state counts by itself, whether anybody asks or not: the library is loaded when metrics are first asked for.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
+from typing import Any, Literal, NamedTuple
 
 from conformesh._version import __version__
+from conformesh.mesh.node.history import BUCKETS
 from conformesh.mesh.node.state import Phase, Trouble
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-Samples = Iterable[tuple[Mapping[str, str], float | None]]
-NO_LABELS: Mapping[str, str] = {}
-
-
-def exposition(snapshot: Mapping[str, Any], healthy: bool) -> str:
-    """Return the metrics of `NodeState.snapshot()`; what is not known yet is left out."""
-    return "".join(_family(*family) for family in _families(snapshot, healthy))
+PREFIX = "conformesh"
+Now = Mapping[str, Any]  # a snapshot of the state, with `healthy` and perhaps `mesh`
+Samples = Iterable[tuple[tuple[str, ...], float | None]]  # values of the labels, and the number; None is left out
 
 
-def _families(now: Mapping[str, Any], healthy: bool) -> Iterable[tuple[str, str, str, Samples]]:
-    sent, peers, found = now["sent"], now["neighbours"], now["certified"] or {}
+class Metric(NamedTuple):
+    """One family: its name without the prefix, what kind it is, what it says, its labels, and where its samples are."""
 
-    def own(value: float | None) -> Samples:
-        return [(NO_LABELS, value)]
+    name: str
+    kind: Literal["info", "gauge", "counter", "histogram"]
+    words: str
+    labels: tuple[str, ...]
+    samples: Callable[[Now], Samples]
 
-    def each(key: str) -> Samples:
-        return [({"neighbour": name}, peer[key]) for name, peer in peers.items()]
+    @property
+    def exposed(self) -> str:
+        """The name under which it is found."""
+        return f"{PREFIX}_{self.name}" + ("_total" if self.kind == "counter" else "")
 
-    refusals = [
-        ({"neighbour": name, "reason": reason}, count)
-        for name, reasons in [*((n, p["refused"]) for n, p in peers.items()), ("", now["refused"])]
-        for reason, count in reasons.items()
-    ]
-    threshold = found.get("threshold")
-    yield "info", "gauge", "Which node this is.", [({"device": now["device"], "version": __version__}, 1)]
-    yield (
+
+def _at(*path: str) -> Callable[[Now], Samples]:
+    """Return what reads one number of a snapshot; it is left out where there is none yet."""
+
+    def read(now: Now) -> Samples:
+        value: Any = now
+        for name in path:
+            value = None if value is None else value.get(name)
+        return [((), None if value is None else float(value))]
+
+    return read
+
+
+def _each(key: str) -> Callable[[Now], Samples]:
+    """Return what reads one number for each neighbour."""
+    return lambda now: [((name,), one[key]) for name, one in now["neighbours"].items()]
+
+
+def _words(*path: str) -> Callable[[Now], Samples]:
+    """Return what reads numbers that stand beside words."""
+
+    def read(now: Now) -> Samples:
+        table: Any = now
+        for name in path:
+            table = (table or {}).get(name)
+        return [((word,), count) for word, count in (table or {}).items()]
+
+    return read
+
+
+def _refusals(now: Now) -> Samples:
+    tables = [*((name, one["refused"]) for name, one in now["neighbours"].items()), ("", now["refused"])]
+    return [((name, reason), count) for name, reasons in tables for reason, count in reasons.items()]
+
+
+def _runs(now: Now) -> Samples:
+    runs = now["runs"]
+    return [(("certified",), runs["certified"]), (("failed",), sum(runs["failed"].values()))]
+
+
+def _heard(now: Now) -> Samples:
+    gathering = now.get("gathering")
+    return [((), None if gathering is None else len(gathering["heard"]))]
+
+
+METRICS: tuple[Metric, ...] = (
+    Metric(
+        "info", "info", "Which node this is.", ("device", "version"), lambda now: [((now["device"], __version__), 1)]
+    ),
+    Metric(
         "phase",
         "gauge",
         "1 for the phase the node is in.",
-        [({"phase": phase.value}, phase.value == now["phase"]) for phase in Phase],
-    )
-    yield "phase_seconds", "gauge", "Seconds in this phase.", own(now["seconds_in_phase"])
-    yield "healthy", "gauge", "1 where a certified threshold is there and nothing is wrong.", own(healthy)
-    yield (
+        ("phase",),
+        lambda now: [((phase.value,), phase.value == now["phase"]) for phase in Phase],
+    ),
+    Metric("phase_seconds", "gauge", "Seconds in this phase.", (), _at("seconds_in_phase")),
+    Metric("healthy", "gauge", "1 where a certified threshold is there and nothing is wrong.", (), _at("healthy")),
+    Metric(
         "trouble",
         "gauge",
         "1 while something of the device itself is wrong; /health says what.",
-        [({"what": trouble.value}, trouble.value in now["troubles"]) for trouble in Trouble],
-    )
-    yield "roster", "gauge", "The number of the roster in force.", own(now["roster"]["number"])
-    yield "run", "gauge", "The number of the current run.", own(now["run"])
-    yield "round", "gauge", "The open round of the current run.", own(now["round"])
-    yield "threshold", "gauge", "The certified threshold.", own(None if threshold is None else float(threshold))
-    yield "alpha", "gauge", "The miscoverage level the threshold is for.", own(found.get("alpha"))
-    yield "scores", "gauge", "Calibration scores behind the threshold, on all devices.", own(found.get("scores"))
-    yield "devices", "gauge", "Devices that made the threshold.", own(found.get("devices"))
-    yield "certified_timestamp_seconds", "gauge", "When the threshold was made.", own(found.get("made_seconds"))
-    yield "frames_sent_total", "counter", "Frames sent, resent ones included.", own(sent["frames"])
-    yield "bytes_sent_total", "counter", "Bytes sent, resent ones included.", own(sent["bytes"])
-    yield "frames_resent_total", "counter", "Frames sent again.", own(sent["resent_frames"])
-    yield (
+        ("what",),
+        lambda now: [((trouble.value,), trouble.value in now["troubles"]) for trouble in Trouble],
+    ),
+    Metric(
+        "scores_unreadable",
+        "gauge",
+        "1 while the file of scores, as it is now, cannot be read.",
+        (),
+        lambda now: [((), Trouble.SCORES.value in now["troubles"])],
+    ),
+    Metric(
+        "scores_read_failures",
+        "counter",
+        "Times that the file of scores could not be read.",
+        (),
+        _at("scores_read_failures"),
+    ),
+    Metric(
+        "certificate_expiry_timestamp_seconds",
+        "gauge",
+        "When the first of certificate and authority ends; none where links have no certificates.",
+        (),
+        _at("certificate_expires"),
+    ),
+    Metric("roster", "gauge", "The number of the roster in force.", (), _at("roster", "number")),
+    Metric("run", "gauge", "The number of the current run.", (), _at("run")),
+    Metric("round", "gauge", "The open round of the current run.", (), _at("round")),
+    Metric(
+        "runs", "counter", "Runs that ended here since the start, with a threshold or without.", ("outcome",), _runs
+    ),
+    Metric("run_failures", "counter", "Runs that failed, by reason.", ("reason",), _words("runs", "failed")),
+    Metric(
+        "run_duration_seconds",
+        "histogram",
+        "How long runs took that ended with a threshold.",
+        (),
+        lambda now: [],  # a histogram is made of all its numbers at once
+    ),
+    Metric("run_rounds", "gauge", "Rounds of the last run that ended with a threshold.", (), _at("runs", "rounds")),
+    Metric("threshold", "gauge", "The certified threshold.", (), _at("certified", "threshold")),
+    Metric("alpha", "gauge", "The miscoverage level the threshold is for.", (), _at("certified", "alpha")),
+    Metric(
+        "scores", "gauge", "Calibration scores behind the threshold, on all devices.", (), _at("certified", "scores")
+    ),
+    Metric("devices", "gauge", "Devices that made the threshold.", (), _at("certified", "devices")),
+    Metric(
+        "certified_timestamp_seconds", "gauge", "When the threshold was made.", (), _at("certified", "made_seconds")
+    ),
+    Metric(
+        "heard_devices", "gauge", "Without rounds: devices that were heard in this run, itself among them.", (), _heard
+    ),
+    Metric(
+        "mesh_devices",
+        "gauge",
+        "Devices of the mesh by what was last heard of them, itself among them.",
+        ("health",),
+        _words("mesh", "health"),
+    ),
+    Metric("frames_sent", "counter", "Frames sent, resent ones included.", (), _at("sent", "frames")),
+    Metric("bytes_sent", "counter", "Bytes sent, resent ones included.", (), _at("sent", "bytes")),
+    Metric("frames_resent", "counter", "Frames sent again.", (), _at("sent", "resent_frames")),
+    Metric(
         "neighbour_last_heard_seconds",
         "gauge",
         "Seconds since the neighbour was last heard.",
-        each("last_heard_seconds_ago"),
-    )
-    yield "neighbour_round", "gauge", "The last round the neighbour was heard in.", each("round")
-    yield "frames_received_total", "counter", "Frames received from the neighbour.", each("frames_received")
-    yield "bytes_received_total", "counter", "Bytes received from the neighbour.", each("bytes_received")
-    yield "frames_refused_total", "counter", "Frames refused, by reason; an empty neighbour is anybody.", refusals
+        ("neighbour",),
+        _each("last_heard_seconds_ago"),
+    ),
+    Metric("neighbour_round", "gauge", "The last round the neighbour was heard in.", ("neighbour",), _each("round")),
+    Metric(
+        "frames_received", "counter", "Frames received from the neighbour.", ("neighbour",), _each("frames_received")
+    ),
+    Metric("bytes_received", "counter", "Bytes received from the neighbour.", ("neighbour",), _each("bytes_received")),
+    Metric(
+        "frames_refused",
+        "counter",
+        "Frames refused, by reason; an empty neighbour is anybody.",
+        ("neighbour", "reason"),
+        _refusals,
+    ),
+    Metric("pulses_sent", "counter", "Pulses sent, which tell others how this node is.", (), _at("mesh", "sent")),
+    Metric("pulse_bytes_sent", "counter", "Bytes of pulses sent, to each neighbour.", (), _at("mesh", "sent_bytes")),
+    Metric("pulses_received", "counter", "Pulses received from neighbours.", (), _at("mesh", "heard")),
+    Metric("pulse_bytes_received", "counter", "Bytes of pulses received.", (), _at("mesh", "heard_bytes")),
+    Metric("pulses_refused", "counter", "Pulses refused, by reason.", ("reason",), _words("mesh", "refused")),
+)
 
 
-def _family(name: str, kind: str, words: str, samples: Samples) -> str:
-    lines = [f"conformesh_{name}{_labels(labels)} {_value(value)}\n" for labels, value in samples if value is not None]
-    head = f"# HELP conformesh_{name} {words}\n# TYPE conformesh_{name} {kind}\n"
-    return head + "".join(lines) if lines else ""
+class Exposition:
+    """Writes metrics; raises ImportError where `prometheus_client` is missing.
+
+    Parameters
+    ----------
+    now
+        Returns what they are made of.
+    """
+
+    def __init__(self, now: Callable[[], Now]) -> None:
+        from prometheus_client import CollectorRegistry, ProcessCollector
+
+        self._registry = CollectorRegistry(auto_describe=False)  # its own: a program may run several nodes
+        self._registry.register(_Collector(now))
+        ProcessCollector(namespace=PREFIX, registry=self._registry)
+
+    def text(self, accept: str = "") -> tuple[bytes, str]:
+        """Return the metrics and their type, in the form that the header Accept asks for."""
+        from prometheus_client.exposition import choose_encoder
+
+        try:
+            encode, content_type = choose_encoder(accept)
+            return encode(self._registry), content_type
+        except (ValueError, TypeError):  # of a version or an escaping that nobody knows
+            encode, content_type = choose_encoder("")
+            return encode(self._registry), content_type
 
 
-def _labels(labels: Mapping[str, str]) -> str:
-    if not labels:
-        return ""
-    return "{" + ",".join(f'{key}="{_escaped(value)}"' for key, value in labels.items()) + "}"
+class _Collector:
+    """What a registry asks for families."""
+
+    def __init__(self, now: Callable[[], Now]) -> None:
+        self._now = now
+
+    def describe(self) -> list[Any]:
+        """Return nothing: names are unique by the table, and need not be asked for now."""
+        return []
+
+    def collect(self) -> Iterator[Any]:
+        """Yield a family for each metric that has a number now."""
+        now = self._now()
+        for metric in METRICS:
+            family = _MAKE[metric.kind](metric, now)
+            if family.samples:
+                yield family
 
 
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+def _info(metric: Metric, now: Now) -> Any:
+    from prometheus_client.core import InfoMetricFamily
+
+    ((values, _),) = metric.samples(now)
+    return InfoMetricFamily(PREFIX, metric.words, dict(zip(metric.labels, values, strict=True)))
 
 
-def _value(value: float) -> str:
-    number = float(value)
-    if math.isinf(number):
-        return "+Inf" if number > 0 else "-Inf"
-    return str(int(number)) if number.is_integer() else repr(number)
+def _numbers(metric: Metric, now: Now) -> Any:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+    make = CounterMetricFamily if metric.kind == "counter" else GaugeMetricFamily
+    family = make(f"{PREFIX}_{metric.name}", metric.words, labels=metric.labels)
+    for values, number in metric.samples(now):
+        if number is not None:
+            family.add_metric(values, float(number))
+    return family
+
+
+def _durations(metric: Metric, now: Now) -> Any:
+    from prometheus_client.core import HistogramMetricFamily
+
+    ends = [*map(str, BUCKETS), "+Inf"]
+    buckets = [*zip(ends, accumulate(now["runs"]["lasted"]), strict=True)]
+    return HistogramMetricFamily(f"{PREFIX}_{metric.name}", metric.words, buckets, now["runs"]["seconds"])
+
+
+_MAKE = {"info": _info, "gauge": _numbers, "counter": _numbers, "histogram": _durations}

@@ -17,7 +17,8 @@ from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
 LARGEST_HEAD = 2**16  # bytes; no honest program comes near
 MOST_HEADERS = 100
 ENDS = (b"\r\n\r\n", b"\n\n")
-KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS")  # verbs that get 405 where another is due, not 501
+# verbs that get 405 where another is due, and not 501
+KNOWN = ("GET", "HEAD", "POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE", "CONNECT", "QUERY")
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 
@@ -34,6 +35,8 @@ class Request:
 
     Attributes
     ----------
+    verb, path
+        What it asks for; empty until that is known, and the path also where there is no such.
     reply
         What answers it, from the moment its head is known and good.
     expects
@@ -42,7 +45,7 @@ class Request:
 
     def __init__(self, answers: Answers, *, local_socket: bool) -> None:
         self.answers, self.local_socket = answers, local_socket
-        self.verb = ""
+        self.verb = self.path = ""
         self.reply: Reply | None = None
         self.expects = False
         self._length = 0
@@ -80,7 +83,8 @@ class Request:
         path = self._read_first(lines[0].rstrip("\r"))
         self._read_headers(lines[1:])
         self._refuse_browsers()
-        reply = self.answers.route(self.verb, path)
+        reply = self.answers.route(self.verb, path, self._headers.get("accept", ""))
+        self.path = path
         self._length = self._body_length()
         self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
         self.reply = reply
@@ -103,7 +107,7 @@ class Request:
             )
         for line in lines:
             name, colon, value = line.partition(":")
-            if not (colon and TOKEN.fullmatch(name)):
+            if not (colon and TOKEN.fullmatch(name)) or "\r" in value.rstrip("\r"):  # which may end a line elsewhere
                 raise Refused(HTTPStatus.BAD_REQUEST, f"needed a header like 'Host: localhost', got {line[:60]!r}")
             name, value = name.lower(), value.strip()
             if self._headers.setdefault(name, value) != value and name in ("content-length", "host"):

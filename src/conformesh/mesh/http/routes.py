@@ -10,8 +10,9 @@ import json
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +23,9 @@ from conformesh.mesh.http.interface import (
     CERTIFICATE,
     HEALTH,
     JSON,
+    MESH,
     METRICS,
+    OPENAPI,
     PREDICT,
     RECALIBRATE,
     ROSTER,
@@ -30,11 +33,14 @@ from conformesh.mesh.http.interface import (
     THRESHOLD,
     VERBS,
 )
-from conformesh.mesh.http.metrics import CONTENT_TYPE, exposition
 from conformesh.mesh.node.certified import Certified
-from conformesh.mesh.node.state import NodeState, Phase
+from conformesh.mesh.node.health import judged, nothing_yet
+from conformesh.mesh.node.state import NodeState
 from conformesh.names import unknown
 from conformesh.scores import SCORES, Score, get_score
+
+if TYPE_CHECKING:
+    from conformesh.mesh.http.metrics import Exposition
 
 LOG = logging.getLogger("conformesh.node")
 Headers = tuple[tuple[str, str], ...]
@@ -68,6 +74,16 @@ class Answer:
 Reply = Callable[[bytes], Answer]
 
 
+class Heard(Protocol):
+    """What knows of everybody."""
+
+    def mesh(self) -> dict[str, Any]:
+        """Return what was heard of everybody, as JSON."""
+
+    def measured(self) -> dict[str, Any]:
+        """Return the same as numbers, for metrics."""
+
+
 class Answers:
     """The routes of the service.
 
@@ -80,6 +96,8 @@ class Answers:
         409 and its words.
     hand
         Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
+    beating
+        Knows what was heard of everybody; without it ``/mesh`` answers 501.
     """
 
     def __init__(
@@ -87,23 +105,27 @@ class Answers:
         state: NodeState,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
+        beating: Heard | None = None,
     ) -> None:
         self.state = state
-        self.recalibrate, self.hand = recalibrate, hand
+        self.recalibrate, self.hand, self.beating = recalibrate, hand, beating
+        self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
             CERTIFICATE: self._certificate,
             CALIBRATION: self._calibration,
             HEALTH: self._health,
             STATUS: lambda _: Answer.of(self.state.snapshot()),
-            METRICS: self._metrics,
+            MESH: self._mesh,
+            METRICS: partial(self._metrics, ""),
+            OPENAPI: _described,
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
         }
 
-    def route(self, method: str, path: str) -> Reply:
-        """Return what answers this request, or refuse with what exists."""
+    def route(self, method: str, path: str, accept: str = "") -> Reply:
+        """Return what answers this request, or refuse with what exists; metrics come in the form it accepts."""
         if path not in self.routes:
             known = ", ".join(f"{verb} {name}" for name, verb in VERBS.items())
             raise Refused(HTTPStatus.NOT_FOUND, f"there is no {path[:100]!r}; there are: {known}")
@@ -111,12 +133,12 @@ class Answers:
         if method != verb:
             words = f"{path} takes {verb}, got {method[:20]}"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, words, (("Allow", verb),))
-        return self.routes[path]
+        return partial(self._metrics, accept) if path == METRICS else self.routes[path]
 
     def _certified(self) -> Certified:
         found = self.state.certified
         if found is None:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, _nothing_yet(self.state.snapshot()))
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, nothing_yet(self.state.snapshot()))
         return found
 
     def _threshold(self, _: bytes) -> Answer:
@@ -135,13 +157,32 @@ class Answers:
 
     def _health(self, _: bytes) -> Answer:
         now = self.state.snapshot()
-        healthy, reasons = _judged(now)
-        content = {"healthy": healthy, "phase": now["phase"], "reasons": reasons}
-        return Answer.of(content, HTTPStatus.OK if healthy else HTTPStatus.SERVICE_UNAVAILABLE)
+        health = judged(now)
+        content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
+        return Answer.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
-    def _metrics(self, _: bytes) -> Answer:
+    def _metrics(self, accept: str, _: bytes) -> Answer:
+        if self._shown is None:
+            from conformesh.mesh.http.metrics import Exposition
+
+            try:
+                self._shown = Exposition(self._now)
+            except ImportError:
+                words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
+                raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
+        body, content_type = self._shown.text(accept)
+        return Answer(HTTPStatus.OK, body, content_type)
+
+    def _now(self) -> dict[str, Any]:
+        """Return what metrics are made of."""
         now = self.state.snapshot()
-        return Answer(HTTPStatus.OK, exposition(now, _judged(now)[0]).encode(), CONTENT_TYPE)
+        mesh = None if self.beating is None else self.beating.measured()
+        return now | {"healthy": judged(now).healthy, "mesh": mesh}
+
+    def _mesh(self, _: bytes) -> Answer:
+        if self.beating is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node was started alone, and hears of nobody")
+        return Answer.of(self.beating.mesh())
 
     def _recalibrate(self, _: bytes) -> Answer:
         if self.recalibrate is None:
@@ -172,29 +213,10 @@ class Answers:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
 
-def _judged(now: dict[str, Any]) -> tuple[bool, list[str]]:
-    failing, found = now["phase"] == Phase.FAILED.value, now["certified"]
-    reasons = [f"{what}: {words}" for what, words in now["troubles"].items()]
-    if found is None:
-        reasons.append(_nothing_yet(now))
-    elif found["restored"]:
-        reasons.append(f"the threshold is the one of run {found['run']}, from before the last start")
-    elif found["about"] != "everybody":
-        reasons.append(f"the threshold is about the {found['devices']} devices heard so far")
-    if found is not None and found["roster_number"] < now["roster"]["number"]:
-        at, under = found["roster_number"], now["roster"]["number"]
-        reasons.append(f"the threshold is of roster {at}, and roster {under} is in force")
-    error = now["last_error"]
-    if failing and error not in now["troubles"].values():
-        reasons.append(f"the last calibration failed: {error or 'nobody said why'}")
-    elif error and not failing:
-        reasons.append(f"last error: {error}")
-    return found is not None and not failing and not now["troubles"], reasons
+def _described(_: bytes) -> Answer:
+    from conformesh.mesh.http.openapi import description  # which few programs ask for
 
-
-def _nothing_yet(now: dict[str, Any]) -> str:
-    why = f": {now['last_error']}" if now["last_error"] else ""
-    return f"no threshold is certified yet ({now['phase']}, run {now['run']}, round {now['round']}){why}"
+    return Answer.of(description())
 
 
 # --- predictions ------------------------------------------------------------------------------------------------------

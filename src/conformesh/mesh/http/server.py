@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from conformesh.mesh.http.address import Address, find
 from conformesh.mesh.http.interface import LARGEST_BODY
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
-from conformesh.mesh.http.routes import Answer, Answers, Refused, Reply
+from conformesh.mesh.http.routes import Answer, Answers, Heard, Refused, Reply
 from conformesh.mesh.node.state import NodeState
 
 if TYPE_CHECKING:
@@ -38,6 +38,7 @@ MOST = 256  # connections; one more, and the one that was silent for longest is 
 PATIENCE = 10.0  # seconds of silence after which a client is dropped
 WHOLE_REQUEST = 60.0  # seconds for a whole request, however busily a client drips bytes
 PIECE = 2**16  # bytes read at a time
+Traced = Callable[[str, str, int, int, int], None]
 READ, WRITE = selectors.EVENT_READ, selectors.EVENT_WRITE
 
 
@@ -47,6 +48,7 @@ class _Client:
     def __init__(self, link: socket.socket, request: Request, now: float) -> None:
         self.link, self.request = link, request
         self.since = self.heard = now
+        self.began = time.time_ns()
         self.out = memoryview(b"")  # what is still to be sent
         self.at_work = False
         self.answered = False  # the answer is in `out`, or sent
@@ -67,6 +69,11 @@ class Service:
         501.
     hand
         Takes a roster and says what becomes of it; without it POST /roster answers 501.
+    beating
+        Knows what was heard of everybody; without it GET /mesh answers 501.
+    traced
+        Is told of every answer: verb, path (empty where there is none such), status, and when its connection was
+        accepted and it was answered, in nanoseconds since 1970.
     places
         How many tasks are at work or waiting at a time.
     most
@@ -82,13 +89,16 @@ class Service:
         *,
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
+        beating: Heard | None = None,
+        traced: Traced | None = None,
         places: int = PLACES,
         most: int = MOST,
         patience: float = PATIENCE,
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
-        self._answers = Answers(state, recalibrate, hand)
+        self._answers = Answers(state, recalibrate, hand, beating)
+        self._traced = traced
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()
         self._done: queue.SimpleQueue[tuple[_Client, Answer]] = queue.SimpleQueue()
@@ -257,6 +267,8 @@ class Service:
     def _answer(self, client: _Client, answer: Answer) -> None:
         client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
+        if self._traced is not None:
+            self._traced(client.request.verb, client.request.path, answer.status, client.began, time.time_ns())
         try:
             self._write(client)
         except BlockingIOError:

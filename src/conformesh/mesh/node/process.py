@@ -6,6 +6,7 @@ What reads the command line takes as much memory as a fifth of a device, and not
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -32,6 +33,8 @@ class Start:
     on_lost: str | None = None
     quorum: str | None = None
     mode: str | None = None
+    pulse: str | None = None
+    telemetry: bool = False
     debug: bool = False
 
     def command(self) -> list[str]:
@@ -53,19 +56,25 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     from conformesh.mesh.config.device_toml import read_device
     from conformesh.mesh.node.logs import set_up
     from conformesh.mesh.node.serving import Node
+    from conformesh.mesh.node.telemetry import traces_of
 
-    config = with_changes(read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode)
+    config = with_changes(
+        read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.pulse
+    )
     if start.log == "words":
         set_up(config.name, "words")
     else:
         set_up(config.name, "json", level=logging.DEBUG if start.log == "progress" else logging.INFO)
-    node = Node(config, start.http)
+    traces = traces_of(config, start.telemetry)
+    node = Node(config, start.http, traces)
 
     def stop(*_: Any) -> None:
         node.stopping.set()
 
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGINT, stop)
+    if traces is not None:
+        atexit.register(traces.close)  # after the result is printed, which waits for no collector
     node.run(start.once)
     return node.config, node.state.certified
 
@@ -76,11 +85,14 @@ def with_changes(
     on_lost: str | None,
     quorum: str | None = None,
     mode: str | None = None,
+    pulse: str | None = None,
 ) -> DeviceConfig:
-    """Return the configuration with what the command line says instead; but for patience the same on all devices."""
+    """Return the configuration with what the command line says; but for patience and pulse the same on all devices."""
     changes: dict[str, Any] = {}
     if patience is not None:
         changes["patience"] = _number(patience, float, "patience must be a number")
+    if pulse is not None:
+        changes["pulse"] = _number(pulse, float, "pulse must be a number")
     if on_lost is not None:
         changes["on_lost"] = on_lost
     if quorum is not None:
@@ -126,7 +138,7 @@ def main(start: Start) -> int:
         print(f"error: {words}", file=sys.stderr)
         return 2 if expected else 1
     if start.once and certified is not None:
-        print(in_json(config, certified))
+        print(in_json(config, certified), flush=True)
     return 0
 
 

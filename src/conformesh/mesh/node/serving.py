@@ -18,18 +18,21 @@ from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
+from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
+from conformesh.mesh.node.telemetry import Traces
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.methods import get_method
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
+from conformesh.peer.settings import Failure, OwnError, failure_of
 from conformesh.protocols.site import Shown
 
 log = logging.getLogger("conformesh.node")
@@ -45,8 +48,8 @@ FULL = "its journal cannot be written"
 class Node:
     """One device with its links, its local service and its last certified threshold."""
 
-    def __init__(self, config: DeviceConfig, address: str | Path | None = None) -> None:
-        self.config = config
+    def __init__(self, config: DeviceConfig, address: str | Path | None = None, traces: Traces | None = None) -> None:
+        self.config, self.traces = config, traces
         self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
         self.members = Membership(config)
         self.store = ResultStore(config)
@@ -55,12 +58,14 @@ class Node:
         self.scores = ScoreWatch(config)
         self.certificate = CertificateWatch(config)
         self.shown = Shown()
+        self.beating = Beating(config, self.state)
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
         self._due = 0.0  # when to look at the files again
         self._other_scores = False
         self._certified_run = 0
         self._started = time.perf_counter()
+        self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
@@ -75,7 +80,14 @@ class Node:
                 self.state.restore(old)
             elif self.store.problem:
                 self.state.note_error(self.store.problem)
-            with Service(self.state, self.address, recalibrate=self.recalibrate, hand=self.members.hand):
+            with Service(
+                self.state,
+                self.address,
+                recalibrate=self.recalibrate,
+                hand=self.members.hand,
+                beating=self.beating,
+                traced=None if self.traces is None else self.traces.request,
+            ):
                 self._stay_up(once)
 
     def _stay_up(self, once: bool) -> None:
@@ -92,13 +104,13 @@ class Node:
                 continue
             self.certificate.use()
             try:
-                with self._compiled(), opened(self.config) as transport:
+                with self._compiled(), opened(self.config) as transport, self.beating.over(transport):
                     self._serve(transport, once)
                 pause = SHORTEST
             except OSError as problem:  # another program has the port, say
                 if once:
                     raise
-                self.state.fail(str(problem))
+                self._fail(str(problem), "links")
                 log.warning("%s", problem)
                 self.stopping.wait(pause)
                 pause = min(2 * pause, LONGEST)
@@ -124,6 +136,7 @@ class Node:
         self.scores.config = self.config
         self.certificate.under(self.config)
         self.store = ResultStore(self.config)
+        self.beating.under(self.config)
         self.state.expect([neighbour.name for neighbour in self.config.neighbours])
         log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
 
@@ -160,6 +173,8 @@ class Node:
                 error = problem
             if self.members.moving:
                 return
+            if error is not None:
+                self._fail(str(error), failure_of(error))
             if once:
                 if error is not None:
                     raise error
@@ -167,9 +182,14 @@ class Node:
             if error is None or time.monotonic() - began >= self.config.patience:
                 pause = SHORTEST  # who pauses is not heard: parts that are healed would wait for each other
             if error is not None:
-                self.state.fail(str(error))
                 self._pause(pause, transport)
                 pause = min(2 * pause, LONGEST)
+
+    def _fail(self, words: str, code: Failure | None) -> None:
+        """Give up a run; with a code it counts as failed."""
+        self.state.fail(words, code)
+        if self.traces is not None and code is not None:
+            self.traces.end("failed", reason=code)
 
     @property
     def _needs_links(self) -> bool:
@@ -197,17 +217,19 @@ class Node:
         try:
             self._look_at_files(at_once=True)
             self._other_scores = False
-            self._started, self._certified_run = time.perf_counter(), 0
+            self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
             device = self._device = make_device(
                 self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown
             )
             feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
             if self.certificate.late:
-                return self._stay_out(device, transport, once, self.certificate.late, self.certificate.late)
+                late = self.certificate.late
+                return self._stay_out(device, transport, once, OwnError(late, "certificate"), late)
             if self.scores.scores is None:
-                return self._stay_out(device, transport, once, self.scores.problem, UNREADABLE)
+                unreadable = OwnError(self.scores.problem, "scores")
+                return self._stay_out(device, transport, once, unreadable, UNREADABLE)
             if full is not None:
-                return self._stay_out(device, transport, True, str(full), FULL)
+                return self._stay_out(device, transport, True, full, FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
@@ -224,10 +246,10 @@ class Node:
             return MemoryJournal(), problem
 
     def _stay_out(
-        self, device: Device | Anytime, transport: Transport, once: bool, problem: str, told: str
+        self, device: Device | Anytime, transport: Transport, once: bool, problem: Exception, told: str
     ) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
-        self.state.fail(problem)
+        self._fail(str(problem), None if once else failure_of(problem))  # else it counts when this ends
         device.refuse(told, time.monotonic())
 
         def enough() -> bool:
@@ -237,7 +259,7 @@ class Node:
             return device.over if once else not self.certificate.late and self.scores.scores is not None
 
         drive(device, transport, enough, lambda: self._take_offered(device))
-        return ValueError(problem) if once else None
+        return problem if once else None
 
     def _log(self, words: str) -> None:
         device = self._device
@@ -266,10 +288,14 @@ class Node:
             self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
+        self.state.inspected(self.certificate.expires, self.scores.failures)
 
     def _attend(self, device: Device | Anytime, feed: Feed) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
+        self._time(device.number)
+        if self.traces is not None:
+            self.traces.at(device.number, device.phase, device.rosters.number)
         self._take_offered(device)
         self.state.under(device.rosters.number, device.rosters.floor)
         if self._other_scores:
@@ -291,6 +317,12 @@ class Node:
             self._certify(device)
         elif isinstance(device, Anytime) and device.phase == "running":
             self._certify_so_far(device)
+
+    def _time(self, run: int) -> None:
+        """Take the time anew for each run but the first, which began with its device."""
+        if self._timed not in (None, run):
+            self._started = time.perf_counter()
+        self._timed = run
 
     def _take_offered(self, device: Device | Anytime) -> None:
         """Give the device a roster that was handed to this node by other ways than from a neighbour."""
@@ -329,6 +361,8 @@ class Node:
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
+        if self.traces is not None:
+            self.traces.end("certified", rounds=device.round)
         try:
             self.store.save(made)
         except OSError as problem:

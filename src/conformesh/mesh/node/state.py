@@ -17,6 +17,8 @@ from typing import Any
 
 from conformesh.io.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
+from conformesh.mesh.node.history import History
+from conformesh.peer.settings import Failure
 from conformesh.result.calibration import Calibration
 
 LOG = logging.getLogger("conformesh.node")
@@ -93,10 +95,13 @@ class NodeState:
         self._sent = Sent()
         self._certified: Certified | None = None
         self._error = ""
+        self._code: Failure | None = None  # why the last run failed, if it did
         self._roster = (0, 0)
         self._troubles: dict[Trouble, str] = {}
         self._gathering: dict[str, Any] | None = None
         self._search: dict[str, Any] | None = None
+        self._history = History()
+        self._files: tuple[float | None, int] = (None, 0)  # when the certificate ends; failed readings of scores
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -192,6 +197,7 @@ class NodeState:
             self._error = ""
             if final:
                 self._enter(Phase.CERTIFIED)
+                self._history.succeed(calibration.seconds or 0.0, self._round)
             return self._certified
 
     def restore(self, certified: Certified) -> None:
@@ -218,9 +224,17 @@ class NodeState:
         elif before and not words:
             LOG.info("the trouble is over: %s", before)
 
-    def fail(self, words: str) -> None:
-        """Give up this run, saying why. The last certified threshold stays."""
+    def inspected(self, expires: float | None, unreadable: int) -> None:
+        """Say when the certificate ends, in seconds since 1970, and how often the scores could not be read so far."""
         with self._lock:
+            self._files = expires, unreadable
+
+    def fail(self, words: str, code: Failure | None = None) -> None:
+        """Give up this run, saying why; with the word for it, it counts as failed. The last threshold stays."""
+        with self._lock:
+            if code is not None:
+                self._history.fail(code)
+                self._code = code
             self._error = " ".join(words.split())
             self._enter(Phase.FAILED)
 
@@ -256,6 +270,10 @@ class NodeState:
                 "certified": None if certified is None else _summary(certified),
                 "troubles": {what.value: words for what, words in self._troubles.items()},
                 "last_error": self._error or None,
+                "failure": self._code if self._phase is Phase.FAILED else None,
+                "runs": self._history.shown(),
+                "certificate_expires": self._files[0],
+                "scores_read_failures": self._files[1],
                 **({} if self._gathering is None else {"gathering": self._gathering}),
                 **({} if self._search is None else {"search": in_json(self._search)}),
             }

@@ -61,12 +61,15 @@ class ScoreWatch:
         The last ones that could be read; None before.
     problem
         Why the file as it is now cannot be read; empty while it can.
+    failures
+        How often it could not be read, as it was then.
     """
 
     def __init__(self, config: DeviceConfig) -> None:
         self.config = config
         self.scores: OwnScores | None = None
         self.problem = ""
+        self.failures = 0
         self._path = config.path("scores")
         self._read: Stamp = None  # of what was read last, well or not
         self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when
@@ -87,6 +90,7 @@ class ScoreWatch:
             scores = read_own_scores(self.config)
         except (ValueError, OSError) as error:  # half written, or gone for a moment: it is looked at again
             self._read, self.problem = now, " ".join(str(error).split())
+            self.failures += 1
             return False
         if stamp_of(self._path) != now:  # written to meanwhile: what was read may be half of it
             self.problem = f"{self._path}: the file changes while it is read"
@@ -136,6 +140,11 @@ class CertificateWatch:
         moment = self.clock()
         self.late = "; ".join(words for one in self._times if (words := one.problem(moment)))
         self.problem = "; ".join([*self._lasting, *filter(None, [self.late])])
+
+    @property
+    def expires(self) -> float | None:
+        """When the first of certificate and authority ends, in seconds since 1970; None where none can be read."""
+        return min((one.last.timestamp() for one in self._times), default=None)
 
     def under(self, config: DeviceConfig) -> None:
         """Look again under another roster, which may let in other certificates."""

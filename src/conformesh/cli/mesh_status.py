@@ -1,0 +1,82 @@
+"""``conformesh mesh status``: how every device of a mesh is, as seen from here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from conformesh.cli import console
+from conformesh.mesh.overview import Overview, overview
+
+COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
+EVERY = 1.0  # seconds between two looks
+
+
+def status(
+    where: Annotated[
+        str,
+        typer.Argument(
+            metavar="FOLDER|ADDRESS", help="A device's folder, a mesh's folder, a socket, or 127.0.0.1:PORT."
+        ),
+    ] = ".",
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until interrupted.")] = False,
+) -> None:
+    """Show how every device is, as the nodes that run on this machine have heard: one table.
+
+    Ends with 0 if all devices are healthy and have one threshold in each run, with 1 if not, and with 3 if nobody could
+    be asked. With a folder, the endpoints of devices that are silent or unknown are tried from here.
+    """
+    found = overview(where)
+    _print(found, as_json)
+    try:
+        while watch:
+            time.sleep(EVERY)
+            found = overview(where)
+            _separate(as_json)
+            _print(found, as_json)
+    except KeyboardInterrupt:  # the usual end of watching
+        pass
+    if found.code:
+        raise typer.Exit(found.code)
+
+
+def _print(found: Overview, as_json: bool) -> None:
+    if as_json:
+        print(json.dumps(found.to_dict()), flush=True)
+        return
+    if found.rows:
+        console.print_table(COLUMNS, [_line(row) for row in found.rows], right=("run", "heard"))
+        print()
+    print(found.words, flush=True)
+
+
+def _separate(as_json: bool) -> None:
+    """Begin anew: on a cleared screen, or after an empty line in a pipe."""
+    if sys.stdout.isatty():
+        from rich.console import Console
+
+        Console().clear()
+    elif not as_json:
+        print()
+
+
+def _line(row: dict[str, Any]) -> Sequence[str]:
+    ago, about = row["heard_seconds_ago"], row["about"]
+    threshold = row["threshold"]
+    return (
+        row["name"],
+        row["health"],
+        row["phase"] or "",
+        "" if row["run"] is None else str(row["run"]),
+        "" if threshold is None else f"{float(threshold):.6g}",
+        "" if about is None else f"{about} of {row['devices']}",
+        "" if ago is None else f"{ago:.1f} s ago",
+        "" if row["via"] == "nobody" else row["via"],
+        "; ".join([*row["reasons"], *([row["probe"]] if "probe" in row else [])]),
+    )

@@ -1,0 +1,166 @@
+"""What JSON a node takes and gives, as JSON Schema: the named parts of its OpenAPI description.
+
+Answers may have more fields than are said here, since a later version may know more; requests may not.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from conformesh.mesh.node.health import CODES
+from conformesh.mesh.node.history import BUCKETS
+from conformesh.mesh.node.pulses import HEALTH, VIA
+from conformesh.mesh.node.state import Phase, Trouble
+from conformesh.peer.settings import FAILURES
+
+Schema = dict[str, Any]
+TEXT: Schema = {"type": "string"}
+FLAG: Schema = {"type": "boolean"}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+SECONDS: Schema = {"type": "number"}
+TEXTS: Schema = {"type": "array", "items": TEXT}
+COUNTS: Schema = {"type": "object", "additionalProperties": COUNT}
+
+
+def ref(name: str) -> Schema:
+    """Return a reference to a named schema."""
+    return {"$ref": f"#/components/schemas/{name}"}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {"anyOf": [schema, {"type": "null"}]}
+
+
+def _object(needed: dict[str, Schema], perhaps: dict[str, Schema] | None = None, words: str = "") -> Schema:
+    made = {"type": "object", "required": [*needed], "properties": {**needed, **(perhaps or {})}}
+    return made | ({"description": words} if words else {})
+
+
+def _list(item: Schema) -> Schema:
+    return {"type": "array", "items": item}
+
+
+_FACTS: dict[str, Schema] = {  # what every answer about a certified result says
+    "scores": {**COUNT, "description": "Calibration scores behind the threshold, on all devices."},
+    "devices": {**COUNT, "description": "How many devices the threshold is about."},
+    "made": {**TEXT, "format": "date-time"},
+    "run": COUNT,
+    "restored": {**FLAG, "description": "Whether it was read from disk after a start, rather than made since."},
+    "final": {**FLAG, "description": "Whether it is the result of its run, the same on all its devices."},
+    "about": {"enum": ["everybody", "the heard"]},
+    "roster_number": COUNT,
+    "survivors": {**TEXTS, "description": "The devices that the threshold is about."},
+}
+_HEARD: dict[str, Schema] = {
+    "heard": TEXTS,
+    "everybody": _object({"threshold": ref("Number"), "certificate": _or_null(ref("Certificate"))}),
+}
+_ROWS = {"type": "array", "items": {"anyOf": [ref("Number"), _list(ref("Number"))]}}
+_NEIGHBOUR = _object(
+    {
+        "last_heard_seconds_ago": _or_null(SECONDS),
+        "round": _or_null(COUNT),
+        "frames_received": COUNT,
+        "bytes_received": COUNT,
+        "refused": COUNTS,
+    }
+)
+_RUNS = _object(
+    {
+        "certified": COUNT,
+        "failed": {"type": "object", "properties": dict.fromkeys(FAILURES, COUNT), "required": [*FAILURES]},
+        "rounds": _or_null(COUNT),
+        "seconds": SECONDS,
+        "lasted": {**_list(COUNT), "minItems": len(BUCKETS) + 1, "maxItems": len(BUCKETS) + 1},
+    }
+)
+
+SCHEMAS: dict[str, Schema] = {
+    "Error": _object({"error": TEXT}, words="Why a request was refused, in one line."),
+    "Number": {
+        "description": 'A number; JSON has no infinity, which is the text "inf".',
+        "anyOf": [{"type": "number"}, {"enum": ["inf", "-inf"]}],
+    },
+    "Certificate": _object({"kind": TEXT}, words="Why a threshold may be trusted."),
+    "Threshold": _object(
+        {"threshold": ref("Number"), "alpha": SECONDS, "method": TEXT, "certificate": ref("Certificate"), **_FACTS},
+        _HEARD,
+    ),
+    "Certified": _object({"certificate": ref("Certificate"), "words": TEXT, **_FACTS}, _HEARD),
+    "Calibration": _object({"calibration": {"type": "object"}, **_FACTS}, _HEARD),
+    "Health": _object({"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS}),
+    "Phase": {"enum": [phase.value for phase in Phase]},
+    "Status": _object(
+        {
+            "device": TEXT,
+            "phase": ref("Phase"),
+            "since": {**TEXT, "format": "date-time"},
+            "seconds_in_phase": SECONDS,
+            "run": COUNT,
+            "round": COUNT,
+            "roster": _object({"number": COUNT, "floor": COUNT}),
+            "neighbours": {"type": "object", "additionalProperties": _NEIGHBOUR},
+            "refused": COUNTS,
+            "sent": _object({"frames": COUNT, "bytes": COUNT, "resent_frames": COUNT}),
+            "certified": _or_null(
+                _object({"threshold": ref("Number"), "alpha": SECONDS, "method": TEXT, "kind": TEXT, **_FACTS}, _HEARD)
+            ),
+            "troubles": {"type": "object", "properties": {trouble.value: TEXT for trouble in Trouble}},
+            "last_error": _or_null(TEXT),
+            "failure": _or_null({"enum": [*FAILURES]}),
+            "runs": _RUNS,
+            "certificate_expires": _or_null(SECONDS),
+            "scores_read_failures": COUNT,
+        },
+        {"gathering": {"type": "object", "description": "Without rounds: who was heard in this run."}},
+    ),
+    "Mesh": _object(
+        {"device": TEXT, "devices": _list(ref("Device")), "edges": _list({**TEXTS, "minItems": 2, "maxItems": 2})},
+        words="What this node has heard of everybody.",
+    ),
+    "Device": _object(
+        {
+            "name": TEXT,
+            "health": {"enum": [*HEALTH]},
+            "via": {"enum": [*VIA]},
+            "heard_seconds_ago": _or_null({**SECONDS, "minimum": 0}),
+            "phase": _or_null(ref("Phase")),
+            "reasons": _list({"enum": [*CODES]}),
+            "run": _or_null(COUNT),
+            "round": _or_null(COUNT),
+            "roster": _or_null(COUNT),
+            "certified_run": _or_null(COUNT),
+            "threshold": _or_null(ref("Number")),
+            "common": _or_null({**FLAG, "description": "Whether all devices of that run have this very threshold."}),
+            "about": _or_null({**COUNT, "description": "How many devices the threshold is about."}),
+            "devices": {**COUNT, "description": "How many devices there are in the roster."},
+        }
+    ),
+    "Outputs": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "probabilities": {**_ROWS, "description": "A row of probabilities or other outputs for each example."},
+            "outputs": {**_ROWS, "description": "The same, by another name."},
+            "score": {
+                "description": "The score, where the calibration does not name it.",
+                "anyOf": [
+                    TEXT,
+                    {"type": "object", "required": ["name"], "properties": {"name": TEXT}},
+                    {"type": "null"},
+                ],
+            },
+        },
+        "oneOf": [{"required": ["probabilities"]}, {"required": ["outputs"]}],
+    },
+    "Sets": _object({"threshold": ref("Number"), "run": COUNT})
+    | {
+        "description": "A list of labels for each example, or an interval.",
+        "oneOf": [
+            _object({"sets": _list(_list(COUNT)), "sizes": _list(COUNT)}),
+            _object({"intervals": _list({**_list(ref("Number")), "minItems": 2, "maxItems": 2})}),
+        ],
+    },
+    "Roster": {"type": "object", "description": "A roster and its signature, as the file roster.json has it."},
+    "Accepted": _object({"accepted": FLAG}, {"run": TEXT, "roster": TEXT}, "What becomes of what was asked for."),
+}

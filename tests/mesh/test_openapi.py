@@ -1,0 +1,99 @@
+"""The description of a node's service is what the service does: every answer is checked against it."""
+
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, Phase, seed, settings
+
+from conformesh.mesh.http.interface import VERBS
+from conformesh.mesh.http.openapi import OPERATIONS, description
+from conformesh.mesh.http.schemas import SCHEMAS
+from conformesh.scores import AbsoluteResidual
+
+from .nodes import asked, serving, state
+
+schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, of the extra test")
+from schemathesis.config import SchemathesisConfig  # noqa: E402
+
+# A table may be right by the schema and wrong for the model: other columns, or numbers that are no probabilities. And a
+# roster that is an object may be none of this mesh.
+REFUSALS = [200, 202, 400, 409, 415, 501, 503]
+CONFIG = SchemathesisConfig.from_dict(
+    {
+        "checks": {
+            "not_a_server_error": {"expected-statuses": ["2xx", "4xx", 501, 503]},  # nothing certified, or no way to
+            "positive_data_acceptance": {"expected-statuses": REFUSALS},
+            "negative_data_rejection": {"expected-statuses": [code for code in REFUSALS if code >= 400]},
+        }
+    }
+)
+API = schemathesis.openapi.from_dict(description(), config=CONFIG)
+NODES = {
+    "certified": state,
+    "intervals": lambda: state(score=AbsoluteResidual()),
+    "infinite": lambda: state(threshold=math.inf),
+    "uncertified": lambda: state(certified=False),
+}
+
+
+def hand(body):
+    raise ValueError("no roster of this mesh")
+
+
+@pytest.fixture(scope="module", params=NODES)
+def service(request):
+    with serving(NODES[request.param](), where="tcp", recalibrate=lambda: "started", hand=hand) as service:
+        yield service
+
+
+def bounded(examples):
+    """As many examples as said for each operation, the same ones every time."""
+    return lambda test: seed(15)(
+        settings(
+            max_examples=examples,
+            deadline=None,
+            database=None,
+            derandomize=False,
+            phases=[Phase.explicit, Phase.generate],
+            suppress_health_check=[*HealthCheck],
+        )(test)
+    )
+
+
+@API.parametrize()
+@bounded(15)
+def test_answers_are_as_described(case, service):
+    case.call_and_validate(base_url=f"http://{service.address}")
+
+
+@pytest.mark.slow
+@API.parametrize()
+@bounded(2000)
+def test_answers_are_as_described_at_length(case, service):
+    case.call_and_validate(base_url=f"http://{service.address}")
+
+
+def test_an_answer_that_is_not_as_described_is_seen():
+    """The check itself: a description that asks for more than a node says goes red."""
+    wrong = json.loads(json.dumps(description()))
+    wrong["components"]["schemas"]["Health"]["required"].append("mood")
+    case = schemathesis.openapi.from_dict(wrong)["/health"]["GET"].Case()
+    with serving(where="tcp") as service, pytest.raises(BaseExceptionGroup, match='"mood" is a required property'):
+        case.call_and_validate(base_url=f"http://{service.address}")
+
+
+def test_every_route_is_described_and_nothing_else():
+    assert {*OPERATIONS} == {*VERBS}
+    paths = description()["paths"]
+    assert {(path, verb.upper()) for path, verbs in paths.items() for verb in verbs} == {*VERBS.items()}
+
+
+def test_the_node_serves_it():
+    with serving() as service:
+        assert asked(service, "GET", "/openapi.json") == (200, json.loads(json.dumps(description())))
+
+
+def test_every_schema_is_used():
+    text = json.dumps(description())
+    assert [name for name in SCHEMAS if f'"#/components/schemas/{name}"' not in text] == []
