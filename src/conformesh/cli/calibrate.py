@@ -17,7 +17,8 @@ from conformesh.cli.options import checked_options, chosen_faults, key_values, w
 from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
-from conformesh.cli.recording import ReportFile, TraceFile, recorded
+from conformesh.cli.recording import recorded
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.graph.network import Network
@@ -131,6 +132,7 @@ def calibrate(
             rich_help_panel=RUNNING,
         ),
     ] = None,
+    view: ViewAddress = None,
     trace: TraceFile = None,
     report: ReportFile = None,
     **options: Any,
@@ -140,7 +142,7 @@ def calibrate(
     SCORES has columns `device` and `score`, or others that are named, one row per calibration point. The devices
     talk over the topology, or over the graph whose edges are given. Methods: see `conformesh methods`.
     """
-    with job(engine) as hosts, recorded(trace, report) as recorder:
+    with job(engine) as hosts, recorded(view, trace, report, sparing=True) as recorder:
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)

@@ -17,7 +17,8 @@ from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import values_for
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
-from conformesh.cli.recording import ReportFile, TraceFile, recorded, watching
+from conformesh.cli.recording import recorded, watching
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
 from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
@@ -106,6 +107,7 @@ def compare(
         str,
         typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.", rich_help_panel=RUNNING),
     ] = "0",
+    view: ViewAddress = None,
     trace: TraceFile = None,
     report: ReportFile = None,
 ) -> None:
@@ -130,18 +132,18 @@ def compare(
         "progress": True,
     }
     own = held.for_devices(networks[0].ids)
-    with recorded(trace, report) as recorder:
+    with recorded(view, trace, report) as recorder:
         watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
-    if drawn is not None:
-        with Progress("drawing"):
-            draw_comparison(drawn, found)
-    if traded is not None:
-        draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
-    if as_json:
-        print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
-    else:
-        _report(found, drawn, traded)
+        if drawn is not None:
+            with Progress("drawing"):
+                draw_comparison(drawn, found)
+        if traded is not None:
+            draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
+        if as_json:
+            print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
+        else:
+            _report(found, drawn, traded)
 
 
 def _names(text: str, what: str) -> list[str]:

@@ -1,16 +1,13 @@
-"""What is kept of a simulated run besides its result: a trace, a report, a page while it lasts."""
+"""What can be seen of simulated runs: a page while they last, a trace, a report."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.panels import FILES
+from conformesh.cli.viewing import seen
 
 if TYPE_CHECKING:
     from conformesh.calibrating import Batch
@@ -20,44 +17,28 @@ if TYPE_CHECKING:
 
 MOST_RUNS = 24  # side by side
 
-TraceFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--trace",
-        metavar="FILE",
-        help="Write what could be seen of the run, round by round, as .json or .json.gz; conformesh view shows it.",
-        show_default=False,
-        rich_help_panel=FILES,
-    ),
-]
-ReportFile = Annotated[
-    Path | None,
-    typer.Option(
-        "--report",
-        metavar="FILE",
-        help="Write the same as a page of its own, .html, which shows the run in any browser without a server.",
-        show_default=False,
-        rich_help_panel=FILES,
-    ),
-]
-
 
 @contextmanager
-def recorded(trace: Path | None, report: Path | None) -> Iterator[Recorder | None]:
-    """Record the runs inside the block, which says how they ended, and write what was asked for; None: nothing was."""
-    if trace is None and report is None:
+def recorded(
+    view: str | None, trace: Path | None, report: Path | None, *, sparing: bool = False
+) -> Iterator[Recorder | None]:
+    """Record the runs inside the block, which says how they ended, and show and write what was asked for.
+
+    None is given where nothing was. A page alone may be `sparing` and take little of a run's time; what is written has
+    all there is.
+    """
+    if view is None and trace is None and report is None:
         yield None
         return
-    from conformesh.view.recording import Recorder
+    from conformesh.view.recording import SHARE, Recorder
 
-    check_files(trace, report)
-    recorder = Recorder()
-    yield recorder
-    found = recorder.trace()
-    if trace is not None:
-        console.note(f"trace: {found.save(trace)}")
-    if report is not None:
-        console.note(f"report: {found.report(report)}")
+    recorder = Recorder(SHARE if sparing and trace is None and report is None else None)
+    with seen(lambda: recorder.recordings, view, trace, report):
+        try:
+            yield recorder
+        except Exception as problem:
+            recorder.fail(str(problem))
+            raise
 
 
 def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
@@ -85,14 +66,3 @@ def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
         recorder.conclude(thresholds, certificate.kind, facts, rounds=found.cost.rounds)
 
     return {"begin": begin, "ended": ended, "observer": recorder}
-
-
-def check_files(trace: Path | None, report: Path | None) -> None:
-    """Refuse names that cannot be what was meant, before any work is done."""
-    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
-        raise ValueError(f"--trace needs a name that ends in .json or .json.gz, got {str(trace)!r}")
-    if report is not None and report.suffix not in (".html", ".htm"):
-        raise ValueError(f"--report needs a name that ends in .html, got {str(report)!r}")
-    for path in (trace, report):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")

@@ -88,6 +88,7 @@ def seen(
     """
     from conformesh.view.server import shown
 
+    check_files(trace, report)
     given = recordings if callable(recordings) else lambda: recordings
     with shown(given, view, say=console.say, details=details, **tls) as url:
         try:
@@ -99,6 +100,17 @@ def seen(
             with interruptible() as over:
                 console.say("the page stays until Ctrl-C")
                 over.get()
+
+
+def check_files(trace: Path | None, report: Path | None) -> None:
+    """Refuse names that cannot be what was meant, before any work is done."""
+    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
+        raise ValueError(f"--trace needs a name that ends in .json or .json.gz, got {str(trace)!r}")
+    if report is not None and report.suffix not in (".html", ".htm"):
+        raise ValueError(f"--report needs a name that ends in .html, got {str(report)!r}")
+    for path in (trace, report):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
 
 
 def write(runs: Iterable[Run], trace: Path | None, report: Path | None) -> Trace:
