@@ -9,27 +9,16 @@ from pathlib import Path
 import pytest
 import yaml
 
+from conformesh.mesh.http.metrics import METRICS
 from conformesh.mesh.node.state import Phase, Trouble
-from tests.mesh.nodes import ask, serving, state
+from conformesh.peer.settings import FAILURES
+from tests.mesh.nodes import ask, serving
 
 FOLDER = Path(__file__).parents[2] / "examples" / "monitoring"
 ALERTS, ALERTS_TEST, DASHBOARD = FOLDER / "alerts.yml", FOLDER / "alerts-test.yml", FOLDER / "grafana-dashboard.json"
-# Names that the node does not have yet.
-PENDING = {
-    "conformesh_certificate_expiry_timestamp_seconds",
-    "conformesh_heard_devices",
-    "conformesh_mesh_devices",
-    "conformesh_process_cpu_seconds_total",
-    "conformesh_process_resident_memory_bytes",
-    "conformesh_run_duration_seconds_bucket",
-    "conformesh_run_failures_total",
-    "conformesh_run_rounds",
-    "conformesh_runs_total",
-    "conformesh_scores_read_failures_total",
-    "conformesh_scores_unreadable",
-}
+PUT_ON = {"job", "instance", "mesh", "device"}  # labels of the scrape files
 EVERYTHING = 'group by (job, instance, mesh, device, neighbour, reason, what, version) ({__name__=~"conformesh_.+|up"})'
-SUFFIXES = {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}
+SUFFIXES = {"histogram": ("_bucket", "_sum", "_count")}
 
 needs_promtool = pytest.mark.skipif(shutil.which("promtool") is None, reason="needs promtool, of Debian's prometheus")
 
@@ -58,32 +47,34 @@ def expressions():
 
 
 def exposed():
-    """The names that Prometheus gets from a node that has lived a little."""
-    from prometheus_client.parser import text_string_to_metric_families
-
-    node = state()
-    node.heard("b", size=10, round=1)
-    node.refused(None, "a frame of another run")
-    with serving(node) as service:
+    """Names that Prometheus gets from nodes, and their labels: those of the table, and what the library adds."""
+    with serving() as service:
         status, _, text = ask(service, "GET", "/metrics")
     assert status == 200
-    families = [*text_string_to_metric_families(text)]
-    return {family.name + suffix for family in families for suffix in SUFFIXES.get(family.type, ("",))}
+    library = dict.fromkeys(re.findall(r"^# TYPE (conformesh_process_\w+)", text, re.M), ())
+    table = {one.exposed + suffix: one.labels for one in METRICS for suffix in SUFFIXES.get(one.kind, ("",))}
+    return {**library, **table}
 
 
 def test_every_metric_in_an_expression_is_one_of_the_node():
     used = {name for expression in expressions() for name in re.findall(r"\bconformesh_\w+", expression)}
     assert len(used) > 20
-    names = exposed()
-    assert used - names - PENDING == set()
-    assert PENDING & names == set(), "these exist by now: take them out of PENDING"
-    assert used >= PENDING, "nobody uses these any more: take them out of PENDING"
+    assert used - exposed().keys() == set()
 
 
-def test_phases_and_troubles_in_expressions_are_those_of_the_node():
+def test_every_label_that_is_asked_for_is_one_of_its_metric():
+    labels = exposed()
+    for name, asked in re.findall(r"\b(conformesh_\w+)\{([^}]*)\}", "\n".join(expressions())):
+        assert {*re.findall(r"(\w+)!?[=~]", re.sub(r'"[^"]*"', "", asked))} <= {*labels[name]} | PUT_ON, (name, asked)
+
+
+def test_words_in_expressions_are_those_of_the_node():
     everything = "\n".join(expressions())
     assert {*re.findall(r'\bphase="([^"]*)"', everything)} == {phase.value for phase in Phase}
     assert {*re.findall(r'\bwhat="([^"]*)"', everything)} <= {trouble.value for trouble in Trouble}
+    (failing,) = [rule for rule in alerts() if rule["alert"] == "ConformeshCalibrationFails"]
+    advised = {*re.findall(r'eq \$labels.reason "(\w+)"', failing["annotations"]["description"])}
+    assert advised == FAILURES.keys() - {"protocol", "other"}, "these two are read about in the log"
 
 
 @needs_promtool
