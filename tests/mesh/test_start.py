@@ -1,6 +1,7 @@
 """What a device loads and does before its first message, and what it needs while it is idle: little."""
 
 import re
+import signal
 import subprocess
 import sys
 from contextlib import ExitStack, contextmanager
@@ -113,3 +114,30 @@ def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monke
     serving.Node(read_device(folders[0]), "127.0.0.1:0").run(once=True)
     assert said == [*compiled, "links"]
     assert not compiling._in_a_run.get()
+
+
+WAITING = """
+import queue, signal, time
+from collections import deque
+from types import SimpleNamespace
+from conformesh.mesh.link import Transport
+
+links = Transport.__new__(Transport)
+links._arrived, links._bell, links._sockets = deque(), queue.SimpleQueue(), SimpleNamespace(look=lambda now: None)
+
+def handle(*_):
+    time.sleep(0.6)  # past the end of the wait that it interrupts
+    links.ring()
+
+signal.signal(signal.SIGALRM, handle)
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+print([*links.receive(0.5)])
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="this system has no timers that send signals")
+def test_a_wait_that_a_signal_interrupts_ends_when_the_bell_rings():
+    """Without the bell such a wait goes on for ever, up to Python 3.12: a node was deaf to SIGTERM."""
+    command = [sys.executable, "-c", WAITING]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert result.stdout == "[]\n"

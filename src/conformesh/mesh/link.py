@@ -91,6 +91,13 @@ class Transport:
         while self._pulses:
             yield self._pulses.popleft()
 
+    def ring(self) -> None:
+        """Wake who waits in `receive`.
+
+        A signal must do so: up to Python 3.12 a wait that it interrupts just before its end may go on without end.
+        """
+        self._bell.put(None)
+
     def send(self, to: int, data: bytes) -> None:
         """Send bytes to a neighbour or to everybody, which may get lost."""
         self._publishers[to].put(data)

@@ -68,11 +68,8 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     traces = traces_of(config, start.telemetry)
     node = Node(config, start.http, traces)
 
-    def stop(*_: Any) -> None:
-        node.stopping.set()
-
-    signal.signal(signal.SIGTERM, stop)
-    signal.signal(signal.SIGINT, stop)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.stop())
     if traces is not None:
         atexit.register(traces.close)  # after the result is printed, which waits for no collector
     node.run(start.once)

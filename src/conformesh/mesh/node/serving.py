@@ -61,6 +61,7 @@ class Node:
         self.beating = Beating(config, self.state)
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
+        self._links: Transport | None = None  # the last that were opened
         self._due = 0.0  # when to look at the files again
         self._other_scores = False
         self._certified_run = 0
@@ -90,6 +91,12 @@ class Node:
             ):
                 self._stay_up(once)
 
+    def stop(self) -> None:
+        """End soon; also from a handler of signals."""
+        self.stopping.set()
+        if self._links is not None:
+            self._links.ring()
+
     def _stay_up(self, once: bool) -> None:
         """Open links and serve them, again and again: with another certificate, or under another roster."""
         pause = SHORTEST
@@ -105,6 +112,7 @@ class Node:
             self.certificate.use()
             try:
                 with self._compiled(), opened(self.config) as transport, self.beating.over(transport):
+                    self._links = transport
                     self._serve(transport, once)
                 pause = SHORTEST
             except OSError as problem:  # another program has the port, say
