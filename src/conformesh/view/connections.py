@@ -102,7 +102,7 @@ class Connection(H11Protocol):
         """End soon, also where the client does not read."""
         with suppress(h11.LocalProtocolError):  # it has sent nonsense, and goes anyway
             super().shutdown()
-        self.loop.call_later(0.2, self.drop)
+        self.loop.call_later(self.limits.goodbye, self.drop)
 
     def drop(self) -> None:
         """End it now; it makes room at once, though the loop closes it a little later."""

@@ -145,20 +145,22 @@ class Feed:
         self._stopping = False
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield what one client is told, until it leaves or the server stops."""
+        """Yield what one client is told, until it leaves; or to the end, where the server stops."""
         places: dict[int, _Place] = {}
         self.clients += 1
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         try:
             yield b"retry: 1000\n\n"
-            while not self._stopping:
-                news = self._news
-                data = await self._in_pool(self._next, places)
-                if data:
+            while True:
+                news, last = self._news, self._stopping
+                if last:
+                    await self._in_pool(self._find_news)
+                while data := await self._in_pool(self._next, places):
                     for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
                         yield data[start : start + PIECE]
-                    continue
+                if last:
+                    return
                 try:
                     await asyncio.wait_for(news.wait(), ALIVE)
                 except TimeoutError:
@@ -167,9 +169,12 @@ class Feed:
             self.clients -= 1
 
     def stop(self) -> None:
-        """Let every client go; in the event loop."""
+        """Let every client go, once it was told the rest; in the event loop."""
         self._stopping = True
         self._news.set()
+
+    def close(self) -> None:
+        """End the thread, after the event loop."""
         self._pool.shutdown(wait=False)
 
     def _in_pool(self, work: Callable[..., Any], *words: Any) -> asyncio.Future[Any]:
