@@ -120,7 +120,7 @@ def test_nothing_is_sent_ten_times_a_second_at_most_and_only_if_it_is_new():
     running = recording()
     with serving([running]) as server, Page(server) as page:
         page.follow(lambda runs: 0 in runs)
-        over, until = threading.Event(), time.monotonic() + 1.0
+        over, until = threading.Event(), time.monotonic() + 0.5
 
         def work():
             number = 0
@@ -135,7 +135,7 @@ def test_nothing_is_sent_ten_times_a_second_at_most_and_only_if_it_is_new():
             count += page.next()[0] == "steps"
         over.set()
         thread.join()
-        assert 3 <= count <= 12
+        assert 1 <= count <= 7
 
 
 def test_who_reads_nothing_grows_nothing_and_then_skips_to_what_is_current(monkeypatch):
@@ -188,7 +188,8 @@ def test_one_page_too_many_is_told_so(view):
             assert time.monotonic() < until
 
 
-def test_a_recording_that_cannot_be_read_ends_nobody(caplog):
+def test_a_recording_that_cannot_be_read_ends_nobody(caplog, monkeypatch):
+    monkeypatch.setattr(events, "AGAIN", 0.05)
     runs = [recording(steps=1)]
 
     def broken():

@@ -26,6 +26,7 @@ PAUSE = 0.08  # seconds more after something was new: ten times a second is enou
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
 BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
+AGAIN = 1.0  # seconds after a look that has failed
 ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
 # What single devices of a private run know is nobody's affair, whatever a recording has.
 HIDDEN = frozenset({"threshold", "kind", "about", "heard", "known"})
@@ -199,7 +200,7 @@ class Feed:
             except Exception:
                 if not self._stopping:
                     LOG.exception("what is recorded cannot be shown")
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(AGAIN)
                 continue
             if new:
                 self._news.set()

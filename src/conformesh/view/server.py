@@ -161,7 +161,6 @@ class ViewServer:
             server_header=False,
             proxy_headers=False,
             backlog=1024,  # who waits to be accepted is not turned away
-            timeout_graceful_shutdown=2,
         )
         try:
             config.load()  # here: a certificate that cannot be read is a mistake of who starts it
@@ -180,7 +179,7 @@ class ViewServer:
     def stop(self) -> None:
         """Let everybody go, and return when the thread has ended. Stopping twice is harmless."""
         if self._thread is not None:
-            self._server.should_exit = True
+            self._server.leave()
             self._thread.join(TOO_LONG)
             self._view.close()
 
