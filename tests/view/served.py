@@ -4,6 +4,7 @@ import http.client
 import json
 import socket
 import ssl
+import time
 from contextlib import contextmanager
 
 from conformesh import Network
@@ -86,8 +87,9 @@ class Page:
 
     def next(self):
         """The name and the data of the next event."""
-        name = ""
+        name, late = "", time.monotonic() + 60
         while True:
+            assert time.monotonic() < late, "nothing is told any more"
             line = self.answer.readline()
             if not line:
                 raise EOFError("the view has ended")
@@ -99,7 +101,9 @@ class Page:
 
     def follow(self, until):
         """Take events until a condition holds of the runs: lists of steps, and how each ended."""
+        late = time.monotonic() + 60
         while not until(self.runs):
+            assert time.monotonic() < late, "waited in vain"
             name, data = self.next()
             number = data["run"]
             if name == "run":
@@ -126,6 +130,11 @@ class Page:
 def has_steps(many, run=0):
     """A condition: so many steps of a run have arrived."""
     return lambda runs: run in runs and len(runs[run]["steps"]) >= many
+
+
+def has_come_to(place, run=0):
+    """A condition: a page is at this place of a run, whether it was told every step or not."""
+    return lambda runs: run in runs and runs[run].get("place", 0) >= place
 
 
 def trusting(cert):

@@ -250,7 +250,7 @@ def test_mesh_up_with_a_page(tmp_path):
 
 
 @pytest.mark.xdist_group("nodes")
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGTERM, marks=pytest.mark.slow), signal.SIGKILL])
 def test_the_view_of_a_node_ends_with_it(how):
     pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
     with short_folder() as root:

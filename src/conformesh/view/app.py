@@ -69,6 +69,10 @@ class View:
     def stop(self) -> None:
         """Let go whoever waits; in the event loop."""
         self.feed.stop()
+
+    def close(self) -> None:
+        """End the threads, after the event loop."""
+        self.feed.close()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _events(self, request: Request) -> Response:

@@ -99,10 +99,9 @@ class Connection(H11Protocol):
         self.transport.close()
 
     def shutdown(self) -> None:
-        """End soon, also where the client does not read."""
+        """End, after the answer that has begun."""
         with suppress(h11.LocalProtocolError):  # it has sent nonsense, and goes anyway
             super().shutdown()
-        self.loop.call_later(0.2, self.drop)
 
     def drop(self) -> None:
         """End it now; it makes room at once, though the loop closes it a little later."""
@@ -111,7 +110,10 @@ class Connection(H11Protocol):
 
 
 class LimitedServer(Server):
-    """uvicorn's server, which says when it listens and before it stops, and gives up handshakes that take too long."""
+    """uvicorn's server, which waits for nothing in vain: it says when it listens, and stops as soon as it is told to.
+
+    It also gives up TLS handshakes that take too long.
+    """
 
     def __init__(self, config: Config, limits: Limits, stopping: Callable[[], None]) -> None:
         super().__init__(config)
@@ -121,7 +123,8 @@ class LimitedServer(Server):
     async def startup(self, sockets: Any = None) -> None:
         """Listen on the sockets."""
         await self.lifespan.startup()
-        config, loop = self.config, asyncio.get_running_loop()
+        config, self._loop = self.config, asyncio.get_running_loop()
+        self._leaving = asyncio.Event()
 
         def connection() -> asyncio.Protocol:
             state, more = self.server_state, self.lifespan.state
@@ -129,7 +132,7 @@ class LimitedServer(Server):
 
         handshake = self.limits.handshake if config.ssl else None
         self.servers = [
-            await loop.create_server(
+            await self._loop.create_server(
                 connection, sock=one, ssl=config.ssl, backlog=config.backlog, ssl_handshake_timeout=handshake
             )
             for one in sockets
@@ -137,7 +140,30 @@ class LimitedServer(Server):
         self.started = True
         self.listening.set()
 
+    def leave(self) -> None:
+        """Stop soon; from any thread."""
+        self.should_exit = True
+        with suppress(RuntimeError):  # it has stopped already
+            self._loop.call_soon_threadsafe(self._leaving.set)
+
+    async def main_loop(self) -> None:
+        """Keep the time in the headers until it stops."""
+        while not await self.on_tick(0):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._leaving.wait(), 1.0)
+
     async def shutdown(self, sockets: Any = None) -> None:
-        """Let everybody go."""
+        """Let everybody go: with the rest of what they are told, but not for long."""
         self._stopping()
-        await super().shutdown(sockets)
+        for server in self.servers:
+            server.close()
+        state = self.server_state
+        for connection in [*state.connections]:
+            connection.shutdown()
+        until = self._loop.time() + self.limits.goodbye
+        while (state.connections or state.tasks) and self._loop.time() < until:
+            await asyncio.sleep(0.01)
+        for connection in [*state.connections]:
+            connection.transport.abort()
+        for task in [*state.tasks]:
+            task.cancel()

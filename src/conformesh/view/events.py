@@ -26,6 +26,7 @@ PAUSE = 0.08  # seconds more after something was new: ten times a second is enou
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
 BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
+AGAIN = 1.0  # seconds after a look that has failed
 ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
 # What single devices of a private run know is nobody's affair, whatever a recording has.
 HIDDEN = frozenset({"threshold", "kind", "about", "heard", "known"})
@@ -145,20 +146,22 @@ class Feed:
         self._stopping = False
 
     async def stream(self) -> AsyncIterator[bytes]:
-        """Yield what one client is told, until it leaves or the server stops."""
+        """Yield what one client is told, until it leaves; or to the end, where the server stops."""
         places: dict[int, _Place] = {}
         self.clients += 1
         if self._looking is None:
             self._looking = asyncio.create_task(self._look())
         try:
             yield b"retry: 1000\n\n"
-            while not self._stopping:
-                news = self._news
-                data = await self._in_pool(self._next, places)
-                if data:
+            while True:
+                news, last = self._news, self._stopping
+                if last:
+                    await self._in_pool(self._find_news)
+                while data := await self._in_pool(self._next, places):
                     for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
                         yield data[start : start + PIECE]
-                    continue
+                if last:
+                    return
                 try:
                     await asyncio.wait_for(news.wait(), ALIVE)
                 except TimeoutError:
@@ -167,9 +170,12 @@ class Feed:
             self.clients -= 1
 
     def stop(self) -> None:
-        """Let every client go; in the event loop."""
+        """Let every client go, once it was told the rest; in the event loop."""
         self._stopping = True
         self._news.set()
+
+    def close(self) -> None:
+        """End the thread, after the event loop."""
         self._pool.shutdown(wait=False)
 
     def _in_pool(self, work: Callable[..., Any], *words: Any) -> asyncio.Future[Any]:
@@ -194,7 +200,7 @@ class Feed:
             except Exception:
                 if not self._stopping:
                     LOG.exception("what is recorded cannot be shown")
-                    await asyncio.sleep(1.0)
+                    await asyncio.sleep(AGAIN)
                 continue
             if new:
                 self._news.set()

@@ -34,8 +34,9 @@ class Limits:
     ----------
     connections, streams
         How many there may be, and how many of them may follow events.
-    request, answer, stalled, handshake
-        Seconds for a whole request, for an answer to be taken, for a pause of who reads events, for a TLS handshake.
+    request, answer, stalled, handshake, goodbye
+        Seconds for a whole request, for an answer to be taken, for a pause of who reads events, for a TLS handshake,
+        and for the rest to be taken when the server stops.
     """
 
     connections: int = 256
@@ -44,6 +45,7 @@ class Limits:
     answer: float = 120.0
     stalled: float = 20.0
     handshake: float = 5.0
+    goodbye: float = 1.0
 
 
 def new_token() -> str:
@@ -143,7 +145,7 @@ class ViewServer:
 
         if self._thread is not None:
             raise RuntimeError(f"the view at {self.url} has been started already; make a new one")
-        view = View(self._recordings, self._details, self._limits.streams)
+        self._view = view = View(self._recordings, self._details, self._limits.streams)
         listener = _listening(self.host, self.port)
         self.port = listener.getsockname()[1]
         names = socket.gethostname() if _is_wildcard(self.host) else self.host
@@ -159,7 +161,6 @@ class ViewServer:
             server_header=False,
             proxy_headers=False,
             backlog=1024,  # who waits to be accepted is not turned away
-            timeout_graceful_shutdown=2,
         )
         try:
             config.load()  # here: a certificate that cannot be read is a mistake of who starts it
@@ -178,8 +179,9 @@ class ViewServer:
     def stop(self) -> None:
         """Let everybody go, and return when the thread has ended. Stopping twice is harmless."""
         if self._thread is not None:
-            self._server.should_exit = True
+            self._server.leave()
             self._thread.join(TOO_LONG)
+            self._view.close()
 
     def __enter__(self) -> ViewServer:
         return self.start()
