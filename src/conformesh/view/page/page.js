@@ -64,7 +64,8 @@
     end(number, result) {
       this.runs[number].result = result;
       const over = this.runs.every((run) => run.ended);
-      if (over && !this.played && performance.now() - this.opened < SOON) this.start();
+      const watched = this.runs.some((run) => run.heading.live); // then it was seen as it happened
+      if (over && !watched && !this.played && performance.now() - this.opened < SOON) this.start();
       this.controls.offer(this.live && !over);
       this.frames.renew();
     }

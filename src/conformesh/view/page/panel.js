@@ -35,7 +35,7 @@
       const buttons = [
         ["+", "zoom in", () => this.graph.zoomBy(1.5)],
         ["−", "zoom out", () => this.graph.zoomBy(1 / 1.5)],
-        ["fit", "show all devices", () => this.graph.fit()],
+        ["fit", "fit all devices", () => this.graph.fit()],
       ];
       return make("div", { class: "tools" }, buttons.map(([words, label, onclick]) => make("button", { type: "button", "aria-label": `${label}: ${this.run.heading.name}`, title: label, onclick }, words)));
     }
