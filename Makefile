@@ -2,6 +2,7 @@
 PYTHON ?= python3
 VENV   ?= .venv
 FLOWER ?= .flower
+TOOLS  ?= .tools
 BIN     = $(VENV)/bin
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/_version.py)
 CODE    = src tests benchmarks docs examples tools
@@ -31,6 +32,12 @@ $(VENV)/.torch: $(VENV)/.test
 $(FLOWER)/.ready: pyproject.toml
 	$(PYTHON) -m venv $(FLOWER)
 	$(FLOWER)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[flower,mesh]' 'pytest>=8.3,<9.2' hypothesis
+	@touch $@
+
+# What checks examples for operators: tests that find it on the path use it, and say so where they do not
+$(TOOLS)/.ready:
+	$(PYTHON) -m venv $(TOOLS)
+	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check ansible-core ansible-lint kubernetes-validate
 	@touch $@
 
 # TorchCP and puncc come without their dependencies: torchsort needs a compiler, and puncc asks for NumPy below 2
@@ -118,4 +125,4 @@ locked:  ## a developers' environment of exactly these versions, in $(VENV)
 	@touch $(VENV)/.runtime $(VENV)/.test $(VENV)/.docs $(VENV)/.release
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) $(FLOWER) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(TOOLS) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
