@@ -2,6 +2,8 @@
 
 import builtins
 import math
+import re
+from pathlib import Path
 from typing import get_args
 
 import pytest
@@ -113,6 +115,15 @@ def test_runs_are_counted_by_outcome_reason_and_duration():
     assert shown['conformesh_run_duration_seconds_bucket{le="+Inf"}'] == shown["conformesh_run_duration_seconds_count"]
     assert shown["conformesh_run_duration_seconds_sum"] == pytest.approx(700.3)
     assert shown["conformesh_run_rounds"] == 7
+
+
+def test_metrics_that_the_docs_name_exist(text):
+    """Those that alarms ask for, besides the table that is made from the code."""
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text(encoding="utf-8")
+    known = {metric.exposed for metric in METRICS} | {name.partition("{")[0] for name in numbers(text)}
+    named = {*re.findall(r"\bconformesh_[a-z_]+", page)}
+    assert len(named) > 30
+    assert named <= known
 
 
 def test_a_history_knows_no_reason_that_is_not_in_the_table():

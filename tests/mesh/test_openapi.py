@@ -9,8 +9,10 @@ from hypothesis import HealthCheck, Phase, seed, settings
 from conformesh.mesh.http.interface import VERBS
 from conformesh.mesh.http.openapi import OPERATIONS, description
 from conformesh.mesh.http.schemas import SCHEMAS
+from conformesh.mesh.node.beating import Beating
 from conformesh.scores import AbsoluteResidual
 
+from .meshes import config
 from .nodes import asked, serving, state
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, of the extra test")
@@ -43,7 +45,9 @@ def hand(body):
 
 @pytest.fixture(scope="module", params=NODES)
 def service(request):
-    with serving(NODES[request.param](), where="tcp", recalibrate=lambda: "started", hand=hand) as service:
+    node = NODES[request.param]()
+    beating = Beating(config(), node)
+    with serving(node, where="tcp", recalibrate=lambda: "started", hand=hand, beating=beating) as service:
         yield service
 
 

@@ -69,7 +69,7 @@ OPERATIONS: dict[str, Operation] = {
         },
     ),
     METRICS: Operation(
-        "The same for Prometheus, as text or as OpenMetrics",
+        "The state as metrics for Prometheus, as text or as OpenMetrics",
         {200: ("The metrics.", ""), 501: ("prometheus-client is not installed.", "Error")},
     ),
     OPENAPI: Operation("This description", {200: ("An OpenAPI document.", "")}),
