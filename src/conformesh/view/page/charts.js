@@ -12,12 +12,12 @@
 
   // How dark a state is in the chart of states: what is wrong stands out, in grey as well.
   const TONES = {
-    certified: ["accent", 1],
-    "not certified": ["accent", 0.62],
-    calibrating: ["accent", 0.34],
-    waiting: ["accent", 0.14],
+    certified: ["accent", 0.62],
+    "not certified": ["accent", 0.42],
+    calibrating: ["accent", 0.24],
+    waiting: ["accent", 0.1],
     unknown: ["muted", 0.2],
-    silent: ["muted", 0.7],
+    silent: ["muted", 0.85],
     failed: ["bad", 1],
     liar: ["text", 1],
   };
@@ -143,8 +143,14 @@
   class Thresholds extends Chart {
     constructor(...args) {
       super(...args);
-      this.caption.textContent = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
       this.selected = null;
+    }
+
+    update(time) {
+      const what = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
+      const searched = this.run.series.bracket.some((bracket) => bracket !== null);
+      view.dom.write(this.caption, searched ? `${what}; the band is where it is looked for` : what);
+      super.update(time);
     }
 
     range() {

@@ -20,7 +20,7 @@
       host.addEventListener("keydown", (event) => event.key === "Escape" && asked.pick(null, null));
     }
 
-    /** Open the page of a device; `live` says whether there is a server to ask. */
+    /** Open the page of a device; `live` says whether there is a node to ask about it. */
     open(run, number, row, live) {
       this.stop();
       Object.assign(this, { run, number, row, told: null });
@@ -40,7 +40,7 @@
       this.question?.abort();
     }
 
-    /** Ask the server about a live node, again and again; in a replay it knows nothing more. */
+    /** Ask the server about a live node, again and again, unless it knows nothing of it. */
     async ask() {
       this.question = new AbortController();
       const { signal } = this.question;

@@ -7,6 +7,7 @@
   const MOST_LINKS = 30_000; // that are drawn; of more, some of them, and the picture says so
   const MOST_MESSAGES = 2_500; // in view, beyond which nobody could follow one
   const MOST_LABELS = 250;
+  const WORDY = 10; // letters: a longer name that is cut is still told from others
   const RADII = [2.2, 17]; // least and greatest, in pixels
 
   class Drawing {
@@ -200,10 +201,18 @@
       pen.fillStyle = theme.muted;
       for (const row of rows) {
         const [x, y] = this.at(row);
-        const name = trimmed(this.run.heading.devices[row], Math.max(room, 3));
+        const name = this.short(this.run.heading.devices[row], room);
         pen.strokeText(name, x + aside, y + aside);
         pen.fillText(name, x + aside, y + aside);
       }
+    }
+
+    /** A name in little room: without what all names begin with; and none, rather than one cut to a wrong number. */
+    short(name, room) {
+      this.prefix ??= common(this.run.heading.devices);
+      if (room >= WORDY || name.length <= room) return trimmed(name, room);
+      const rest = this.prefix ? `…${name.slice(this.prefix)}` : name;
+      return rest.length <= room ? rest : "";
     }
 
     drawChosen(pen, theme) {
@@ -222,6 +231,15 @@
         pen.setLineDash([]);
       }
     }
+  }
+
+  /** How many letters all names begin with, but for digits, which count devices. */
+  function common(names) {
+    const [first] = names;
+    let many = names.length > 1 ? first.length : 0;
+    for (const name of names) while (!name.startsWith(first.slice(0, many))) many -= 1;
+    while (many > 0 && /\d/.test(first[many - 1])) many -= 1;
+    return many;
   }
 
   view.drawing = { Drawing };

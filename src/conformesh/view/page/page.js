@@ -70,10 +70,13 @@
       this.frames.renew();
     }
 
+    /** Whether the server has gone. What is shown may be wrong by then, unless all runs have ended. */
     lost(is) {
-      document.body.classList.toggle("lost", is);
+      const complete = this.runs.length > 0 && this.runs.every((run) => run.ended);
+      document.body.classList.toggle("lost", is && !complete);
       find("banner").hidden = !is;
-      write(find("banner"), is ? "the server does not answer; trying again" : "");
+      const more = complete ? "what is shown is complete" : "trying again";
+      write(find("banner"), is ? `the server does not answer; ${more}` : "");
     }
 
     /** Show all that there is from its beginning, once; or the end, for who would rather have no motion. */
@@ -158,7 +161,7 @@
         this.device.close();
         if (inside) this.panel().picture.focus();
       } else if (this.device.run !== run || before[0] !== this.number || before[1] !== row) {
-        this.device.open(run, this.number, row, this.live);
+        this.device.open(run, this.number, row, this.live && run.heading.live);
         if (inside || matchMedia("(max-width: 900px)").matches) this.device.title.focus();
         this.frames.say(`page of ${run.heading.devices[row]}`);
       }
