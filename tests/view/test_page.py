@@ -10,9 +10,9 @@ import pytest
 from conformesh import Network
 from conformesh.view.recording import Known
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
-from conformesh.view.trace import FIELDS
+from conformesh.view.trace import FIELDS, Trace
 from tests.view import traces
-from tests.view.pages import TIMEOUT, until
+from tests.view.pages import TIMEOUT, drawn, until
 
 pytestmark = pytest.mark.xdist_group("browser")
 AXE = Path(__file__).parents[2] / "tools" / "page" / "node_modules" / "axe-core" / "axe.min.js"
@@ -81,12 +81,14 @@ def pixels(page, selector=".over"):
 
 
 def words(page, selector):
-    """The words of an element, whatever is drawn between them."""
+    """The words of an element, whatever is drawn between them, once what was done is drawn."""
+    drawn(page)
     return " ".join(page.locator(selector).first.inner_text().split())
 
 
 def open_tab(page, name):
     page.get_by_role("tab", name=name).click()
+    drawn(page)
 
 
 def test_parts_of_the_page_are_those_of_a_report():
@@ -106,7 +108,7 @@ def test_twenty_devices(show):
     assert pixels(page) > 2000
     assert pixels(page, ".under") > 500
     assert words(page, ".counts") == "20 certified"
-    assert page.inner_text(".result").startswith("how it ended")
+    assert words(page, ".result").startswith("how it ended")
     open_tab(page, "table")
     assert page.locator(".devices tbody tr").count() == 20
     assert words(page, ".devices tbody tr").startswith("0 certified 0.")
@@ -156,7 +158,7 @@ def test_the_bracket_closes(show):
         page.evaluate(f"conformesh.panels[0].asked.seek({[0, 1, 11, 21, 40][position] / 40})")
         at_step(page, position)
         page.until("conformesh.panels[0].place === conformesh.step")
-        found.append(page.inner_text(".search"))
+        found.append(words(page, ".search"))
     assert found == [
         "rank 901 of 1,000",
         "rank 901 of 1,000; it may lie anywhere",
@@ -178,7 +180,7 @@ def test_a_device_is_chosen_in_the_picture_by_hand_and_by_keys(show):
     page.locator(".over").click(position={"x": x, "y": y})
     device = page.get_by_role("complementary", name="device")
     assert device.get_by_role("heading", level=2).inner_text() == "7"
-    told = device.inner_text()
+    told = words(page, "#device")
     assert all(
         text in told for text in (str(traces.SURE), "counted", "everybody, by the swap rank", "8 of 20", "4 neighbours")
     )
@@ -190,6 +192,7 @@ def test_a_device_is_chosen_in_the_picture_by_hand_and_by_keys(show):
     picture.focus()
     for key in ("ArrowUp", "ArrowLeft"):
         picture.press(key)
+    drawn(page)
     focused = page.evaluate("conformesh.panels[0].graph.focused")
     assert page.locator("#say").text_content() == f"{focused}, certified, threshold 0.8968, 8 of 20 heard"
     picture.press("Enter")
@@ -245,7 +248,7 @@ def test_what_goes_wrong_is_said_and_drawn(show):
     page.evaluate("conformesh.panels[0].asked.seek(1 / 4)")
     at_step(page, 2)
     page.until("conformesh.panels[0].place === 2")
-    assert page.inner_text(".faults") == "1 message lost in this step"
+    assert words(page, ".faults") == "1 message lost in this step"
     messages = page.evaluate(
         "(({ bits, lost }) => [Array.from(bits, (each) => each || 0), [...lost]])"
         "(conformesh.panels[0].graph.messages.at(2))"
@@ -318,6 +321,18 @@ def test_next_to_nothing(show, trace, counts):
     for key in ("ArrowLeft", "ArrowRight", "Enter"):
         page.get_by_role("application").press(key)
     assert page.locator("#device").is_visible()
+
+
+def test_a_trace_without_runs(show):
+    page = show(Trace.of([]))
+    assert words(page, "#runs") == "There is no run to show yet."
+
+
+def test_a_private_run_says_so(show):
+    trace = traces.nothing()
+    trace.runs[0].heading.private = True
+    page = show(trace, **STILL)
+    assert words(page, ".private").startswith("A private run")
 
 
 def test_several_runs_share_one_time(show):

@@ -57,6 +57,11 @@
       this.showTime();
     }
 
+    close() {
+      this.watch.disconnect();
+      this.plot?.destroy();
+    }
+
     /** Draw again from the steps that are there; `time` says where moments are along the axis. */
     update(time) {
       this.time = time;

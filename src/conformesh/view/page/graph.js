@@ -13,8 +13,13 @@
       this.asked = asked;
       this.tip = host.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
       this.listen();
-      new ResizeObserver(() => this.resize()).observe(host);
+      this.watch = new ResizeObserver(() => this.resize());
+      this.watch.observe(host);
       this.resize();
+    }
+
+    close() {
+      this.watch.disconnect();
     }
 
     resize() {

@@ -94,10 +94,10 @@
 
     /** Let people choose a run. Of a mesh that goes on the latest is shown; other runs are for comparing. */
     offerRuns() {
-      const seconds = this.runs.some((run) => run.heading.unit === "seconds");
+      const live = this.runs.some((run) => run.heading.live);
       const names = this.runs.map((run, number) => make("option", { value: String(number) }, run.heading.name));
       this.which.replaceChildren(make("option", { value: "all" }, `all ${this.runs.length} runs`), ...names);
-      this.which.value = seconds ? String(this.runs.length - 1) : "all";
+      this.which.value = live ? String(this.runs.length - 1) : "all";
       find("choice").hidden = this.runs.length < 2;
       this.arrange();
     }
@@ -116,7 +116,7 @@
       };
       this.panels = this.shown.map((number) => new view.panel.Panel(this.runs[number], number, asked));
       find("runs").classList.toggle("several", this.panels.length > 1);
-      find("runs").append(...this.panels.map((panel) => panel.element));
+      find("runs").replaceChildren(...this.panels.map((panel) => panel.element));
       for (const panel of this.panels) panel.open(this.panels.length === 1);
       this.clock.runs = this.shown.map((number) => this.runs[number]);
       this.clock.at = Math.min(this.clock.at, this.clock.end);

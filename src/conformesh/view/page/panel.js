@@ -56,7 +56,7 @@
     }
 
     close() {
-      for (const chart of this.all ?? []) chart.watch.disconnect();
+      for (const part of [this.graph, ...this.all]) part.close();
       this.element.remove();
     }
 
