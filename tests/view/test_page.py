@@ -397,7 +397,7 @@ def test_an_address_leads_to_a_moment(show):
     assert page.get_by_role("tab", name="table").get_attribute("aria-selected") == "true"
     page.get_by_role("slider", name="time").press("ArrowRight")
     at_step(page, 3)
-    assert page.evaluate("location.hash") == "#run=0&device=5&at=21&time=even&tab=table"
+    page.until("location.hash === '#run=0&device=5&at=21&time=even&tab=table'")
     page.evaluate("location.hash = '#run=0&at=1&time=even&tab=picture'")
     at_step(page, 1)
     assert page.locator("#device").is_hidden()

@@ -56,7 +56,7 @@
       this.known = this.run.known(place);
       const theme = view.colours.theme;
       const space = this.places.pixels * this.transform.k;
-      const radius = Math.max(0.3 * space, Math.min(0.42 * space, 6)); // where there is little room marks take most of it
+      const radius = Math.max(0.3 * space, Math.min(0.42 * space, 6)); // marks take most of little room
       this.radius = Math.round(Math.min(Math.max(radius, RADII[0]), RADII[1]) * 4) / 4;
       this.marks.use(this.radius, this.ratio, theme);
       if (this.stale) this.drawLinks(theme);
@@ -82,7 +82,9 @@
       const [solid, open] = [new Path2D(), new Path2D()];
       this.seen = 0;
       for (let edge = 0; edge < edges.length; edge += stride) {
-        if (this.places.wraps.has(edge)) for (const stub of this.places.stubs(edge)) this.line(open, stub[0], stub[1], stub[0] + stub[2], stub[1] + stub[3]);
+        if (this.places.wraps.has(edge))
+          for (const stub of this.places.stubs(edge))
+            this.line(open, stub[0], stub[1], stub[0] + stub[2], stub[1] + stub[3]);
         else this.line(solid, ...edges[edge].flatMap((row) => [this.places.x[row], this.places.y[row]]));
       }
       pen.strokeStyle = theme.link;
@@ -98,7 +100,13 @@
     line(path, ...ends) {
       const [x1, y1] = this.transform.apply(ends.slice(0, 2));
       const [x2, y2] = this.transform.apply(ends.slice(2));
-      if (Math.max(x1, x2) < 0 || Math.max(y1, y2) < 0 || Math.min(x1, x2) > this.width || Math.min(y1, y2) > this.height) return;
+      if (
+        Math.max(x1, x2) < 0 ||
+        Math.max(y1, y2) < 0 ||
+        Math.min(x1, x2) > this.width ||
+        Math.min(y1, y2) > this.height
+      )
+        return;
       this.seen += 1;
       path.moveTo(x1, y1);
       path.lineTo(x2, y2);
@@ -132,7 +140,10 @@
       for (let row = 0; row < x.length; row += 1) {
         const [left, top] = [k * x[row] + dx, k * y[row] + dy];
         if (!this.inside(left, top, 30)) continue;
-        const { image, half } = this.marks.picture(states[row], scale.shade(thresholds ? toNumber(thresholds[row]) : NaN));
+        const { image, half } = this.marks.picture(
+          states[row],
+          scale.shade(thresholds ? toNumber(thresholds[row]) : NaN),
+        );
         pen.drawImage(image, whole(left) - half, whole(top) - half, 2 * half, 2 * half);
         shown.push(row);
       }

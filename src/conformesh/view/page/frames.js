@@ -22,7 +22,7 @@
 
     /** Something is new that charts show as well; `sent` is when the server sent it, in seconds. */
     renew(sent) {
-      if (sent !== undefined) this.arrived.push(1000 * sent);
+      if (sent !== undefined && !document.hidden) this.arrived.push(1000 * sent); // nobody draws what nobody sees
       this.fresh = true;
       this.later();
     }

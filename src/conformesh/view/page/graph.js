@@ -96,7 +96,12 @@
 
     key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey || this.run.devices === 0) return;
-      const keys = { "+": () => this.zoomBy(1.4), "=": () => this.zoomBy(1.4), "-": () => this.zoomBy(1 / 1.4), 0: () => this.fit() };
+      const keys = {
+        "+": () => this.zoomBy(1.4),
+        "=": () => this.zoomBy(1.4),
+        "-": () => this.zoomBy(1 / 1.4),
+        0: () => this.fit(),
+      };
       const from = this.focused ?? this.selected;
       if (event.key in ARROWS) this.step(from, ...ARROWS[event.key]);
       else if (event.key === "Enter" && from !== null) this.asked.pick(from);

@@ -9,6 +9,7 @@
   const SOON = 3000; // milliseconds after opening, in which a run that ends is played from its beginning
   const UNLIKE = 8; // times as long: then runs are put beside each other in log time
   const LONG = 1000; // rounds: then log time shows the beginning, where most happens
+  const WHILE = 250; // milliseconds
   const TABS = ["picture", "table", "log"];
 
   class Page {
@@ -25,7 +26,10 @@
       this.frames = new view.frames.Frames(this);
       const changed = () => this.frames.later();
       const pick = (number, row) => this.pick(number, row);
-      this.controls = new view.replay.Controls(find("time"), this.clock, { changed: () => this.moved(), rescaled: () => this.rescaled() });
+      this.controls = new view.replay.Controls(find("time"), this.clock, {
+        changed: () => this.moved(),
+        rescaled: () => this.rescaled(),
+      });
       this.table = new view.table.Table(find("table"), { changed, pick, choose: (number) => this.pick(number, null) });
       this.log = new view.log.Log(find("log"), { changed, pick });
       this.device = new view.device.Device(find("device"), { changed, pick });
@@ -214,9 +218,12 @@
       this.frames.renew();
     }
 
-    /** Keep in the address what is shown: a link to a moment. */
+    /** Keep in the address what is shown, once it has been so for a while: browsers refuse to write it all the time. */
     remember() {
-      if (this.settled && !this.clock.playing && this.panels.length) view.address.remember(this);
+      clearTimeout(this.remembering);
+      this.remembering = setTimeout(() => {
+        if (this.settled && !this.clock.playing && this.panels.length) view.address.remember(this);
+      }, WHILE);
     }
 
     /** Go to where the address points. */

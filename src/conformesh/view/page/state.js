@@ -138,7 +138,9 @@
 
     /** The names of states in which devices were at some step. */
     occurred() {
-      return STATES.filter((_, state) => this.series.counts.some((counts) => counts[state] > 0)).map(({ name }) => name);
+      return STATES.filter((_, state) => this.series.counts.some((counts) => counts[state] > 0)).map(
+        ({ name }) => name,
+      );
     }
 
     /** Make one of the oldest steps. */

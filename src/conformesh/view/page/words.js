@@ -94,15 +94,18 @@ window.conformesh = window.conformesh ?? {};
   }
 
   function where(least, most, below, upto) {
-    if (least === most) return `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`;
+    if (least === most)
+      return `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`;
     if (!Number.isFinite(least) && !Number.isFinite(most)) return "it may lie anywhere";
     if (below == null && upto == null) return `between ${short(least)} and ${short(most)}`;
-    const end = (count, name, at) => (count == null ? `the ${name} end is ${short(at)}` : `${whole(count)} at the ${name} end (${short(at)})`);
+    const end = (count, name, at) =>
+      count == null ? `the ${name} end is ${short(at)}` : `${whole(count)} at the ${name} end (${short(at)})`;
     return `${end(below, "low", least)}, ${end(upto, "high", most)}`;
   }
 
   /** How many devices are in each state, as pairs of a name and a count, most telling first. */
-  const counted = (counts) => STATES.map((state, place) => [state.name, counts[place]]).filter(([, count]) => count > 0);
+  const counted = (counts) =>
+    STATES.map((state, place) => [state.name, counts[place]]).filter(([, count]) => count > 0);
 
   /** A name that a picture has room for. */
   function trimmed(text, most) {
@@ -112,5 +115,22 @@ window.conformesh = window.conformesh ?? {};
 
   const named = (name) => (name.trim() === "" ? "(no name)" : name);
 
-  view.words = { FIELDS, STATES, STATE_FIELDS, UNHEALTHY, stateOf, toNumber, whole, several, short, full, seconds, moment, search, counted, trimmed, named };
+  view.words = {
+    FIELDS,
+    STATES,
+    STATE_FIELDS,
+    UNHEALTHY,
+    stateOf,
+    toNumber,
+    whole,
+    several,
+    short,
+    full,
+    seconds,
+    moment,
+    search,
+    counted,
+    trimmed,
+    named,
+  };
 })();
