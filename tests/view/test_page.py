@@ -69,6 +69,7 @@ def show(browser, tmp_path):
 def at_step(page, number):
     """Wait until this moment is shown."""
     page.until(f"conformesh.step === {number}")
+    drawn(page)
 
 
 def pixels(page, selector=".over"):

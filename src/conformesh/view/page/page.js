@@ -66,7 +66,7 @@
     }
 
     end(number, result) {
-      this.runs[number].result = result;
+      this.runs[number].result = result ?? [];
       const over = this.runs.every((run) => run.ended);
       const watched = this.runs.some((run) => run.heading.live); // then it was seen as it happened
       if (over && !watched && !this.played && performance.now() - this.opened < SOON) this.start();

@@ -92,18 +92,18 @@
       this.element.remove();
     }
 
-    /** New steps, another time axis or another theme: charts are drawn again. */
+    /** New steps, another time axis or other colours: charts are drawn again. */
     refresh(clock) {
       const { counts, bits } = this.run.series;
       this.said.figure.hidden = !bits.some((each) => each > 0);
       this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // else words do
       for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
-      this.graph.stale = true;
     }
 
     /** Write everything again, since colours are other ones. */
     forget() {
       this.place = undefined;
+      this.graph.stale = true;
       for (const part of [this.counts, this.faults]) delete part.dataset.key;
     }
 
