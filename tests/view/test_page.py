@@ -231,7 +231,7 @@ def test_the_table_sorts_filters_and_selects_by_keyboard(show):
     page.until("document.querySelectorAll('.devices tbody tr').length === 1")
     assert names() == ["pump-1"]
     page.get_by_role("button", name="pump-1").press("Enter")
-    assert "silent in six pumps" in words(page, "#device")
+    assert "silent in six pumps What stands below is what was known of it last." in words(page, "#device")
 
 
 def test_what_goes_wrong_is_said_and_drawn(show):

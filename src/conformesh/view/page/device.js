@@ -4,7 +4,7 @@
 (() => {
   const view = window.conformesh;
   const { make, facts, renew, write } = view.dom;
-  const { FIELDS, STATES, full, short, several, seconds, toNumber, whole, named } = view.words;
+  const { FIELDS, STATES, full, short, several, seconds, since, toNumber, whole, named } = view.words;
   const EVERY = 1000; // milliseconds between questions to a live node
   const RECORDS = 50;
   const LATELY = 500; // steps in which the last words of a device are looked for
@@ -66,6 +66,7 @@
         view.marks.glyph(state),
         state,
         make("span", {}, ` in ${this.run.heading.name}`),
+        state === "silent" ? make("span", { class: "past" }, "What stands below is what was known of it last.") : null,
       ]);
       const [now, said, neighbours, log, live] = this.parts;
       this.showNow(now, known);
@@ -221,7 +222,7 @@
     return found ? 8 * bytes : null;
   }
 
-  const when = (run, at) => (run.heading.unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
+  const when = (run, at) => since(at, run.heading.unit);
 
   function ago(run, last, place) {
     const [then, now] = [last, place].map((step) => run.series.at[step]);

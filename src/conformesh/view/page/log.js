@@ -4,7 +4,7 @@
 (() => {
   const view = window.conformesh;
   const { make, write, renew } = view.dom;
-  const { seconds, whole, several, named, trimmed } = view.words;
+  const { since, whole, several, named, trimmed } = view.words;
   const MOST = 300; // records at a time
   const LEVELS = ["debug", "info", "warning", "error", "critical"];
 
@@ -62,7 +62,7 @@
               { type: "button", class: "link", onclick: () => this.asked.pick(number, row) },
               named(trimmed(run.heading.devices[row], 40)),
             );
-      const when = run.heading.unit === "seconds" ? seconds(at) : `round ${whole(at)}`;
+      const when = since(at, run.heading.unit);
       return make(
         "li",
         { "data-level": level },

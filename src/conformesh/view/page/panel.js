@@ -4,7 +4,8 @@
 (() => {
   const view = window.conformesh;
   const { make, write, facts, renew } = view.dom;
-  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment } = view.words;
+  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment, since } =
+    view.words;
   const KEYS = "arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits";
   const NAMED = 6; // devices that are named in a line about faults
 
@@ -121,13 +122,7 @@
       const { run } = this;
       const known = run.known(place);
       Object.assign(this, { place, step: run.steps[place], shown: run.result });
-      const at = run.series.at[place] ?? 0;
-      write(
-        this.time,
-        run.steps.length
-          ? moment(at, run.end, run.heading.unit) + (run.ended || !clock.following ? "" : " so far")
-          : "nothing yet",
-      );
+      write(this.time, place < 0 ? "nothing yet" : this.when(place, clock));
       write(this.search, search(run.heading, known.bracket));
       write(this.spread, spreadWords(run, known, place));
       this.writeCounts(place);
@@ -141,6 +136,13 @@
       );
       this.said.describe(`${this.said.caption.textContent}: ${whole(run.series.bits[place] ?? 0)} bits in this step`);
       this.stacked.describe(`devices by state: ${this.counts.textContent}`);
+    }
+
+    when(place, clock) {
+      const { run } = this;
+      const at = run.series.at[place];
+      if (run.ended || !clock.following) return moment(at, run.end, run.heading.unit);
+      return `${since(at, run.heading.unit)} so far`;
     }
 
     writeCounts(place) {

@@ -152,6 +152,7 @@
     showRow(line, row, columns, known, selected) {
       line.dataset.row = String(row);
       line.classList.toggle("selected", row === selected);
+      line.classList.toggle("past", STATES[known.state(row)].name === "silent"); // what was known of it last
       const button = line.cells[0].firstElementChild;
       write(button, named(this.run.heading.devices[row]));
       if (row === selected) button.setAttribute("aria-current", "true");

@@ -78,9 +78,8 @@ window.conformesh = window.conformesh ?? {};
   }
 
   /** A moment of a run in words; `of` is its last one. */
-  function moment(at, of, unit) {
-    return unit === "seconds" ? `${seconds(at)} of ${seconds(of)}` : `round ${whole(at)} of ${whole(of)}`;
-  }
+  const moment = (at, of, unit) => `${since(at, unit)} of ${unit === "seconds" ? seconds(of) : whole(of)}`;
+  const since = (at, unit) => (unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
 
   /** What is known of where the threshold lies. */
   function search(heading, bracket) {
@@ -128,6 +127,7 @@ window.conformesh = window.conformesh ?? {};
     full,
     seconds,
     moment,
+    since,
     search,
     counted,
     trimmed,
