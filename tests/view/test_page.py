@@ -22,16 +22,18 @@ STILL = {"reduced_motion": "reduce"}  # shows the end at once
 class Shown:
     """A page that shows the report of a trace, with what it wrote to the console and asked the network for."""
 
-    def __init__(self, browser, file, address="", **options):
-        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(TIMEOUT)
+    def __init__(self, page, file, address=""):
+        self.page, self.file = page, file
         self.messages, self.requests = [], []
-        self.page.on("console", lambda message: self.note(message.text))
-        self.page.on("pageerror", lambda problem: self.messages.append(str(problem)))
-        self.page.on("request", lambda request: self.requests.append(request.url.partition("#")[0]))
-        self.page.goto(file.as_uri() + address)
-        self.page.evaluate("conformesh.ready")
+        self.listeners = {
+            "console": lambda message: self.note(message.text),
+            "pageerror": lambda problem: self.note(str(problem)),
+            "request": lambda request: self.requests.append(request.url.partition("#")[0]),
+        }
+        for name, listener in self.listeners.items():
+            page.on(name, listener)
+        page.goto(file.as_uri() + address)
+        page.evaluate("conformesh.ready")
 
     def note(self, text):
         if "willReadFrequently" not in text:  # a test reads pixels, the page never does
@@ -43,27 +45,46 @@ class Shown:
     def until(self, condition):
         until(self.page, condition)
 
-    def close(self, file):
-        assert self.messages == []
-        assert [url for url in self.requests if not url.startswith("data:")] == [file.as_uri()]
-        assert self.page.evaluate("conformesh.errors") == []
-        assert self.page.evaluate("window.hacked === undefined")
-        self.context.close()
+    def close(self):
+        """Look whether all was well, and leave the page to the next test."""
+        errors, hacked = self.page.evaluate("[conformesh.errors, window.hacked !== undefined]")
+        for name, listener in self.listeners.items():
+            self.page.remove_listener(name, listener)
+        assert not hacked
+        assert self.messages == errors == []
+        assert [url for url in self.requests if not url.startswith("data:")] == [self.file.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def pages(browser):
+    """A function that returns a page for some options, and the same one again: opening one takes its time."""
+    found = {}
+
+    def page_for(**options):
+        key = json.dumps(options, sort_keys=True)
+        if key not in found:
+            found[key] = browser.new_page(**{"viewport": {"width": 1400, "height": 900}, **options})
+            found[key].set_default_timeout(TIMEOUT)
+        return found[key]
+
+    yield page_for
+    for page in found.values():
+        page.close()
 
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(pages, tmp_path):
     """A function that opens the report of a trace; at the end nothing was written to the console or asked for."""
     opened = []
 
     def open_(trace, address="", **options):
         file = trace.report(tmp_path / f"{len(opened)}.html")
-        opened.append((Shown(browser, file, address, **options), file))
-        return opened[-1][0]
+        opened.append(Shown(pages(**options), file, address))
+        return opened[-1]
 
     yield open_
-    for page, file in opened:
-        page.close(file)
+    for page in opened:
+        page.close()
 
 
 def at_step(page, number):
@@ -429,6 +450,8 @@ def test_dark_light_and_the_choice(show):
     page.evaluate("conformesh.ready")
     assert page.evaluate(colour) == dark[0]
     page.requests.pop()  # the second visit
+    page.evaluate("localStorage.clear()")
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
 
 
 @pytest.mark.parametrize("trace", [traces.hostile(), traces.watched()])
