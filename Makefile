@@ -125,4 +125,4 @@ locked:  ## a developers' environment of exactly these versions, in $(VENV)
 	@touch $(VENV)/.runtime $(VENV)/.test $(VENV)/.docs $(VENV)/.release
 
 clean:  ## remove what these commands made
-	rm -rf $(VENV) $(FLOWER) $(TOOLS) mutants .smoke dist build site conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(TOOLS) mutants .smoke dist build site tools/page/node_modules conformesh-demo .pytest_cache .mypy_cache .ruff_cache .hypothesis

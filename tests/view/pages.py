@@ -17,3 +17,8 @@ WAIT = """() => new Promise((done, failed) => {
 def until(page, condition):
     """Wait until a condition in JavaScript holds. Playwright's own wait runs text, which the page's policy forbids."""
     page.evaluate(WAIT % (condition, TIMEOUT, json.dumps(condition)))
+
+
+def drawn(page):
+    """Wait until what was done before has been drawn: the frame that does it was asked for then."""
+    page.evaluate("new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))")

@@ -10,9 +10,9 @@ import pytest
 from conformesh import Network
 from conformesh.view.recording import Known
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
-from conformesh.view.trace import FIELDS
+from conformesh.view.trace import FIELDS, Trace
 from tests.view import traces
-from tests.view.pages import TIMEOUT, until
+from tests.view.pages import TIMEOUT, drawn, until
 
 pytestmark = pytest.mark.xdist_group("browser")
 AXE = Path(__file__).parents[2] / "tools" / "page" / "node_modules" / "axe-core" / "axe.min.js"
@@ -22,16 +22,18 @@ STILL = {"reduced_motion": "reduce"}  # shows the end at once
 class Shown:
     """A page that shows the report of a trace, with what it wrote to the console and asked the network for."""
 
-    def __init__(self, browser, file, address="", **options):
-        self.context = browser.new_context(**{"viewport": {"width": 1400, "height": 900}, **options})
-        self.page = self.context.new_page()
-        self.page.set_default_timeout(TIMEOUT)
+    def __init__(self, page, file, address=""):
+        self.page, self.file = page, file
         self.messages, self.requests = [], []
-        self.page.on("console", lambda message: self.note(message.text))
-        self.page.on("pageerror", lambda problem: self.messages.append(str(problem)))
-        self.page.on("request", lambda request: self.requests.append(request.url.partition("#")[0]))
-        self.page.goto(file.as_uri() + address)
-        self.page.evaluate("conformesh.ready")
+        self.listeners = {
+            "console": lambda message: self.note(message.text),
+            "pageerror": lambda problem: self.note(str(problem)),
+            "request": lambda request: self.requests.append(request.url.partition("#")[0]),
+        }
+        for name, listener in self.listeners.items():
+            page.on(name, listener)
+        page.goto(file.as_uri() + address)
+        page.evaluate("conformesh.ready")
 
     def note(self, text):
         if "willReadFrequently" not in text:  # a test reads pixels, the page never does
@@ -43,32 +45,52 @@ class Shown:
     def until(self, condition):
         until(self.page, condition)
 
-    def close(self, file):
-        assert self.messages == []
-        assert [url for url in self.requests if not url.startswith("data:")] == [file.as_uri()]
-        assert self.page.evaluate("conformesh.errors") == []
-        assert self.page.evaluate("window.hacked === undefined")
-        self.context.close()
+    def close(self):
+        """Look whether all was well, and leave the page to the next test."""
+        errors, hacked = self.page.evaluate("[conformesh.errors, window.hacked !== undefined]")
+        for name, listener in self.listeners.items():
+            self.page.remove_listener(name, listener)
+        assert not hacked
+        assert self.messages == errors == []
+        assert [url for url in self.requests if not url.startswith("data:")] == [self.file.as_uri()]
+
+
+@pytest.fixture(scope="module")
+def pages(browser):
+    """A function that returns a page for some options, and the same one again: opening one takes its time."""
+    found = {}
+
+    def page_for(**options):
+        key = json.dumps(options, sort_keys=True)
+        if key not in found:
+            found[key] = browser.new_page(**{"viewport": {"width": 1400, "height": 900}, **options})
+            found[key].set_default_timeout(TIMEOUT)
+        return found[key]
+
+    yield page_for
+    for page in found.values():
+        page.close()
 
 
 @pytest.fixture
-def show(browser, tmp_path):
+def show(pages, tmp_path):
     """A function that opens the report of a trace; at the end nothing was written to the console or asked for."""
     opened = []
 
     def open_(trace, address="", **options):
         file = trace.report(tmp_path / f"{len(opened)}.html")
-        opened.append((Shown(browser, file, address, **options), file))
-        return opened[-1][0]
+        opened.append(Shown(pages(**options), file, address))
+        return opened[-1]
 
     yield open_
-    for page, file in opened:
-        page.close(file)
+    for page in opened:
+        page.close()
 
 
 def at_step(page, number):
     """Wait until this moment is shown."""
     page.until(f"conformesh.step === {number}")
+    drawn(page)
 
 
 def pixels(page, selector=".over"):
@@ -81,12 +103,14 @@ def pixels(page, selector=".over"):
 
 
 def words(page, selector):
-    """The words of an element, whatever is drawn between them."""
+    """The words of an element, whatever is drawn between them, once what was done is drawn."""
+    drawn(page)
     return " ".join(page.locator(selector).first.inner_text().split())
 
 
 def open_tab(page, name):
     page.get_by_role("tab", name=name).click()
+    drawn(page)
 
 
 def test_parts_of_the_page_are_those_of_a_report():
@@ -106,7 +130,7 @@ def test_twenty_devices(show):
     assert pixels(page) > 2000
     assert pixels(page, ".under") > 500
     assert words(page, ".counts") == "20 certified"
-    assert page.inner_text(".result").startswith("how it ended")
+    assert words(page, ".result").startswith("how it ended")
     open_tab(page, "table")
     assert page.locator(".devices tbody tr").count() == 20
     assert words(page, ".devices tbody tr").startswith("0 certified 0.")
@@ -156,7 +180,7 @@ def test_the_bracket_closes(show):
         page.evaluate(f"conformesh.panels[0].asked.seek({[0, 1, 11, 21, 40][position] / 40})")
         at_step(page, position)
         page.until("conformesh.panels[0].place === conformesh.step")
-        found.append(page.inner_text(".search"))
+        found.append(words(page, ".search"))
     assert found == [
         "rank 901 of 1,000",
         "rank 901 of 1,000; it may lie anywhere",
@@ -178,7 +202,7 @@ def test_a_device_is_chosen_in_the_picture_by_hand_and_by_keys(show):
     page.locator(".over").click(position={"x": x, "y": y})
     device = page.get_by_role("complementary", name="device")
     assert device.get_by_role("heading", level=2).inner_text() == "7"
-    told = device.inner_text()
+    told = words(page, "#device")
     assert all(
         text in told for text in (str(traces.SURE), "counted", "everybody, by the swap rank", "8 of 20", "4 neighbours")
     )
@@ -190,6 +214,7 @@ def test_a_device_is_chosen_in_the_picture_by_hand_and_by_keys(show):
     picture.focus()
     for key in ("ArrowUp", "ArrowLeft"):
         picture.press(key)
+    drawn(page)
     focused = page.evaluate("conformesh.panels[0].graph.focused")
     assert page.locator("#say").text_content() == f"{focused}, certified, threshold 0.8968, 8 of 20 heard"
     picture.press("Enter")
@@ -227,7 +252,7 @@ def test_the_table_sorts_filters_and_selects_by_keyboard(show):
     page.until("document.querySelectorAll('.devices tbody tr').length === 1")
     assert names() == ["pump-1"]
     page.get_by_role("button", name="pump-1").press("Enter")
-    assert "silent in six pumps" in words(page, "#device")
+    assert "silent in six pumps What stands below is what was known of it last." in words(page, "#device")
 
 
 def test_what_goes_wrong_is_said_and_drawn(show):
@@ -245,7 +270,7 @@ def test_what_goes_wrong_is_said_and_drawn(show):
     page.evaluate("conformesh.panels[0].asked.seek(1 / 4)")
     at_step(page, 2)
     page.until("conformesh.panels[0].place === 2")
-    assert page.inner_text(".faults") == "1 message lost in this step"
+    assert words(page, ".faults") == "1 message lost in this step"
     messages = page.evaluate(
         "(({ bits, lost }) => [Array.from(bits, (each) => each || 0), [...lost]])"
         "(conformesh.panels[0].graph.messages.at(2))"
@@ -320,6 +345,18 @@ def test_next_to_nothing(show, trace, counts):
     assert page.locator("#device").is_visible()
 
 
+def test_a_trace_without_runs(show):
+    page = show(Trace.of([]))
+    assert words(page, "#runs") == "There is no run to show yet."
+
+
+def test_a_private_run_says_so(show):
+    trace = traces.nothing()
+    trace.runs[0].heading.private = True
+    page = show(trace, **STILL)
+    assert words(page, ".private").startswith("A private run")
+
+
 def test_several_runs_share_one_time(show):
     """The paper's two methods and the exact one: lengths differ so much that time is logarithmic."""
     network = Network.chain(4)
@@ -382,7 +419,7 @@ def test_an_address_leads_to_a_moment(show):
     assert page.get_by_role("tab", name="table").get_attribute("aria-selected") == "true"
     page.get_by_role("slider", name="time").press("ArrowRight")
     at_step(page, 3)
-    assert page.evaluate("location.hash") == "#run=0&device=5&at=21&time=even&tab=table"
+    page.until("location.hash === '#run=0&device=5&at=21&time=even&tab=table'")
     page.evaluate("location.hash = '#run=0&at=1&time=even&tab=picture'")
     at_step(page, 1)
     assert page.locator("#device").is_hidden()
@@ -413,6 +450,8 @@ def test_dark_light_and_the_choice(show):
     page.evaluate("conformesh.ready")
     assert page.evaluate(colour) == dark[0]
     page.requests.pop()  # the second visit
+    page.evaluate("localStorage.clear()")
+    page.emulate_media(color_scheme="dark", reduced_motion="reduce")
 
 
 @pytest.mark.parametrize("trace", [traces.hostile(), traces.watched()])

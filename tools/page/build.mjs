@@ -52,6 +52,9 @@ const style = await readFile(join(HERE, OWN, "uplot", "dist", "uPlot.min.css"), 
 
 await mkdir(folder, { recursive: true });
 await writeFile(join(folder, "vendor.js"), banner + script);
-await writeFile(join(folder, "vendor.css"), `/* From uPlot, see vendor.js. */\n${style.replaceAll("}", "}\n").trim()}\n`);
+await writeFile(
+  join(folder, "vendor.css"),
+  `/* From uPlot, see vendor.js. */\n${style.replaceAll("}", "}\n").trim()}\n`,
+);
 await writeFile(join(folder, "LICENSES.txt"), `vendor.js and vendor.css hold these libraries.\n\n${licences}`);
 console.log(`vendor.js: ${listed.join(", ")}`);

@@ -26,6 +26,7 @@ SCRIPTS = (
     "drawing.js",
     "graph.js",
     "clock.js",
+    "chart.js",
     "charts.js",
     "panel.js",
     "device.js",

@@ -5,19 +5,16 @@
   const view = window.conformesh;
   const { toNumber, short, whole, STATES } = view.words;
   const { stepped, bars } = vendor.uPlot.paths;
-  const MOST = 1200; // points of a line; of more, some
-  const FONT = "11px system-ui, sans-serif";
   const STEPPED = stepped({ align: 1 }); // a value holds until the next one
-  const theme = (name) => () => view.colours.theme[name];
 
   // How dark a state is in the chart of states: what is wrong stands out, in grey as well.
   const TONES = {
-    certified: ["accent", 1],
-    "not certified": ["accent", 0.62],
-    calibrating: ["accent", 0.34],
-    waiting: ["accent", 0.14],
+    certified: ["accent", 0.62],
+    "not certified": ["accent", 0.42],
+    calibrating: ["accent", 0.24],
+    waiting: ["accent", 0.1],
     unknown: ["muted", 0.2],
-    silent: ["muted", 0.7],
+    silent: ["muted", 0.85],
     failed: ["bad", 1],
     liar: ["text", 1],
   };
@@ -25,126 +22,20 @@
   const tone = (name) => mixed(...TONES[name]);
   const mixed = (name, share) => view.colours.faint(view.colours.theme[name], share, view.colours.theme.surface);
 
-  /** The places of at most so many steps, with the last one. */
-  function thinned(many) {
-    const stride = Math.max(1, Math.ceil(many / MOST));
-    const found = [];
-    for (let place = (many - 1) % stride; place < many; place += stride) found.push(place);
-    return found;
-  }
-
   const finite = (value) => (Number.isFinite(value) ? value : null);
 
-  class Chart {
-    /** `seek` is called with a time that was clicked on. */
-    constructor(host, run, height, seek) {
-      Object.assign(this, { host, run, height, seek });
-      this.figure = host.appendChild(document.createElement("figure"));
-      this.figure.className = "chart";
-      this.caption = this.figure.appendChild(document.createElement("figcaption"));
-      this.frame = this.figure.appendChild(document.createElement("div"));
-      this.frame.className = "frame";
-      this.frame.setAttribute("role", "img");
-      this.future = Object.assign(document.createElement("div"), { className: "future" });
-      this.here = Object.assign(document.createElement("div"), { className: "here" });
-      this.watch = new ResizeObserver(() => this.resize());
-      this.watch.observe(this.frame);
-    }
-
-    resize() {
-      const width = this.frame.clientWidth;
-      if (this.plot && width) this.plot.setSize({ width, height: this.height });
-      this.showTime();
-    }
-
-    /** Draw again from the steps that are there; `time` says where moments are along the axis. */
-    update(time) {
-      this.time = time;
-      this.keep = thinned(this.run.steps.length);
-      const data = this.data();
-      if (this.plot && data.length === this.plot.series.length) {
-        this.plot.setData(data);
-      } else {
-        this.plot?.destroy();
-        this.plot = new vendor.uPlot(this.options(), data, this.frame);
-        this.plot.over.append(this.future, this.here);
-        this.plot.over.addEventListener("click", (event) => this.click(event));
-      }
-      this.showTime();
-    }
-
-    click(event) {
-      const { left } = this.plot.over.getBoundingClientRect();
-      this.seek(this.plot.posToVal(event.clientX - left, "x"));
-    }
-
-    xs() {
-      return this.keep.map((place) => this.time.along(this.run, this.run.series.at[place]));
-    }
-
-    options() {
-      return {
-        width: Math.max(this.frame.clientWidth, 100),
-        height: this.height,
-        legend: { show: false },
-        cursor: { show: false },
-        padding: [6, 12, 0, 0],
-        scales: { x: { time: false, range: () => [0, 1] }, y: { range: (_, low, high) => this.range(low, high) } },
-        axes: [this.timeAxis(), this.valueAxis()],
-        ...this.drawn(),
-      };
-    }
-
-    timeAxis() {
-      return {
-        stroke: theme("muted"),
-        font: FONT,
-        size: 24,
-        gap: 3,
-        grid: { show: false },
-        ticks: { stroke: theme("line"), width: 1, size: 4 },
-        splits: (plot) => this.time.ticks(this.run, plot.width).map(([at]) => at),
-        values: (plot) => this.time.ticks(this.run, plot.width).map(([, words]) => words),
-      };
-    }
-
-    valueAxis() {
-      return {
-        stroke: theme("muted"),
-        font: FONT,
-        size: 52,
-        gap: 4,
-        space: 26,
-        grid: { stroke: theme("line"), width: 1 },
-        ticks: { show: false },
-        values: (_, splits) => splits.map((value) => this.label(value)),
-      };
-    }
-
-    label(value) {
-      return short(value);
-    }
-
-    /** Fade what comes after the time that is shown. */
-    showTime() {
-      if (!this.plot || !this.time) return;
-      const share = Math.min(Math.max(this.time.position, 0), 1);
-      this.future.style.transform = `scaleX(${1 - share})`;
-      this.here.style.transform = `translateX(${share * this.plot.over.clientWidth}px)`;
-      this.future.hidden = this.here.hidden = share >= 1;
-    }
-
-    describe(words) {
-      if (this.frame.getAttribute("aria-label") !== words) this.frame.setAttribute("aria-label", words);
-    }
-  }
-
   /** Thresholds: a line for each device, or the spread of many; and the bracket as a band. */
-  class Thresholds extends Chart {
+  class Thresholds extends view.chart.Chart {
     constructor(...args) {
       super(...args);
-      this.caption.textContent = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
       this.selected = null;
+    }
+
+    update(time) {
+      const what = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
+      const searched = this.run.series.bracket.some((bracket) => bracket !== null);
+      view.dom.write(this.caption, searched ? `${what}; the band is where it is looked for` : what);
+      super.update(time);
     }
 
     range() {
@@ -177,7 +68,10 @@
         width: share === 1 ? 2 : share ? 1 : 0,
         stroke: () => mixed("text", share || 0.25),
       }));
-      const between = [[5, 1, 0.12], [4, 2, 0.2]].map(([upper, lower, share]) => ({
+      const between = [
+        [5, 1, 0.12],
+        [4, 2, 0.2],
+      ].map(([upper, lower, share]) => ({
         series: [upper, lower],
         fill: () => view.colours.faint(view.colours.theme.text, share),
       }));
@@ -197,7 +91,7 @@
       pen.beginPath();
       pen.rect(left, top, width, height);
       pen.clip();
-      for (let place = 0; place < at.length; ) {
+      for (let place = 0; place < at.length;) {
         let next = place + 1;
         while (next < at.length && bracket[next] === bracket[place]) next += 1;
         if (bracket[place]) this.drawPiece(plot, pen, bracket[place], at[place], at[Math.min(next, at.length - 1)]);
@@ -226,11 +120,13 @@
   }
 
   /** Bits of each step that was noted; bytes where a mesh was watched. */
-  class Said extends Chart {
+  class Said extends view.chart.Chart {
     constructor(...args) {
       super(...args);
       this.bytes = this.run.heading.unit === "seconds";
-      this.caption.textContent = this.bytes ? "bytes on the links since the step before" : "bits said in a round, of the rounds that were noted";
+      this.caption.textContent = this.bytes
+        ? "bytes on the links since the step before"
+        : "bits said in a round, of the rounds that were noted";
     }
 
     range(_, high) {
@@ -241,10 +137,11 @@
     data() {
       const { at, bits } = this.run.series;
       const unit = this.bytes ? 8 : 1;
-      this.keep = this.keep.filter((place, number) => at[place] !== at[this.keep[number + 1]]); // one bar for one moment
+      this.keep = this.keep.filter((place, number) => at[place] !== at[this.keep[number + 1]]); // one bar each
       const most = this.keep.map((place, number) => {
         let found = 0;
-        for (let other = (this.keep[number - 1] ?? -1) + 1; other <= place; other += 1) found = Math.max(found, bits[other]);
+        for (let other = (this.keep[number - 1] ?? -1) + 1; other <= place; other += 1)
+          found = Math.max(found, bits[other]);
         return found / unit;
       });
       return [this.xs(), most];
@@ -261,7 +158,7 @@
   }
 
   /** Devices by state, one above the other. */
-  class Counts extends Chart {
+  class Counts extends view.chart.Chart {
     constructor(...args) {
       super(...args);
       this.caption.textContent = "devices by state";
@@ -274,7 +171,8 @@
     /** From the top: the whole stack first, so that each is painted over by those below it. */
     data() {
       const { counts } = this.run.series;
-      const above = (state) => this.keep.map((place) => counts[place].slice(state).reduce((sum, count) => sum + count, 0));
+      const above = (state) =>
+        this.keep.map((place) => counts[place].slice(state).reduce((sum, count) => sum + count, 0));
       return [this.xs(), ...STATES.map((_, state) => above(state))];
     }
 

@@ -10,8 +10,17 @@
   // How moments of runs are put beside each other: along an axis from 0 to 1, and back.
   const MODES = {
     even: { words: "same round", along: (at, end) => at / end, at: (share, end) => share * end },
-    log: { words: "log time", along: (at, end) => Math.log1p(at) / Math.log1p(end), at: (share, end) => Math.expm1(share * Math.log1p(end)) },
-    share: { words: "same share of each run", own: true, along: (at, end) => at / end, at: (share, end) => share * end },
+    log: {
+      words: "log time",
+      along: (at, end) => Math.log1p(at) / Math.log1p(end),
+      at: (share, end) => Math.expm1(share * Math.log1p(end)),
+    },
+    share: {
+      words: "same share of each run",
+      own: true,
+      along: (at, end) => at / end,
+      at: (share, end) => share * end,
+    },
   };
 
   class Clock {
@@ -106,7 +115,10 @@
     ticks(run, pixels) {
       const end = MODES[this.mode].own ? run.end : this.end;
       if (!(end > 0)) return [[0, "0"]];
-      const times = this.mode === "log" ? decades(end) : multiples(end, Math.max(pixels / 90, 2), run.heading.unit === "seconds" ? 0 : 1);
+      const times =
+        this.mode === "log"
+          ? decades(end)
+          : multiples(end, Math.max(pixels / 90, 2), run.heading.unit === "seconds" ? 0 : 1);
       const words = (at) => (run.heading.unit === "seconds" ? seconds(at) : whole(at));
       return times.map((at) => [this.along(run, at), words(at)]);
     }

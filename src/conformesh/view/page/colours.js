@@ -4,7 +4,18 @@
 (() => {
   const view = window.conformesh;
   // Viridis: the lightness grows from one end to the other, so that it reads the same in grey.
-  const STOPS = ["#440154", "#482878", "#3e4989", "#31688e", "#26828e", "#1f9e89", "#35b779", "#6ece58", "#b5de2b", "#fde725"];
+  const STOPS = [
+    "#440154",
+    "#482878",
+    "#3e4989",
+    "#31688e",
+    "#26828e",
+    "#1f9e89",
+    "#35b779",
+    "#6ece58",
+    "#b5de2b",
+    "#fde725",
+  ];
   const SHADES = 40;
   const FAR = 8; // times as far apart: then the outermost twentieths are left out
   const NAMES = ["page", "surface", "line", "text", "muted", "accent", "bad", "band", "link"];
@@ -20,7 +31,12 @@
 
   /** A colour of the theme, with so much of it in another one, or in nothing. */
   function faint(colour, share, other = null) {
-    const [from, to] = [colour, other ?? colour].map((each) => each.match(/[\d.]+/g).slice(0, 3).map(Number));
+    const [from, to] = [colour, other ?? colour].map((each) =>
+      each
+        .match(/[\d.]+/g)
+        .slice(0, 3)
+        .map(Number),
+    );
     const mix = from.map((part, place) => Math.round(share * part + (1 - share) * to[place]));
     return `rgb(${mix.join(" ")}${other === null ? ` / ${share}` : ""})`;
   }
@@ -49,13 +65,17 @@
 
     /** Span the thresholds of these runs, but not the few that are far from all the others. Says whether it changed. */
     fit(runs) {
-      const found = runs.flatMap(extent).filter(Number.isFinite).sort((a, b) => a - b);
+      const found = runs
+        .flatMap(extent)
+        .filter(Number.isFinite)
+        .sort((a, b) => a - b);
       const certain = runs.flatMap((run) => run.series.spread.at(-1) ?? []);
       const at = (share) => found[Math.round(share * (found.length - 1))] ?? NaN;
       const far = at(1) - at(0) > FAR * (at(0.95) - at(0.05)); // then a few would squeeze all the others
       let low = Math.min(at(far ? 0.05 : 0), ...certain);
       let high = Math.max(at(far ? 0.95 : 1), ...certain);
-      if (low === high) [low, high] = [low - Math.max(Math.abs(low) * 0.05, 1e-9), high + Math.max(Math.abs(high) * 0.05, 1e-9)];
+      if (low === high)
+        [low, high] = [low - Math.max(Math.abs(low) * 0.05, 1e-9), high + Math.max(Math.abs(high) * 0.05, 1e-9)];
       const changed = !Object.is(low, this.low) || !Object.is(high, this.high);
       [this.low, this.high] = [low, high];
       this.clipsLow = found.length > 0 && found[0] < low;

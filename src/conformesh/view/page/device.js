@@ -4,9 +4,10 @@
 (() => {
   const view = window.conformesh;
   const { make, facts, renew, write } = view.dom;
-  const { FIELDS, STATES, full, short, several, seconds, toNumber, whole, named, moment } = view.words;
+  const { FIELDS, STATES, full, short, several, seconds, since, toNumber, whole, named } = view.words;
   const EVERY = 1000; // milliseconds between questions to a live node
   const RECORDS = 50;
+  const LATELY = 500; // steps in which the last words of a device are looked for
 
   class Device {
     /** `asked` has pick(run number, row or null). */
@@ -20,7 +21,7 @@
       host.addEventListener("keydown", (event) => event.key === "Escape" && asked.pick(null, null));
     }
 
-    /** Open the page of a device; `live` says whether there is a server to ask. */
+    /** Open the page of a device; `live` says whether there is a node to ask about it. */
     open(run, number, row, live) {
       this.stop();
       Object.assign(this, { run, number, row, told: null });
@@ -40,7 +41,7 @@
       this.question?.abort();
     }
 
-    /** Ask the server about a live node, again and again; in a replay it knows nothing more. */
+    /** Ask the server about a live node, again and again, unless it knows nothing of it. */
     async ask() {
       this.question = new AbortController();
       const { signal } = this.question;
@@ -61,7 +62,12 @@
       if (this.run === null) return;
       const known = this.run.known(place);
       const state = STATES[known.state(this.row)].name;
-      renew(this.state, [state, view.colours.theme.text], () => [view.marks.glyph(state), state, make("span", {}, ` in ${this.run.heading.name}`)]);
+      renew(this.state, [state, view.colours.theme.text], () => [
+        view.marks.glyph(state),
+        state,
+        make("span", {}, ` in ${this.run.heading.name}`),
+        state === "silent" ? make("span", { class: "past" }, "What stands below is what was known of it last.") : null,
+      ]);
       const [now, said, neighbours, log, live] = this.parts;
       this.showNow(now, known);
       this.showSaid(said, place);
@@ -80,51 +86,110 @@
     }
 
     showSaid(host, place) {
-      const { run, row } = this;
-      const { steps } = run;
-      const links = new Set(run.neighbours[row].map(([, link]) => link));
-      const told = (step) => view.state.saidBy(step)(row) ?? (step.flow ? sum(step.flow, links) : null);
-      let last = place;
-      while (last >= 0 && told(steps[last]) === null) last -= 1;
-      const bits = last < 0 ? null : told(steps[last]);
-      const lost = (steps[last]?.lost ?? []).filter((link) => links.has(link)).length;
-      const kind = steps[last]?.said ? `${whole(bits)} bits to each of ${several(links.size, "neighbour")}` : `${whole((bits ?? 0) / 8)} bytes along its links`;
-      const words = bits === null ? "nothing so far" : `${kind}, ${last === place ? "in this step" : `last ${ago(run, last, place)}`}${lost ? `; ${whole(lost)} of them lost` : ""}`;
+      const words = this.said(place);
       renew(host, words, () => [make("h3", {}, "what it said"), make("p", {}, words)]);
+    }
+
+    /** What the device said last, in words. */
+    said(place) {
+      const { run, row } = this;
+      const links = new Set(run.neighbours[row].map(([, link]) => link));
+      const told = (step) => spoken(step.said, row) ?? (step.flow ? sum(step.flow, links) : null);
+      let last = place;
+      while (last >= 0 && last > place - LATELY && told(run.steps[last]) === null) last -= 1;
+      if (last < 0) return "nothing so far";
+      if (last === place - LATELY) return `nothing in the last ${whole(LATELY)} steps`;
+      const step = run.steps[last];
+      const bits = told(step);
+      const what = step.said
+        ? `${whole(bits)} bits to each of ${several(links.size, "neighbour")}`
+        : `${whole(bits / 8)} bytes along its links`;
+      const when = last === place ? "in this step" : `last ${ago(run, last, place)}`;
+      const lost = (step.lost ?? []).filter((link) => links.has(link)).length;
+      return `${what}, ${when}${lost ? `; ${whole(lost)} of them lost` : ""}`;
     }
 
     showNeighbours(host, known) {
       const told = new Map((this.told?.neighbours ?? []).map((neighbour) => [neighbour.row, neighbour]));
       const rows = this.run.neighbours[this.row].map(([row]) => {
         const threshold = known.value("threshold", row);
-        return [row, STATES[known.state(row)].name, threshold === null ? "" : short(toNumber(threshold)), heardWords(told.get(row))];
+        return [
+          row,
+          STATES[known.state(row)].name,
+          threshold === null ? "" : short(toNumber(threshold)),
+          heardWords(told.get(row)),
+        ];
       });
       renew(host, rows, () => [
         make("h3", {}, several(rows.length, "neighbour")),
-        make("ul", {}, rows.map(([row, state, threshold, heard]) => make("li", {}, this.link(row), make("span", {}, view.marks.glyph(state), [state, threshold, heard].filter(Boolean).join(" · "))))),
+        make(
+          "ul",
+          {},
+          rows.map(([row, state, threshold, heard]) =>
+            make(
+              "li",
+              {},
+              this.link(row),
+              make("span", {}, view.marks.glyph(state), [state, threshold, heard].filter(Boolean).join(" · ")),
+            ),
+          ),
+        ),
       ]);
     }
 
     link(row) {
-      return make("button", { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) }, named(this.run.heading.devices[row]));
+      return make(
+        "button",
+        { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) },
+        named(this.run.heading.devices[row]),
+      );
     }
 
     showLog(host, place) {
-      const records = this.run.log.filter((record) => record.row === this.row && record.place <= place).slice(-RECORDS).reverse();
-      renew(host, records.map((record) => record.place + record.words), () => (records.length === 0 ? [] : [
-        make("h3", {}, "log"),
-        make("ol", { class: "records" }, records.map(({ at, level, words }) => make("li", { "data-level": level }, make("b", {}, level), ` ${when(this.run, at)} `, words))),
-      ]));
+      const records = this.run.log
+        .filter((record) => record.row === this.row && record.place <= place)
+        .slice(-RECORDS)
+        .reverse();
+      renew(
+        host,
+        records.map((record) => record.place + record.words),
+        () =>
+          records.length === 0
+            ? []
+            : [
+                make("h3", {}, "log"),
+                make(
+                  "ol",
+                  { class: "records" },
+                  records.map(({ at, level, words }) =>
+                    make("li", { "data-level": level }, make("b", {}, level), ` ${when(this.run, at)} `, words),
+                  ),
+                ),
+              ],
+      );
     }
 
     showLive(host) {
       const { told } = this;
-      renew(host, told && [told.facts, told.certificate, told.log], () => (told === null ? [] : [
-        make("h3", {}, "the node itself"),
-        facts(told.facts ?? []),
-        told.certificate == null ? null : make("p", { class: "certificate" }, told.certificate),
-        make("ol", { class: "records" }, (told.log ?? []).slice(-RECORDS).reverse().map(([at, level, words]) => make("li", { "data-level": level }, make("b", {}, level), ` ${clockTime(at)} `, words))),
-      ]));
+      renew(host, told && [told.facts, told.certificate, told.log], () =>
+        told === null
+          ? []
+          : [
+              make("h3", {}, "the node itself"),
+              facts(told.facts ?? []),
+              told.certificate == null ? null : make("p", { class: "certificate" }, told.certificate),
+              make(
+                "ol",
+                { class: "records" },
+                (told.log ?? [])
+                  .slice(-RECORDS)
+                  .reverse()
+                  .map(([at, level, words]) =>
+                    make("li", { "data-level": level }, make("b", {}, level), ` ${clockTime(at)} `, words),
+                  ),
+              ),
+            ],
+      );
     }
   }
 
@@ -138,7 +203,15 @@
     if (neighbour === undefined) return "";
     const { last_heard_seconds_ago: ago, bytes_received: bytes, frames_received: frames } = neighbour;
     const heard = ago == null ? "never heard" : `heard ${seconds(ago)} ago`;
-    return [heard, frames == null ? "" : several(frames, "frame"), bytes == null ? "" : several(bytes, "byte")].filter(Boolean).join(", ");
+    return [heard, frames == null ? "" : several(frames, "frame"), bytes == null ? "" : several(bytes, "byte")]
+      .filter(Boolean)
+      .join(", ");
+  }
+
+  /** The bits that a device said to all its neighbours, or null; looked up for one device only. */
+  function spoken(said, row) {
+    const place = said == null ? -1 : said.rows == null ? row : said.rows.indexOf(row);
+    return place < 0 ? null : said.bits[said.bits.length === 1 ? 0 : place];
   }
 
   function sum(flow, links) {
@@ -149,7 +222,7 @@
     return found ? 8 * bytes : null;
   }
 
-  const when = (run, at) => (run.heading.unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
+  const when = (run, at) => since(at, run.heading.unit);
 
   function ago(run, last, place) {
     const [then, now] = [last, place].map((step) => run.series.at[step]);
@@ -158,5 +231,5 @@
 
   const clockTime = (at) => new Date(1000 * at).toLocaleTimeString();
 
-  view.device = { Device, moment };
+  view.device = { Device };
 })();

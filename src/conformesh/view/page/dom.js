@@ -25,7 +25,11 @@ window.conformesh = window.conformesh ?? {};
 
   /** Pairs of a name and words. */
   function facts(pairs, name = "facts") {
-    return make("dl", { class: name }, pairs.map(([term, words]) => make("div", {}, make("dt", {}, term), make("dd", {}, words))));
+    return make(
+      "dl",
+      { class: name },
+      pairs.map(([term, words]) => make("div", {}, make("dt", {}, term), make("dd", {}, words))),
+    );
   }
 
   /** Put these children in the place of all others, if `key` is another one than last time. */
@@ -33,12 +37,18 @@ window.conformesh = window.conformesh ?? {};
     const text = JSON.stringify(key);
     if (element.dataset.key === text) return;
     element.dataset.key = text;
-    element.replaceChildren(...children().flat().filter((child) => child != null));
+    element.replaceChildren(
+      ...children()
+        .flat()
+        .filter((child) => child != null),
+    );
   }
 
   /** A small picture on a button; its words are in the button's label. */
   function icon(path) {
-    const [picture, shape] = ["svg", "path"].map((name) => document.createElementNS("http://www.w3.org/2000/svg", name));
+    const [picture, shape] = ["svg", "path"].map((name) =>
+      document.createElementNS("http://www.w3.org/2000/svg", name),
+    );
     picture.setAttribute("viewBox", "0 0 16 16");
     picture.setAttribute("aria-hidden", "true");
     shape.setAttribute("d", path);

@@ -7,6 +7,7 @@
   const MOST_LINKS = 30_000; // that are drawn; of more, some of them, and the picture says so
   const MOST_MESSAGES = 2_500; // in view, beyond which nobody could follow one
   const MOST_LABELS = 250;
+  const WORDY = 10; // letters: a longer name that is cut is still told from others
   const RADII = [2.2, 17]; // least and greatest, in pixels
 
   class Drawing {
@@ -55,7 +56,7 @@
       this.known = this.run.known(place);
       const theme = view.colours.theme;
       const space = this.places.pixels * this.transform.k;
-      const radius = Math.max(0.3 * space, Math.min(0.42 * space, 6)); // where there is little room marks take most of it
+      const radius = Math.max(0.3 * space, Math.min(0.42 * space, 6)); // marks take most of little room
       this.radius = Math.round(Math.min(Math.max(radius, RADII[0]), RADII[1]) * 4) / 4;
       this.marks.use(this.radius, this.ratio, theme);
       if (this.stale) this.drawLinks(theme);
@@ -81,7 +82,9 @@
       const [solid, open] = [new Path2D(), new Path2D()];
       this.seen = 0;
       for (let edge = 0; edge < edges.length; edge += stride) {
-        if (this.places.wraps.has(edge)) for (const stub of this.places.stubs(edge)) this.line(open, stub[0], stub[1], stub[0] + stub[2], stub[1] + stub[3]);
+        if (this.places.wraps.has(edge))
+          for (const stub of this.places.stubs(edge))
+            this.line(open, stub[0], stub[1], stub[0] + stub[2], stub[1] + stub[3]);
         else this.line(solid, ...edges[edge].flatMap((row) => [this.places.x[row], this.places.y[row]]));
       }
       pen.strokeStyle = theme.link;
@@ -97,7 +100,13 @@
     line(path, ...ends) {
       const [x1, y1] = this.transform.apply(ends.slice(0, 2));
       const [x2, y2] = this.transform.apply(ends.slice(2));
-      if (Math.max(x1, x2) < 0 || Math.max(y1, y2) < 0 || Math.min(x1, x2) > this.width || Math.min(y1, y2) > this.height) return;
+      if (
+        Math.max(x1, x2) < 0 ||
+        Math.max(y1, y2) < 0 ||
+        Math.min(x1, x2) > this.width ||
+        Math.min(y1, y2) > this.height
+      )
+        return;
       this.seen += 1;
       path.moveTo(x1, y1);
       path.lineTo(x2, y2);
@@ -131,7 +140,10 @@
       for (let row = 0; row < x.length; row += 1) {
         const [left, top] = [k * x[row] + dx, k * y[row] + dy];
         if (!this.inside(left, top, 30)) continue;
-        const { image, half } = this.marks.picture(states[row], scale.shade(thresholds ? toNumber(thresholds[row]) : NaN));
+        const { image, half } = this.marks.picture(
+          states[row],
+          scale.shade(thresholds ? toNumber(thresholds[row]) : NaN),
+        );
         pen.drawImage(image, whole(left) - half, whole(top) - half, 2 * half, 2 * half);
         shown.push(row);
       }
@@ -200,10 +212,18 @@
       pen.fillStyle = theme.muted;
       for (const row of rows) {
         const [x, y] = this.at(row);
-        const name = trimmed(this.run.heading.devices[row], Math.max(room, 3));
+        const name = this.short(this.run.heading.devices[row], room);
         pen.strokeText(name, x + aside, y + aside);
         pen.fillText(name, x + aside, y + aside);
       }
+    }
+
+    /** A name in little room: without what all names begin with; and none, rather than one cut to a wrong number. */
+    short(name, room) {
+      this.prefix ??= common(this.run.heading.devices);
+      if (room >= WORDY || name.length <= room) return trimmed(name, room);
+      const rest = this.prefix ? `…${name.slice(this.prefix)}` : name;
+      return rest.length <= room ? rest : "";
     }
 
     drawChosen(pen, theme) {
@@ -222,6 +242,15 @@
         pen.setLineDash([]);
       }
     }
+  }
+
+  /** How many letters all names begin with, but for digits, which count devices. */
+  function common(names) {
+    const [first] = names;
+    let many = names.length > 1 ? first.length : 0;
+    for (const name of names) while (!name.startsWith(first.slice(0, many))) many -= 1;
+    while (many > 0 && /\d/.test(first[many - 1])) many -= 1;
+    return many;
   }
 
   view.drawing = { Drawing };

@@ -8,6 +8,7 @@
   const WORDS = 120; // milliseconds between changes of tables while time goes on
   const TRAVEL = 700; // milliseconds that a message takes
   const QUICK = 250; // milliseconds: steps that are shown for less have messages that flow by themselves
+  const QUIET = 2000; // milliseconds between sentences that are said aloud
   const LATENCIES = 1000;
   const still = matchMedia("(prefers-reduced-motion: reduce)");
 
@@ -21,7 +22,7 @@
 
     /** Something is new that charts show as well; `sent` is when the server sent it, in seconds. */
     renew(sent) {
-      if (sent !== undefined) this.arrived.push(1000 * sent);
+      if (sent !== undefined && !document.hidden) this.arrived.push(1000 * sent); // nobody draws what nobody sees
       this.fresh = true;
       this.later();
     }
@@ -100,14 +101,24 @@
       if (tab === "table") table.show(runs[number], number, place, row);
       if (tab === "log") log.show(runs, clock);
       device.show(place);
-      if (!clock.playing) this.announce();
+      if (!clock.playing) this.announce(now);
     }
 
-    /** Say aloud how all devices are, if that is another sentence than the last. */
-    announce() {
+    /** Say aloud how all devices are, if that is another sentence than the last, and not one after the other. */
+    announce(now) {
       const words = view.legend.summary(this.page.clock.runs, this.page.clock);
-      if (words !== this.said) this.say(words);
-      this.said = words;
+      if (words === this.said) return;
+      if (now - (this.spoken ?? -Infinity) < QUIET) {
+        this.speaking ??= setTimeout(() => this.spoke(), QUIET);
+        return;
+      }
+      Object.assign(this, { said: words, spoken: now });
+      this.say(words);
+    }
+
+    spoke() {
+      this.speaking = undefined;
+      this.later();
     }
 
     say(words) {

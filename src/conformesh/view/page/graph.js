@@ -13,8 +13,13 @@
       this.asked = asked;
       this.tip = host.appendChild(Object.assign(document.createElement("div"), { className: "tip", hidden: true }));
       this.listen();
-      new ResizeObserver(() => this.resize()).observe(host);
+      this.watch = new ResizeObserver(() => this.resize());
+      this.watch.observe(host);
       this.resize();
+    }
+
+    close() {
+      this.watch.disconnect();
     }
 
     resize() {
@@ -91,7 +96,12 @@
 
     key(event) {
       if (event.ctrlKey || event.metaKey || event.altKey || this.run.devices === 0) return;
-      const keys = { "+": () => this.zoomBy(1.4), "=": () => this.zoomBy(1.4), "-": () => this.zoomBy(1 / 1.4), 0: () => this.fit() };
+      const keys = {
+        "+": () => this.zoomBy(1.4),
+        "=": () => this.zoomBy(1.4),
+        "-": () => this.zoomBy(1 / 1.4),
+        0: () => this.fit(),
+      };
       const from = this.focused ?? this.selected;
       if (event.key in ARROWS) this.step(from, ...ARROWS[event.key]);
       else if (event.key === "Enter" && from !== null) this.asked.pick(from);

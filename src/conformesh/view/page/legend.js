@@ -13,7 +13,9 @@
     const { scale, theme, SHADES } = view.colours;
     const states = [...new Set(runs.flatMap((run) => run.occurred()))];
     const infinite = runs.some((run) => run.infinite);
-    const [low, high] = scale.empty ? ["", ""] : [(scale.clipsLow ? "≤ " : "") + short(scale.low), (scale.clipsHigh ? "≥ " : "") + short(scale.high)];
+    const [low, high] = scale.empty
+      ? ["", ""]
+      : [(scale.clipsLow ? "≤ " : "") + short(scale.low), (scale.clipsHigh ? "≥ " : "") + short(scale.high)];
     renew(host, [states, infinite, low, high, theme.text], () => [
       scale.empty ? null : make("span", {}, "threshold ", low, ramp(), high),
       infinite ? make("span", {}, view.marks.glyph("calibrating", SHADES + 1), "+∞") : null,
@@ -24,7 +26,12 @@
 
   function ramp() {
     const { shades } = view.colours;
-    const canvas = make("canvas", { class: "ramp", width: String(WIDTH), height: String(HEIGHT), "aria-hidden": "true" });
+    const canvas = make("canvas", {
+      class: "ramp",
+      width: String(WIDTH),
+      height: String(HEIGHT),
+      "aria-hidden": "true",
+    });
     const pen = canvas.getContext("2d");
     shades.forEach((shade, place) => {
       pen.fillStyle = shade;
@@ -38,7 +45,8 @@
     const each = runs.map((run) => {
       const now = counted(run.series.counts[clock.place(run)] ?? run.counts);
       const all = run.devices > 1 ? `all ${several(run.devices, "device")} are` : "the device is";
-      const words = now.length === 1 ? `${all} ${now[0][0]}` : now.map(([name, count]) => `${whole(count)} ${name}`).join(", ");
+      const words =
+        now.length === 1 ? `${all} ${now[0][0]}` : now.map(([name, count]) => `${whole(count)} ${name}`).join(", ");
       return runs.length > 1 ? `${run.heading.name}: ${words}` : words;
     });
     return each.join("; ");

@@ -15,7 +15,7 @@
     return new Response(unpacked).json();
   }
 
-  /** Listen to the server. `asked` has begin(run, heading), add(run, from, steps, sent), end(run, result) and lost(is). */
+  /** Listen to the server. `asked` has begin(run, heading), add(run, from, steps, sent), end(run, result), lost(is). */
   function listen(asked) {
     const source = new EventSource("events");
     const on = (name, take) =>

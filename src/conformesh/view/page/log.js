@@ -4,7 +4,7 @@
 (() => {
   const view = window.conformesh;
   const { make, write, renew } = view.dom;
-  const { seconds, whole, several, named, trimmed } = view.words;
+  const { since, whole, several, named, trimmed } = view.words;
   const MOST = 300; // records at a time
   const LEVELS = ["debug", "info", "warning", "error", "critical"];
 
@@ -13,8 +13,18 @@
     constructor(host, asked) {
       this.asked = asked;
       const changed = () => asked.changed();
-      this.level = make("select", { "aria-label": "level", onchange: changed }, make("option", { value: "" }, "every level"), LEVELS.slice(1, 4).map((level) => make("option", { value: level }, `${level} and worse`)));
-      this.filter = make("input", { type: "search", "aria-label": "records whose device or words have", placeholder: "device or words", oninput: changed });
+      this.level = make(
+        "select",
+        { "aria-label": "level", onchange: changed },
+        make("option", { value: "" }, "every level"),
+        LEVELS.slice(1, 4).map((level) => make("option", { value: level }, `${level} and worse`)),
+      );
+      this.filter = make("input", {
+        type: "search",
+        "aria-label": "records whose device or words have",
+        placeholder: "device or words",
+        oninput: changed,
+      });
       this.count = make("p", { role: "status" });
       this.list = make("ol", { class: "records" });
       host.append(make("div", { class: "filters" }, this.level, this.filter, this.count), this.list);
@@ -30,16 +40,38 @@
           .map((record) => ({ ...record, run, number }));
       });
       found.sort((a, b) => b.at - a.at);
-      write(this.count, found.length > MOST ? `the latest ${whole(MOST)} of ${several(found.length, "record")}` : several(found.length, "record"));
-      renew(this.list, found.slice(0, MOST).map(({ number, at, row, words: said }) => [number, at, row, said]), () =>
-        found.slice(0, MOST).map((record) => this.line(record, runs.length > 1)),
+      write(
+        this.count,
+        found.length > MOST
+          ? `the latest ${whole(MOST)} of ${several(found.length, "record")}`
+          : several(found.length, "record"),
+      );
+      renew(
+        this.list,
+        found.slice(0, MOST).map(({ number, at, row, words: said }) => [number, at, row, said]),
+        () => found.slice(0, MOST).map((record) => this.line(record, runs.length > 1)),
       );
     }
 
     line({ run, number, at, row, level, words }, several_) {
-      const name = row < 0 ? null : make("button", { type: "button", class: "link", onclick: () => this.asked.pick(number, row) }, named(trimmed(run.heading.devices[row], 40)));
-      const when = run.heading.unit === "seconds" ? seconds(at) : `round ${whole(at)}`;
-      return make("li", { "data-level": level }, make("b", {}, level), make("span", { class: "when" }, when), several_ ? `${run.heading.name}: ` : null, name, make("span", {}, words));
+      const name =
+        row < 0
+          ? null
+          : make(
+              "button",
+              { type: "button", class: "link", onclick: () => this.asked.pick(number, row) },
+              named(trimmed(run.heading.devices[row], 40)),
+            );
+      const when = since(at, run.heading.unit);
+      return make(
+        "li",
+        { "data-level": level },
+        make("b", {}, level),
+        make("span", { class: "when" }, when),
+        several_ ? `${run.heading.name}: ` : null,
+        name,
+        make("span", {}, words),
+      );
     }
   }
 

@@ -11,9 +11,23 @@
     corners.forEach(([x, y], place) => (place ? pen.lineTo(x * r, y * r) : pen.moveTo(x * r, y * r)));
     pen.closePath();
   };
-  const diamond = polygon([[0, -1.25], [1.25, 0], [0, 1.25], [-1.25, 0]]);
-  const square = polygon([[-0.95, -0.95], [0.95, -0.95], [0.95, 0.95], [-0.95, 0.95]]);
-  const triangle = polygon([[0, -1.35], [1.25, 0.9], [-1.25, 0.9]]);
+  const diamond = polygon([
+    [0, -1.25],
+    [1.25, 0],
+    [0, 1.25],
+    [-1.25, 0],
+  ]);
+  const square = polygon([
+    [-0.95, -0.95],
+    [0.95, -0.95],
+    [0.95, 0.95],
+    [-0.95, 0.95],
+  ]);
+  const triangle = polygon([
+    [0, -1.35],
+    [1.25, 0.9],
+    [-1.25, 0.9],
+  ]);
 
   // Of each state: shape, width of the outline in radii, dashes, whether it is filled, and what is drawn over it.
   const LOOKS = {
@@ -28,7 +42,16 @@
   };
 
   function cross(pen, r, colour, width) {
-    strokes(pen, colour, width, [[-0.95, -0.95, 0.95, 0.95], [-0.95, 0.95, 0.95, -0.95]], r);
+    strokes(
+      pen,
+      colour,
+      width,
+      [
+        [-0.95, -0.95, 0.95, 0.95],
+        [-0.95, 0.95, 0.95, -0.95],
+      ],
+      r,
+    );
   }
 
   function slash(pen, r, colour, width) {
@@ -37,7 +60,10 @@
 
   /** A white bar and a point with dark edges, which show on every shade. */
   function exclaimed(pen, r, colour, width, theme) {
-    const bars = [[0, -0.55, 0, 0.2], [0, 0.55, 0, 0.56]];
+    const bars = [
+      [0, -0.55, 0, 0.2],
+      [0, 0.55, 0, 0.56],
+    ];
     pen.lineCap = "round";
     strokes(pen, theme.surface, 0.5 * r, bars, r);
     strokes(pen, theme.text, 0.26 * r, bars, r);
@@ -104,7 +130,7 @@
       let found = this.pictures.get(key);
       if (found === undefined) {
         const { name } = view.words.STATES[state];
-        const radius = LOOKS[name].large ? Math.max(this.radius, 4.5) : this.radius; // what is wrong shows among thousands
+        const radius = LOOKS[name].large ? Math.max(this.radius, 4.5) : this.radius; // seen among thousands
         const half = Math.ceil(1.6 * radius + 2);
         const canvas = new OffscreenCanvas(2 * half * this.ratio, 2 * half * this.ratio);
         const pen = canvas.getContext("2d");

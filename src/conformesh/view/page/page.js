@@ -9,6 +9,7 @@
   const SOON = 3000; // milliseconds after opening, in which a run that ends is played from its beginning
   const UNLIKE = 8; // times as long: then runs are put beside each other in log time
   const LONG = 1000; // rounds: then log time shows the beginning, where most happens
+  const WHILE = 250; // milliseconds
   const TABS = ["picture", "table", "log"];
 
   class Page {
@@ -25,7 +26,10 @@
       this.frames = new view.frames.Frames(this);
       const changed = () => this.frames.later();
       const pick = (number, row) => this.pick(number, row);
-      this.controls = new view.replay.Controls(find("time"), this.clock, { changed: () => this.moved(), rescaled: () => this.rescaled() });
+      this.controls = new view.replay.Controls(find("time"), this.clock, {
+        changed: () => this.moved(),
+        rescaled: () => this.rescaled(),
+      });
       this.table = new view.table.Table(find("table"), { changed, pick, choose: (number) => this.pick(number, null) });
       this.log = new view.log.Log(find("log"), { changed, pick });
       this.device = new view.device.Device(find("device"), { changed, pick });
@@ -62,7 +66,7 @@
     }
 
     end(number, result) {
-      this.runs[number].result = result;
+      this.runs[number].result = result ?? [];
       const over = this.runs.every((run) => run.ended);
       const watched = this.runs.some((run) => run.heading.live); // then it was seen as it happened
       if (over && !watched && !this.played && performance.now() - this.opened < SOON) this.start();
@@ -70,10 +74,13 @@
       this.frames.renew();
     }
 
+    /** Whether the server has gone. What is shown may be wrong by then, unless all runs have ended. */
     lost(is) {
-      document.body.classList.toggle("lost", is);
+      const complete = this.runs.length > 0 && this.runs.every((run) => run.ended);
+      document.body.classList.toggle("lost", is && !complete);
       find("banner").hidden = !is;
-      write(find("banner"), is ? "the server does not answer; trying again" : "");
+      const more = complete ? "what is shown is complete" : "trying again";
+      write(find("banner"), is ? `the server does not answer; ${more}` : "");
     }
 
     /** Show all that there is from its beginning, once; or the end, for who would rather have no motion. */
@@ -91,10 +98,10 @@
 
     /** Let people choose a run. Of a mesh that goes on the latest is shown; other runs are for comparing. */
     offerRuns() {
-      const seconds = this.runs.some((run) => run.heading.unit === "seconds");
+      const live = this.runs.some((run) => run.heading.live);
       const names = this.runs.map((run, number) => make("option", { value: String(number) }, run.heading.name));
       this.which.replaceChildren(make("option", { value: "all" }, `all ${this.runs.length} runs`), ...names);
-      this.which.value = seconds ? String(this.runs.length - 1) : "all";
+      this.which.value = live ? String(this.runs.length - 1) : "all";
       find("choice").hidden = this.runs.length < 2;
       this.arrange();
     }
@@ -113,7 +120,7 @@
       };
       this.panels = this.shown.map((number) => new view.panel.Panel(this.runs[number], number, asked));
       find("runs").classList.toggle("several", this.panels.length > 1);
-      find("runs").append(...this.panels.map((panel) => panel.element));
+      find("runs").replaceChildren(...this.panels.map((panel) => panel.element));
       for (const panel of this.panels) panel.open(this.panels.length === 1);
       this.clock.runs = this.shown.map((number) => this.runs[number]);
       this.clock.at = Math.min(this.clock.at, this.clock.end);
@@ -158,7 +165,7 @@
         this.device.close();
         if (inside) this.panel().picture.focus();
       } else if (this.device.run !== run || before[0] !== this.number || before[1] !== row) {
-        this.device.open(run, this.number, row, this.live);
+        this.device.open(run, this.number, row, this.live && run.heading.live);
         if (inside || matchMedia("(max-width: 900px)").matches) this.device.title.focus();
         this.frames.say(`page of ${run.heading.devices[row]}`);
       }
@@ -211,9 +218,12 @@
       this.frames.renew();
     }
 
-    /** Keep in the address what is shown: a link to a moment. */
+    /** Keep in the address what is shown, once it has been so for a while: browsers refuse to write it all the time. */
     remember() {
-      if (this.settled && !this.clock.playing && this.panels.length) view.address.remember(this);
+      clearTimeout(this.remembering);
+      this.remembering = setTimeout(() => {
+        if (this.settled && !this.clock.playing && this.panels.length) view.address.remember(this);
+      }, WHILE);
     }
 
     /** Go to where the address points. */

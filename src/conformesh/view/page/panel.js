@@ -4,7 +4,9 @@
 (() => {
   const view = window.conformesh;
   const { make, write, facts, renew } = view.dom;
-  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment } = view.words;
+  const { STATES, UNHEALTHY, counted, search, short, several, toNumber, whole, trimmed, named, moment, since } =
+    view.words;
+  const KEYS = "arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits";
   const NAMED = 6; // devices that are named in a line about faults
 
   class Panel {
@@ -12,7 +14,8 @@
     constructor(run, number, asked) {
       Object.assign(this, { run, number, asked });
       const { heading } = run;
-      const label = `${several(run.devices, "device")} and ${several(heading.edges.length, "link")} of ${heading.name}; arrow keys go from device to device, Enter opens its page, plus and minus zoom, 0 fits`;
+      const what = `${several(run.devices, "device")} and ${several(heading.edges.length, "link")} of ${heading.name}`;
+      const label = `${what}; ${KEYS}`;
       this.picture = make("div", { class: "picture", role: "application", tabindex: "0", "aria-label": label });
       this.time = make("span", { class: "when" });
       this.search = make("p", { class: "search" });
@@ -24,11 +27,31 @@
       this.element = make(
         "section",
         { class: "run", "aria-label": heading.name },
-        make("header", {}, make("h2", {}, heading.name), this.time, this.tools(), facts(untold(heading), "facts inline")),
+        make(
+          "header",
+          {},
+          make("h2", {}, heading.name),
+          this.time,
+          this.tools(),
+          facts(untold(heading), "facts inline"),
+        ),
         make("div", { class: "stage" }, this.picture),
-        make("div", { class: "side" }, make("div", { class: "words" }, this.counts, this.search, this.spread, this.faults), this.charts, this.result),
+        make(
+          "div",
+          { class: "side" },
+          make("div", { class: "words" }, this.counts, this.search, this.spread, this.faults),
+          this.charts,
+          this.result,
+        ),
       );
-      if (heading.private) this.search.after(make("p", { class: "private" }, "A private run: of single devices nothing is shown but what their neighbours see."));
+      if (heading.private)
+        this.search.after(
+          make(
+            "p",
+            { class: "private" },
+            "A private run: of single devices nothing is shown but what their neighbours see.",
+          ),
+        );
     }
 
     tools() {
@@ -37,7 +60,17 @@
         ["−", "zoom out", () => this.graph.zoomBy(1 / 1.5)],
         ["fit", "fit all devices", () => this.graph.fit()],
       ];
-      return make("div", { class: "tools" }, buttons.map(([words, label, onclick]) => make("button", { type: "button", "aria-label": `${label}: ${this.run.heading.name}`, title: label, onclick }, words)));
+      return make(
+        "div",
+        { class: "tools" },
+        buttons.map(([words, label, onclick]) =>
+          make(
+            "button",
+            { type: "button", "aria-label": `${label}: ${this.run.heading.name}`, title: label, onclick },
+            words,
+          ),
+        ),
+      );
     }
 
     /** Draw for the first time, once the element is in the page and has a size. */
@@ -56,22 +89,22 @@
     }
 
     close() {
-      for (const chart of this.all ?? []) chart.watch.disconnect();
+      for (const part of [this.graph, ...this.all]) part.close();
       this.element.remove();
     }
 
-    /** New steps, another time axis or another theme: charts are drawn again. */
+    /** New steps, another time axis or other colours: charts are drawn again. */
     refresh(clock) {
       const { counts, bits } = this.run.series;
       this.said.figure.hidden = !bits.some((each) => each > 0);
-      this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // one state at a time: words do
+      this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // else words do
       for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
-      this.graph.stale = true;
     }
 
     /** Write everything again, since colours are other ones. */
     forget() {
       this.place = undefined;
+      this.graph.stale = true;
       for (const part of [this.counts, this.faults]) delete part.dataset.key;
     }
 
@@ -80,7 +113,8 @@
       const place = clock.place(this.run);
       const moving = this.graph.draw(place, share);
       for (const chart of this.all) chart.showTime();
-      if (place !== this.place || this.run.steps[place] !== this.step || this.run.result !== this.shown) this.write(place, clock);
+      if (place !== this.place || this.run.steps[place] !== this.step || this.run.result !== this.shown)
+        this.write(place, clock);
       return moving;
     }
 
@@ -88,26 +122,45 @@
       const { run } = this;
       const known = run.known(place);
       Object.assign(this, { place, step: run.steps[place], shown: run.result });
-      const at = run.series.at[place] ?? 0;
-      write(this.time, run.steps.length ? moment(at, run.end, run.heading.unit) + (run.ended || !clock.following ? "" : " so far") : "nothing yet");
+      write(this.time, place < 0 ? "nothing yet" : this.when(place, clock));
       write(this.search, search(run.heading, known.bracket));
       write(this.spread, spreadWords(run, known, place));
       this.writeCounts(place);
       this.writeFaults(known, place);
       const over = run.ended && place === run.steps.length - 1;
-      renew(this.result, over ? run.result : null, () => (over && run.result.length ? [make("h3", {}, "how it ended"), facts(run.result)] : []));
-      this.thresholds.describe(`thresholds over time; ${this.spread.textContent || "none yet"}; ${this.search.textContent}`);
+      renew(this.result, over ? run.result : null, () =>
+        over && run.result.length ? [make("h3", {}, "how it ended"), facts(run.result)] : [],
+      );
+      this.thresholds.describe(
+        `thresholds over time; ${this.spread.textContent || "none yet"}; ${this.search.textContent}`,
+      );
       this.said.describe(`${this.said.caption.textContent}: ${whole(run.series.bits[place] ?? 0)} bits in this step`);
       this.stacked.describe(`devices by state: ${this.counts.textContent}`);
     }
 
+    when(place, clock) {
+      const { run } = this;
+      const at = run.series.at[place];
+      if (run.ended || !clock.following) return moment(at, run.end, run.heading.unit);
+      return `${since(at, run.heading.unit)} so far`;
+    }
+
     writeCounts(place) {
       const now = counted(this.run.series.counts[place] ?? this.run.counts);
-      renew(this.counts, now, () => now.map(([name, count]) => {
-        const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
-        swatch.style.background = view.charts.tone(name);
-        return make("li", {}, view.marks.glyph(name), make("b", {}, whole(count)), ` ${name}`, this.stacked.figure.hidden ? null : swatch);
-      }));
+      renew(this.counts, now, () =>
+        now.map(([name, count]) => {
+          const swatch = make("i", { class: "swatch", "aria-hidden": "true" });
+          swatch.style.background = view.charts.tone(name);
+          return make(
+            "li",
+            {},
+            view.marks.glyph(name),
+            make("b", {}, whole(count)),
+            ` ${name}`,
+            this.stacked.figure.hidden ? null : swatch,
+          );
+        }),
+      );
     }
 
     /** Who is not as it should be, and what was lost in this step. */
@@ -116,7 +169,8 @@
       for (let row = 0; row < this.run.devices; row += 1) {
         const state = STATES[known.state(row)].name;
         const problem = known.value("problem", row) !== null || known.value("health", row) === "unhealthy";
-        const name = UNHEALTHY.includes(state) && known.value("phase", row) !== null ? state : problem ? "with a problem" : null;
+        const name =
+          UNHEALTHY.includes(state) && known.value("phase", row) !== null ? state : problem ? "with a problem" : null;
         if (name !== null) wrong.set(name, [...(wrong.get(name) ?? []), row]);
       }
       const lost = this.run.steps[place]?.lost?.length ?? 0;
@@ -127,7 +181,15 @@
     }
 
     links(rows) {
-      const buttons = rows.slice(0, NAMED).map((row) => make("button", { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) }, named(trimmed(this.run.heading.devices[row], 30))));
+      const buttons = rows
+        .slice(0, NAMED)
+        .map((row) =>
+          make(
+            "button",
+            { type: "button", class: "link", onclick: () => this.asked.pick(this.number, row) },
+            named(trimmed(this.run.heading.devices[row], 30)),
+          ),
+        );
       return [...buttons, rows.length > NAMED ? ` and ${whole(rows.length - NAMED)} more` : null];
     }
 
@@ -148,7 +210,12 @@
     const beyond = values.filter((value) => value === "-inf").length;
     const words = [];
     const [low, high] = known.bracket ?? [];
-    if (spread && !(low === high && spread[0] === low && spread[4] === low)) words.push(spread[0] === spread[4] ? `threshold ${short(spread[0])}` : `thresholds from ${short(spread[0])} to ${short(spread[4])}`);
+    if (spread && !(low === high && spread[0] === low && spread[4] === low))
+      words.push(
+        spread[0] === spread[4]
+          ? `threshold ${short(spread[0])}`
+          : `thresholds from ${short(spread[0])} to ${short(spread[4])}`,
+      );
     if (infinite) words.push(`${several(infinite, "device")} at +∞`);
     if (beyond) words.push(`${several(beyond, "device")} at −∞`);
     const missing = values.filter((value) => Number.isNaN(toNumber(value))).length;

@@ -3,7 +3,7 @@
 
 (() => {
   const view = window.conformesh;
-  const MARGIN = 26; // pixels around the devices, for rings and names
+  const MARGINS = [44, 36]; // pixels beside and above the devices, for rings and names
   const STUB = 0.6; // of the space between devices: how far an edge is drawn that leaves the picture
   const SAMPLE = 300; // devices of which the space around them is measured
 
@@ -38,11 +38,21 @@
     fit(width, height) {
       const { places } = this.heading;
       const around = this.wraps.size ? STUB * this.space : 0;
-      const [left, right] = ends(places.map(([x]) => x), around);
-      const [low, high] = ends(places.map(([, y]) => y), around);
-      const room = [width - 2 * MARGIN, height - 2 * MARGIN].map((pixels) => Math.max(pixels, 1));
+      const [left, right] = ends(
+        places.map(([x]) => x),
+        around,
+      );
+      const [low, high] = ends(
+        places.map(([, y]) => y),
+        around,
+      );
+      const room = [width - 2 * MARGINS[0], height - 2 * MARGINS[1]].map((pixels) => Math.max(pixels, 1));
       // one device, or all on a line, must not fill the picture
-      const scale = Math.min(room[0] / Math.max(right - left, this.space), room[1] / Math.max(high - low, this.space), 160 / this.space);
+      const scale = Math.min(
+        room[0] / Math.max(right - left, this.space),
+        room[1] / Math.max(high - low, this.space),
+        160 / this.space,
+      );
       places.forEach(([x, y], row) => {
         this.x[row] = width / 2 + scale * (x - (left + right) / 2);
         this.y[row] = height / 2 - scale * (y - (low + high) / 2);

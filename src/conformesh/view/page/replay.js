@@ -4,33 +4,69 @@
 (() => {
   const view = window.conformesh;
   const { make, write, icon } = view.dom;
-  const ICONS = { back: "M3 3h2v10H3zM13 3v10L6 8z", on: "M11 3h2v10h-2zM3 3v10l7-5z", play: "M4 2.5v11l9-5.5z", pause: "M3.5 3h3v10h-3zM9.5 3h3v10h-3z" };
-  const DURATIONS = [[4, "in 4 s"], [8, "in 8 s"], [20, "in 20 s"], [60, "in 1 min"]];
+  const ICONS = {
+    back: "M3 3h2v10H3zM13 3v10L6 8z",
+    on: "M11 3h2v10h-2zM3 3v10l7-5z",
+    play: "M4 2.5v11l9-5.5z",
+    pause: "M3.5 3h3v10h-3zM9.5 3h3v10h-3z",
+  };
+  const DURATIONS = [
+    [4, "in 4 s"],
+    [8, "in 8 s"],
+    [20, "in 20 s"],
+    [60, "in 1 min"],
+  ];
   const TYPED = "input, select, textarea, button, a, [role=application], [role=tab]"; // these have keys of their own
 
   class Controls {
     /** `asked` has changed(), which is called after the clock was set. */
     constructor(host, clock, asked) {
       Object.assign(this, { clock, asked, live: false });
-      const button = (name, label, onclick) => make("button", { type: "button", "aria-label": label, title: label, onclick }, icon(ICONS[name]));
+      const button = (name, label, onclick) =>
+        make("button", { type: "button", "aria-label": label, title: label, onclick }, icon(ICONS[name]));
       this.back = button("back", "step back", () => this.step(-1));
       this.play = button("play", "play", () => this.toggle());
       this.on = button("on", "step forward", () => this.step(1));
       this.play.classList.add("play");
-      this.slider = make("input", { type: "range", min: "0", max: "1", step: "any", "aria-label": "time", oninput: () => this.slide() });
+      this.slider = make("input", {
+        type: "range",
+        min: "0",
+        max: "1",
+        step: "any",
+        "aria-label": "time",
+        oninput: () => this.slide(),
+      });
       this.slider.addEventListener("keydown", (event) => this.key(event));
       this.words = make("output", { class: "moment" });
-      this.follow = make("button", { type: "button", class: "follow", "aria-pressed": "false", onclick: () => this.goLive() }, "live");
-      this.speed = make("select", { "aria-label": "time for all of it", onchange: () => this.hurry() }, this.durations());
-      this.modes = make("select", { "aria-label": "how moments are put beside each other", onchange: () => this.choose() });
-      host.append(make("div", { class: "buttons" }, this.back, this.play, this.on), this.slider, this.words, make("div", { class: "choices" }, this.follow, this.speed, this.modes));
+      this.follow = make(
+        "button",
+        { type: "button", class: "follow", "aria-pressed": "false", onclick: () => this.goLive() },
+        "live",
+      );
+      this.speed = make(
+        "select",
+        { "aria-label": "time for all of it", onchange: () => this.hurry() },
+        this.durations(),
+      );
+      this.modes = make("select", {
+        "aria-label": "how moments are put beside each other",
+        onchange: () => this.choose(),
+      });
+      host.append(
+        make("div", { class: "buttons" }, this.back, this.play, this.on),
+        this.slider,
+        this.words,
+        make("div", { class: "choices" }, this.follow, this.speed, this.modes),
+      );
       document.addEventListener("keydown", (event) => this.anywhere(event));
-      const measure = () => document.body.style.setProperty("--bar", `${host.offsetHeight}px`); // drawers stand above it
+      const measure = () => document.body.style.setProperty("--bar", `${host.offsetHeight}px`); // drawers are above
       new ResizeObserver(measure).observe(host);
     }
 
     durations() {
-      return DURATIONS.map(([seconds, words]) => make("option", { value: String(seconds), selected: seconds === this.clock.duration }, words));
+      return DURATIONS.map(([seconds, words]) =>
+        make("option", { value: String(seconds), selected: seconds === this.clock.duration }, words),
+      );
     }
 
     /** Offer what makes sense for these runs. */
@@ -39,7 +75,11 @@
       const { runs, unit, mode } = this.clock;
       const own = { even: runs.length > 1 ? (unit === "seconds" ? "same time" : "same round") : "even time" };
       const names = Object.entries(view.clock.MODES).filter(([, { own: each }]) => !each || runs.length > 1);
-      this.modes.replaceChildren(...names.map(([name, { words }]) => make("option", { value: name, selected: name === mode }, own[name] ?? words)));
+      this.modes.replaceChildren(
+        ...names.map(([name, { words }]) =>
+          make("option", { value: name, selected: name === mode }, own[name] ?? words),
+        ),
+      );
       const real = this.speed.querySelector("[value=real]");
       if (unit === "seconds" && !real) this.speed.append(make("option", { value: "real" }, "real time"));
       if (unit !== "seconds") real?.remove();

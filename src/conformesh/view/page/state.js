@@ -8,6 +8,7 @@
   const FAR = 1000; // steps without a snapshot
   const MOST = 60_000; // steps of a run that never ends, before the oldest are folded into one
   const FOLDED = 10_000;
+  const RECORDS = 2000; // of the log that are kept of steps that were folded
 
   const DEVICE = {}; // one for all: there are thousands of devices in every step
 
@@ -137,7 +138,9 @@
 
     /** The names of states in which devices were at some step. */
     occurred() {
-      return STATES.filter((_, state) => this.series.counts.some((counts) => counts[state] > 0)).map(({ name }) => name);
+      return STATES.filter((_, state) => this.series.counts.some((counts) => counts[state] > 0)).map(
+        ({ name }) => name,
+      );
     }
 
     /** Make one of the oldest steps. */
@@ -145,10 +148,12 @@
       const first = this.known(many - 1).copy();
       const columns = [...first.fields].map(([name, values]) => [name, { values: values.slice() }]);
       const merged = { at: this.steps[many - 1].at, devices: Object.fromEntries(columns), bracket: first.bracket };
-      const [kept, places, result] = [[merged, ...this.steps.slice(many)], this.places, this.result];
+      const [kept, places, log] = [[merged, ...this.steps.slice(many)], this.places, this.log];
       this.forget();
       for (const step of kept) this.addOne(step);
-      Object.assign(this, { places, result });
+      const old = log.filter((record) => record.place < many).slice(-RECORDS);
+      this.log.unshift(...old.map((record) => ({ ...record, place: 0 })));
+      this.places = places;
     }
 
     /** The last step at or before a time; -1 before the first. */

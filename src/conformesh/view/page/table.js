@@ -13,7 +13,12 @@
     constructor(host, asked) {
       Object.assign(this, { asked, run: null, sorted: "name", down: false, from: 0, words: "" });
       this.choice = make("select", { "aria-label": "run", onchange: () => asked.choose(Number(this.choice.value)) });
-      this.filter = make("input", { type: "search", "aria-label": "devices whose name or state has", placeholder: "name or state", oninput: () => this.narrow() });
+      this.filter = make("input", {
+        type: "search",
+        "aria-label": "devices whose name or state has",
+        placeholder: "name or state",
+        oninput: () => this.narrow(),
+      });
       this.count = make("p", { role: "status" });
       this.head = make("tr");
       this.body = make("tbody");
@@ -22,7 +27,11 @@
       this.on = make("button", { type: "button", onclick: () => this.page(PAGE) }, "next");
       host.append(
         make("div", { class: "filters" }, this.choice, this.filter, this.count, this.back, this.on),
-        make("div", { class: "scroll" }, make("table", { class: "devices" }, this.caption, make("thead", {}, this.head), this.body)),
+        make(
+          "div",
+          { class: "scroll" },
+          make("table", { class: "devices" }, this.caption, make("thead", {}, this.head), this.body),
+        ),
       );
     }
 
@@ -45,14 +54,22 @@
 
     /** Offer these runs. */
     offer(runs, number) {
-      this.choice.replaceChildren(...runs.map((run, place) => make("option", { value: String(place), selected: place === number }, run.heading.name)));
+      this.choice.replaceChildren(
+        ...runs.map((run, place) =>
+          make("option", { value: String(place), selected: place === number }, run.heading.name),
+        ),
+      );
       this.choice.hidden = runs.length < 2;
     }
 
     show(run, number, place, selected) {
       if (run !== this.run) Object.assign(this, { run, number, from: 0 });
       const known = run.known(place);
-      const columns = ["name", "state", ...Object.keys(FIELDS).filter((name) => name !== "phase" && known.fields.has(name))];
+      const columns = [
+        "name",
+        "state",
+        ...Object.keys(FIELDS).filter((name) => name !== "phase" && known.fields.has(name)),
+      ];
       if (!columns.includes("threshold")) columns.splice(2, 0, "threshold");
       if (!columns.includes(this.sorted)) this.sorted = "name";
       const rows = this.order(this.matching(known), known);
@@ -62,8 +79,14 @@
       shown.forEach((row, line) => this.showRow(this.line(line), row, columns, known, selected));
       while (this.body.rows.length > shown.length) this.body.lastElementChild.remove();
       write(this.caption, `devices of ${run.heading.name}`);
-      const all = rows.length === run.devices ? several(run.devices, "device") : `${whole(rows.length)} of ${several(run.devices, "device")}`;
-      write(this.count, rows.length > PAGE ? `${all}, from ${whole(this.from + 1)} to ${whole(this.from + shown.length)}` : all);
+      const all =
+        rows.length === run.devices
+          ? several(run.devices, "device")
+          : `${whole(rows.length)} of ${several(run.devices, "device")}`;
+      write(
+        this.count,
+        rows.length > PAGE ? `${all}, from ${whole(this.from + 1)} to ${whole(this.from + shown.length)}` : all,
+      );
       this.back.hidden = this.on.hidden = rows.length <= PAGE;
       this.back.disabled = this.from === 0;
       this.on.disabled = this.from + PAGE >= rows.length;
@@ -72,14 +95,20 @@
     matching(known) {
       const rows = Array.from({ length: this.run.devices }, (_, row) => row);
       if (this.words === "") return rows;
-      return rows.filter((row) => `${this.run.heading.devices[row]}\n${STATES[known.state(row)].name}`.toLowerCase().includes(this.words));
+      return rows.filter((row) =>
+        `${this.run.heading.devices[row]}\n${STATES[known.state(row)].name}`.toLowerCase().includes(this.words),
+      );
     }
 
     order(rows, known) {
       const { sorted, down, run } = this;
       const way = down ? -1 : 1;
       if (sorted === "name") return down ? rows.reverse() : rows; // rows of a trace are in the order of names
-      if (sorted === "state") return rows.map((row) => [known.state(row), row]).sort(([a, x], [b, y]) => way * (a - b) || x - y).map(([, row]) => row);
+      if (sorted === "state")
+        return rows
+          .map((row) => [known.state(row), row])
+          .sort(([a, x], [b, y]) => way * (a - b) || x - y)
+          .map(([, row]) => row);
       const value = (row) => known.value(sorted, row);
       const unknown = (row) => value(row) === null; // last, whichever way
       const compare = (x, y) => {
@@ -94,12 +123,18 @@
       if (this.head.dataset.key === key) return;
       const focused = this.head.contains(document.activeElement);
       this.head.dataset.key = key;
-      this.head.replaceChildren(...columns.map((column) => {
-        const words = { name: "device", state: "state" }[column] ?? FIELDS[column];
-        const order = column === this.sorted ? (this.down ? "descending" : "ascending") : null;
-        const arrow = order === null ? "" : this.down ? " ▾" : " ▴";
-        return make("th", { scope: "col", "aria-sort": order, class: wide(column) }, make("button", { type: "button", class: "link", onclick: () => this.sort(column) }, words + arrow));
-      }));
+      this.head.replaceChildren(
+        ...columns.map((column) => {
+          const words = { name: "device", state: "state" }[column] ?? FIELDS[column];
+          const order = column === this.sorted ? (this.down ? "descending" : "ascending") : null;
+          const arrow = order === null ? "" : this.down ? " ▾" : " ▴";
+          return make(
+            "th",
+            { scope: "col", "aria-sort": order, class: wide(column) },
+            make("button", { type: "button", class: "link", onclick: () => this.sort(column) }, words + arrow),
+          );
+        }),
+      );
       if (focused) this.head.querySelector("[aria-sort] button").focus();
     }
 
@@ -117,6 +152,7 @@
     showRow(line, row, columns, known, selected) {
       line.dataset.row = String(row);
       line.classList.toggle("selected", row === selected);
+      line.classList.toggle("past", STATES[known.state(row)].name === "silent"); // what was known of it last
       const button = line.cells[0].firstElementChild;
       write(button, named(this.run.heading.devices[row]));
       if (row === selected) button.setAttribute("aria-current", "true");

@@ -38,6 +38,13 @@
     if (location.hash.length > 1) page.recall();
   }
 
+  /** Say why there is nothing to be seen. */
+  function failed(problem) {
+    find("banner").hidden = false;
+    view.dom.write(find("banner"), `this page cannot be shown: ${problem.message}`);
+    throw problem;
+  }
+
   async function opened() {
     const trace = await view.live.enclosed();
     if (trace === null) await served();
@@ -55,5 +62,5 @@
     steps: { get: () => page.clock.steps.length },
     step: { get: () => page.clock.number },
   });
-  view.ready = opened();
+  view.ready = opened().catch(failed);
 })();

@@ -78,9 +78,8 @@ window.conformesh = window.conformesh ?? {};
   }
 
   /** A moment of a run in words; `of` is its last one. */
-  function moment(at, of, unit) {
-    return unit === "seconds" ? `${seconds(at)} of ${seconds(of)}` : `round ${whole(at)} of ${whole(of)}`;
-  }
+  const moment = (at, of, unit) => `${since(at, unit)} of ${unit === "seconds" ? seconds(of) : whole(of)}`;
+  const since = (at, unit) => (unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
 
   /** What is known of where the threshold lies. */
   function search(heading, bracket) {
@@ -94,15 +93,18 @@ window.conformesh = window.conformesh ?? {};
   }
 
   function where(least, most, below, upto) {
-    if (least === most) return `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`;
+    if (least === most)
+      return `the threshold is ${short(least)}${upto == null ? "" : `, ${whole(upto)} at or below it`}`;
     if (!Number.isFinite(least) && !Number.isFinite(most)) return "it may lie anywhere";
     if (below == null && upto == null) return `between ${short(least)} and ${short(most)}`;
-    const end = (count, name, at) => (count == null ? `the ${name} end is ${short(at)}` : `${whole(count)} at the ${name} end (${short(at)})`);
+    const end = (count, name, at) =>
+      count == null ? `the ${name} end is ${short(at)}` : `${whole(count)} at the ${name} end (${short(at)})`;
     return `${end(below, "low", least)}, ${end(upto, "high", most)}`;
   }
 
   /** How many devices are in each state, as pairs of a name and a count, most telling first. */
-  const counted = (counts) => STATES.map((state, place) => [state.name, counts[place]]).filter(([, count]) => count > 0);
+  const counted = (counts) =>
+    STATES.map((state, place) => [state.name, counts[place]]).filter(([, count]) => count > 0);
 
   /** A name that a picture has room for. */
   function trimmed(text, most) {
@@ -112,5 +114,23 @@ window.conformesh = window.conformesh ?? {};
 
   const named = (name) => (name.trim() === "" ? "(no name)" : name);
 
-  view.words = { FIELDS, STATES, STATE_FIELDS, UNHEALTHY, stateOf, toNumber, whole, several, short, full, seconds, moment, search, counted, trimmed, named };
+  view.words = {
+    FIELDS,
+    STATES,
+    STATE_FIELDS,
+    UNHEALTHY,
+    stateOf,
+    toNumber,
+    whole,
+    several,
+    short,
+    full,
+    seconds,
+    moment,
+    since,
+    search,
+    counted,
+    trimmed,
+    named,
+  };
 })();
