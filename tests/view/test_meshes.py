@@ -203,6 +203,30 @@ def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch)
         assert watch.details(0, 1) is None
 
 
+def test_devices_of_a_mesh_that_run_on_other_machines_are_shown_by_hearsay_too(mesh, monkeypatch):
+    told = [{"name": mesh.names[2], "health": "healthy", "phase": "certified", "threshold": 0.5}]
+    monkeypatch.setattr(Client, "mesh", lambda own: {"devices": told, "edges": []}, raising=False)
+    mesh.services[mesh.names[2]].stop()
+    mesh[1].begin(1)
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "health") == ["unhealthy", "unhealthy", "healthy"])
+        mesh.services[mesh.names[1]].stop()  # it has answered here: what others have heard is older
+        wait_for(lambda: now(watch, "health", 1) == "silent")
+
+
+def test_the_bracket_of_who_runs_is_noted_once(mesh, monkeypatch):
+    search = {"low": 0.25, "high": "inf", "below": 3, "upto": None, "estimate": 0.5}
+    snapshot = NodeState.snapshot
+    monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "search": search})
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+        mesh[1].begin(1)
+        wait_for(lambda: now(watch, "phase", 1) == "calibrating")
+        mesh[1].at_round(2)
+        wait_for(lambda: now(watch, "round", 1) == 2)
+        assert [step.bracket for step in steps(watch) if step.bracket] == [(0.25, "inf", 3, None)]
+
+
 def test_a_node_without_a_folder_tells_of_itself_and_its_neighbours(mesh):
     (mesh.folders[1] / "device.toml").unlink()
     with watching(mesh.folders[1] / "node.sock") as watch:

@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +23,8 @@ from conformesh.view.trace import Heading, Run, Step
 
 LOG = logging.getLogger("conformesh.view")
 LOOK = 0.02  # seconds between two looks at the recordings
-PAUSE = 0.08  # seconds more after something was new: ten times a second is enough for any eye
+EVERY = 0.1  # seconds from news to news on average: ten times a second is enough for any eye
+EARLY = 0.06  # seconds that news may come before their turn: who updates as often must not wait for the next one
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
 BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
@@ -156,7 +158,8 @@ class Feed:
             while True:
                 news, last = self._news, self._stopping
                 if last:
-                    await self._in_pool(self._find_news)
+                    with suppress(Exception):  # which was said before
+                        await self._in_pool(self._find_news)
                 while data := await self._in_pool(self._next, places):
                     for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
                         yield data[start : start + PIECE]
@@ -194,6 +197,7 @@ class Feed:
 
     async def _look(self) -> None:
         """Look at the recordings for as long as anybody watches."""
+        clock, turn = asyncio.get_running_loop().time, 0.0
         while self.clients and not self._stopping:
             try:
                 new = await self._in_pool(self._find_news)
@@ -205,8 +209,8 @@ class Feed:
             if new:
                 self._news.set()
                 self._news = asyncio.Event()
-                await asyncio.sleep(PAUSE)
-            await asyncio.sleep(LOOK)
+                turn = max(turn, clock()) + EVERY
+            await asyncio.sleep(max(turn - EARLY - clock(), LOOK))
         self._looking = None
 
     def _find_news(self) -> bool:

@@ -21,6 +21,7 @@ from conformesh.view.events import HIDDEN
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import (
+    CALIBRATING,
     DOWN,
     FAILED,
     SILENT,
@@ -54,6 +55,7 @@ class _Watched:
         self.client = None if address is None else Client(address, timeout=ANSWER)
         self.status: Status | None = None
         self.fields: dict[str, Value] = {"health": "unknown"}
+        self.hearsay: dict[str, Value] = {}  # what others have heard of it, as long as it has never answered here
         self.pending: Future[Any] | None = None
         self.slow = False
         self.process: Launched | None = None  # where it was started here
@@ -101,6 +103,7 @@ class MeshWatch:
             one, other = heading.devices[a], heading.devices[b]
             self._links |= {(one, other): 2 * number, (other, one): 2 * number + 1}
         self._bracket: Any = None
+        self._newest = found.roster
         self._flow.clear()
         self._began = time.monotonic()
         self._recording = Recording(heading)
@@ -236,6 +239,9 @@ class MeshWatch:
             device.slow = True  # it broke off in the middle: the next answer, or none, says more
             return
         device.slow = not gone
+        if gone and device.status is None and device.hearsay:  # it runs on another machine
+            device.fields = device.hearsay
+            return
         last = DOWN if gone else SILENT
         if device.status is not None and device.fields["health"] != "silent":
             self._say(device.name, "error", str(last["problem"]))
@@ -257,16 +263,19 @@ class MeshWatch:
                 self._flow[link] += now - then if now > then else now
 
     def _ask_about_others(self) -> None:
-        """Ask a node that answers what it has heard of devices that do not answer here."""
+        """Ask a node that answers what it has heard of devices that have never answered here."""
         assert self._threads is not None
         if self._others is not None and self._others.done():
             for record in self._others.result().get("devices", ()):
                 device = self._devices.get(str(record.get("name")))
-                if device is not None and device.client is None:
-                    device.fields = hearsay_fields(record)
+                if device is not None and device.status is None:
+                    device.hearsay = hearsay_fields(record)
+                    if device.client is None:
+                        device.fields = device.hearsay
             self._others = None
         now = time.monotonic()
-        if self._others is not None or now < self._due or all(device.client for device in self._devices.values()):
+        strangers = any(device.status is None for device in self._devices.values())
+        if self._others is not None or now < self._due or not strangers:
             return
         self._due = now + SELDOM
         clients = [device.client for device in self._devices.values() if device.status and not device.slow]
@@ -288,7 +297,8 @@ class MeshWatch:
         changes = self._recording.known.changes(columns)
         flow = Flow([*self._flow], [*self._flow.values()]) if self._flow else None
         self._flow.clear()
-        bracket = None if self._map.private else bracket_of(statuses.values())
+        running = [one.status for one in self._devices.values() if one.status and one.fields["phase"] == CALIBRATING]
+        bracket = None if self._map.private else bracket_of(running)
         bracket, self._bracket = None if bracket == self._bracket else bracket, bracket
         log = [(self._rows.get(name, -1), level, words) for name, level, words in said]
         if changes or flow or bracket or log:
@@ -298,17 +308,17 @@ class MeshWatch:
     def _follow_map(self) -> None:
         """Begin another run in the view where another roster is in force; a map that cannot be read is tried again."""
         now = time.monotonic()
-        seen = [device.fields.get("roster") for device in self._devices.values()]
-        newer = any(isinstance(number, int) and number > self._map.roster for number in seen)
-        if now < self._map_due or not (newer or self._map.stamp() != self._stamp):
+        rosters = [device.fields.get("roster") for device in self._devices.values()]
+        newest = max((number for number in rosters if isinstance(number, int)), default=0)
+        stamp = self._map.stamp()
+        if now < self._map_due or (newest <= self._newest and stamp == self._stamp):
             return
         self._map_due = now + SELDOM
-        stamp = self._map.stamp()
         try:
             found = read_map(self.where, self.http)
         except (ValueError, OSError):  # it is just being changed
             return
-        self._stamp = stamp
+        self._stamp, self._newest = stamp, newest
         if not found.same(self._map):
             self._recording.end([("ended", f"roster {found.roster} is in force")])
             self._earlier.append(self._recording)
