@@ -150,6 +150,26 @@ def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch
             assert time.monotonic() - begun < 2
 
 
+def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
+    mesh[0].begin(1)
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase", 0) == "calibrating")
+        snapshot = NodeState.snapshot
+        monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "certified": "yes"})
+        wait_for(lambda: now(watch, "health") == ["unknown"] * 3)
+        assert now(watch, "problem", 0).startswith("what it answers is not understood")
+        monkeypatch.undo()
+        wait_for(lambda: now(watch, "health") == ["unhealthy"] * 3)
+
+
+def test_a_watch_goes_on_after_a_mistake(mesh, monkeypatch, caplog):
+    broken = []
+    monkeypatch.setattr(meshes, "liars_of", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+    assert "the mesh cannot be watched for a moment" in caplog.text
+
+
 def test_nodes_are_only_asked_what_changes_nothing(mesh, monkeypatch):
     asked = []
     exchange = Client._exchange
