@@ -23,6 +23,7 @@ TITLES = {
     "liars": "Liars: coverage of the honest, and labels in a set",
     "lossy": "Networks that lose messages",
     "anytime": "Networks that wait, lose and change: without rounds and in rounds",
+    "view": "The view in a browser",
     "risk": "Risk control: what new examples lose, and how large sets are",
 }
 PICTURES = {"peers": "peers.png", "growth": "growth.png", "bandwidth": "bandwidth.png"}

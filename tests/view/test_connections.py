@@ -196,6 +196,15 @@ def test_slow_clients_keep_nobody_waiting():
         print(f"240 slow clients: health within {doctor.longest:.3f} s")
 
 
+def test_pages_that_come_all_at_once_are_counted_too():
+    with serving([recording(steps=1)], limits=Limits(streams=4)) as server, contextlib.ExitStack() as stack:
+        links = [stack.enter_context(connect(server)) for _ in range(12)]
+        for link in links:
+            link.sendall(b"GET /events HTTP/1.1\r\nHost: localhost:%d\r\n\r\n" % server.port)
+        answers = [link.recv(12) for link in links]
+        assert (answers.count(b"HTTP/1.1 200"), answers.count(b"HTTP/1.1 503")) == (4, 8)
+
+
 def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
     with serving([], limits=Limits(connections=3)) as server, contextlib.ExitStack() as stack:
         links = [stack.enter_context(connect(server)) for _ in range(3)]

@@ -150,6 +150,26 @@ def test_a_node_that_listens_and_never_answers_holds_up_nobody(mesh, monkeypatch
             assert time.monotonic() - begun < 2
 
 
+def test_an_answer_that_nobody_understands_is_said(mesh, monkeypatch):
+    mesh[0].begin(1)
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase", 0) == "calibrating")
+        snapshot = NodeState.snapshot
+        monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "certified": "yes"})
+        wait_for(lambda: now(watch, "health") == ["unknown"] * 3)
+        assert now(watch, "problem", 0).startswith("what it answers is not understood")
+        monkeypatch.undo()
+        wait_for(lambda: now(watch, "health") == ["unhealthy"] * 3)
+
+
+def test_a_watch_goes_on_after_a_mistake(mesh, monkeypatch, caplog):
+    broken = []
+    monkeypatch.setattr(meshes, "liars_of", lambda _: broken.append(1) or {}[0] if len(broken) < 2 else {})
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+    assert "the mesh cannot be watched for a moment" in caplog.text
+
+
 def test_nodes_are_only_asked_what_changes_nothing(mesh, monkeypatch):
     asked = []
     exchange = Client._exchange
@@ -201,6 +221,30 @@ def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch)
         wait_for(lambda: now(watch, "health") == ["healthy", "unknown", "silent"])
         assert now(watch, "threshold") == [0.5, None, 0.5]
         assert watch.details(0, 1) is None
+
+
+def test_devices_of_a_mesh_that_run_on_other_machines_are_shown_by_hearsay_too(mesh, monkeypatch):
+    told = [{"name": mesh.names[2], "health": "healthy", "phase": "certified", "threshold": 0.5}]
+    monkeypatch.setattr(Client, "mesh", lambda own: {"devices": told, "edges": []}, raising=False)
+    mesh.services[mesh.names[2]].stop()
+    mesh[1].begin(1)
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "health") == ["unhealthy", "unhealthy", "healthy"])
+        mesh.services[mesh.names[1]].stop()  # it has answered here: what others have heard is older
+        wait_for(lambda: now(watch, "health", 1) == "silent")
+
+
+def test_the_bracket_of_who_runs_is_noted_once(mesh, monkeypatch):
+    search = {"low": 0.25, "high": "inf", "below": 3, "upto": None, "estimate": 0.5}
+    snapshot = NodeState.snapshot
+    monkeypatch.setattr(NodeState, "snapshot", lambda own: {**snapshot(own), "search": search})
+    with watching(mesh.root) as watch:
+        wait_for(lambda: now(watch, "phase") == ["starting"] * 3)
+        mesh[1].begin(1)
+        wait_for(lambda: now(watch, "phase", 1) == "calibrating")
+        mesh[1].at_round(2)
+        wait_for(lambda: now(watch, "round", 1) == 2)
+        assert [step.bracket for step in steps(watch) if step.bracket] == [(0.25, "inf", 3, None)]
 
 
 def test_a_node_without_a_folder_tells_of_itself_and_its_neighbours(mesh):

@@ -48,7 +48,7 @@ class View:
     def __init__(self, recordings: Recordings, details: Details | None = None, streams: int = STREAMS) -> None:
         self.recordings, self.details, self.streams = recordings, details, streams
         self.feed = Feed(recordings)
-        self._downloads = 0
+        self._following = self._downloads = 0
         self._asked: dict[tuple[int, int], asyncio.Task[Response]] = {}
         self._fresh: dict[tuple[int, int], tuple[float, Response]] = {}
         self._pool = ThreadPoolExecutor(4, thread_name_prefix="view-answers")
@@ -76,15 +76,19 @@ class View:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     async def _events(self, request: Request) -> Response:
-        if self.feed.clients >= self.streams:
+        if self._following >= self.streams:
             words = f"{self.streams} pages follow this view already; close one of them"
             return refusal(503, words, **{"Retry-After": "5"})
         if request.method == "HEAD":
             return Response(media_type="text/event-stream")
-        return StreamingResponse(self.feed.stream(), media_type="text/event-stream")
+        self._following += 1
+        return _Counted(self.feed.stream(), self._left, media_type="text/event-stream")
+
+    def _left(self) -> None:
+        self._following -= 1
 
     async def _health(self, request: Request) -> Response:
-        return _in_json({"healthy": True, "pages": self.feed.clients})
+        return _in_json({"healthy": True, "pages": self._following})
 
     # --- details of a device ------------------------------------------------------------------------------------------
 
@@ -148,7 +152,8 @@ class View:
         except BaseException:
             self._downloads -= 1
             raise
-        return _Download(body, self._sent, kind, headers)
+        headers["Content-Length"] = str(len(body))
+        return _Counted(_pieces(body), self._sent, headers=headers, media_type=kind)
 
     def _sent(self) -> None:
         self._downloads -= 1
@@ -157,23 +162,23 @@ class View:
         return asyncio.get_running_loop().run_in_executor(self._pool, work, *words)
 
 
-class _Download(StreamingResponse):
+class _Counted(StreamingResponse):
     """A long answer, given to the client as it reads; says when that is over, however it ends."""
 
-    def __init__(self, body: bytes, sent: Callable[[], None], kind: str, headers: dict[str, str]) -> None:
-        super().__init__(self._pieces(body), headers={**headers, "Content-Length": str(len(body))}, media_type=kind)
-        self._sent = sent
-
-    @staticmethod
-    async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-        for start in range(0, len(body), PIECE):
-            yield body[start : start + PIECE]
+    def __init__(self, pieces: AsyncIterator[bytes], over: Callable[[], None], **more: Any) -> None:
+        super().__init__(pieces, **more)
+        self._over = over
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await super().__call__(scope, receive, send)
         finally:
-            self._sent()
+            self._over()
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), PIECE):
+        yield body[start : start + PIECE]
 
 
 def _file(name: str) -> Callable[[Request], Awaitable[Response]]:

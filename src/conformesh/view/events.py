@@ -13,6 +13,7 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -22,7 +23,11 @@ from conformesh.view.trace import Heading, Run, Step
 
 LOG = logging.getLogger("conformesh.view")
 LOOK = 0.02  # seconds between two looks at the recordings
-PAUSE = 0.08  # seconds more after something was new: ten times a second is enough for any eye
+EVERY = 0.1  # seconds from news to news on average: ten times a second is enough for any eye
+EARLY = 0.06  # seconds that news may come before their turn: who updates as often must not wait for the next one
+# A run that is looked at may go on in this very process, whose threads take turns. So a look that took some time is
+# followed by a pause that is so many times as long, and a run that has just begun is left alone for a moment.
+LEISURE, BEGINNING = 25, 0.1
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
 BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
@@ -144,6 +149,7 @@ class Feed:
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
+        self._met: tuple[Recording, float] | None = None  # the run that was seen first last, and when
 
     async def stream(self) -> AsyncIterator[bytes]:
         """Yield what one client is told, until it leaves; or to the end, where the server stops."""
@@ -156,7 +162,8 @@ class Feed:
             while True:
                 news, last = self._news, self._stopping
                 if last:
-                    await self._in_pool(self._find_news)
+                    with suppress(Exception):  # which was said before
+                        await self._in_pool(self._find_news)
                 while data := await self._in_pool(self._next, places):
                     for start in range(0, len(data), PIECE):  # a heading may be long, and a client slow
                         yield data[start : start + PIECE]
@@ -194,9 +201,10 @@ class Feed:
 
     async def _look(self) -> None:
         """Look at the recordings for as long as anybody watches."""
+        clock, turn = asyncio.get_running_loop().time, 0.0
         while self.clients and not self._stopping:
             try:
-                new = await self._in_pool(self._find_news)
+                new, took = await self._in_pool(self._look_once)
             except Exception:
                 if not self._stopping:
                     LOG.exception("what is recorded cannot be shown")
@@ -205,18 +213,28 @@ class Feed:
             if new:
                 self._news.set()
                 self._news = asyncio.Event()
-                await asyncio.sleep(PAUSE)
-            await asyncio.sleep(LOOK)
+                turn = max(turn, clock()) + EVERY
+            await asyncio.sleep(max(turn - EARLY - clock(), LOOK, LEISURE * took))
         self._looking = None
+
+    def _look_once(self) -> tuple[bool, float]:
+        """Say whether there is anything new, and what it took to find out, in seconds of a processor."""
+        before = time.thread_time()
+        return self._find_news(), time.thread_time() - before
 
     def _find_news(self) -> bool:
         new = False
         for number, recording in enumerate([*self.recordings()]):
-            if number == len(self._runs):
-                self._runs.append(_Shown(number, recording))
-                new = True
-            elif self._runs[number].recording is not recording:
-                self._runs[number] = _Shown(number, recording)
+            if number == len(self._runs) or self._runs[number].recording is not recording:
+                if not self._has_begun(recording):
+                    return new
+                self._runs[number : number + 1] = [_Shown(number, recording)]
                 new = True
             new |= self._runs[number].look()
         return new
+
+    def _has_begun(self, recording: Recording) -> bool:
+        """Say whether a run is some moments old, or over."""
+        if self._met is None or self._met[0] is not recording:
+            self._met = recording, time.monotonic()
+        return self._stopping or recording.result is not None or time.monotonic() - self._met[1] > BEGINNING

@@ -93,7 +93,7 @@ class Guard:
         headers = request.headers
         if not self._is_host(headers.get("host", ""), request):
             return refusal(403, "this view is not known under that name; open the address that it printed")
-        own = f"{request.url.scheme}://{headers['host']}".lower()
+        own = f"{request.scope['scheme']}://{headers['host']}".lower()
         foreign = headers.get("origin", own).lower() != own
         if foreign or headers.get("sec-fetch-site", "none").lower() not in ITSELF:
             return refusal(403, "this view answers its own page only; type its address, or follow no link to it")
@@ -110,7 +110,7 @@ class Guard:
         if match is None:
             return False
         reached: Any = request.scope.get("server") or ("",)
-        port = int(match[2]) if match[2] else PORTS.get(request.url.scheme)
+        port = int(match[2]) if match[2] else PORTS.get(request.scope["scheme"])
         return port == self.port and match[1].strip("[]").lower() in {*self.names, str(reached[0]).lower()}
 
     def _without_token(self, request: Request) -> Response | None:
@@ -119,9 +119,9 @@ class Guard:
         if kind.lower() == "bearer" and self._same(bearer.strip(), self._token):
             return None
         given = request.query_params.get("token")
-        if request.url.path == "/" and given is not None and self._same(given, self._token):
+        if request.scope["path"] == "/" and given is not None and self._same(given, self._token):
             answer = RedirectResponse("/", 303)
-            secure = request.url.scheme == "https"
+            secure = request.scope["scheme"] == "https"
             answer.set_cookie(self.cookie, self._session, httponly=True, samesite="strict", secure=secure)
             return answer
         if self._same(request.cookies.get(self.cookie, ""), self._session):

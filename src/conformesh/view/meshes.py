@@ -6,59 +6,31 @@ and a step has what is known by then.
 
 from __future__ import annotations
 
-import errno
+import logging
 import os
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node.launching import Watched as Launched
 from conformesh.view.events import HIDDEN
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
-from conformesh.view.statuses import (
-    DOWN,
-    FAILED,
-    SILENT,
-    Status,
-    bracket_of,
-    certified_fields,
-    details_of,
-    fields_of,
-    hearsay_fields,
-    liars_of,
-    news_of,
-    received,
-)
-from conformesh.view.trace import FIELDS, Flow, Pair, Run, Step, Value
+from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, details_of, liars_of, received
+from conformesh.view.trace import FIELDS, Flow, Pair, Run, Step
+from conformesh.view.watched import WatchedDevice, details_in_words
 
+LOG = logging.getLogger("conformesh.view")
 EVERY = 0.25  # seconds between two questions to a node
 ANSWER = 1.0  # seconds for an answer
 SOON = 0.15  # seconds that a step waits for answers; who takes longer is in the next one
 SELDOM = 1.0  # seconds between two questions about those who do not answer here, and between two looks at the map
 THREADS = 16  # at most; half of them may wait for nodes that have been slow
-LINES = 200  # of the log that are kept of each device
 EARLIER = 8  # runs under earlier rosters that are kept
-GONE = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))  # nobody listens: surely not running
-
-
-class _Watched:
-    """One device: where it answers, and what it said last."""
-
-    def __init__(self, name: str, address: str | None) -> None:
-        self.name, self.address = name, address
-        self.client = None if address is None else Client(address, timeout=ANSWER)
-        self.status: Status | None = None
-        self.fields: dict[str, Value] = {"health": "unknown"}
-        self.pending: Future[Any] | None = None
-        self.slow = False
-        self.process: Launched | None = None  # where it was started here
-        self.over = False  # its process has ended, and there is nobody to ask
-        self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
 
 
 class MeshWatch:
@@ -79,10 +51,10 @@ class MeshWatch:
         self._lock = threading.Lock()  # over what other threads say
         self._stopping = threading.Event()
         self._earlier: deque[Recording] = deque(maxlen=EARLIER)
-        self._said: list[tuple[str, str, str]] = []
+        self._said: list[tuple[int, str, str]] = []
         self._flow: Counter[int] = Counter()
         self._threads: ThreadPoolExecutor | None = None
-        self._devices: dict[str, _Watched] = {}
+        self._devices: dict[str, WatchedDevice] = {}
         self._others: Future[Any] | None = None  # what a node has heard of devices that do not answer here
         self._due = self._map_due = 0.0
         self._under(read_map(where, http))
@@ -93,7 +65,7 @@ class MeshWatch:
         self._devices = {}
         for name in found.network.ids:
             old, address = before.get(name), found.addresses.get(name)
-            self._devices[name] = old if old and old.address == address else _Watched(name, address)
+            self._devices[name] = old if old and old.address == address else WatchedDevice(name, address, ANSWER)
         self._rows = {name: row for row, name in enumerate(found.network.ids)}
         heading = found.heading()
         self._links: dict[tuple[str, str], int] = {}
@@ -101,6 +73,7 @@ class MeshWatch:
             one, other = heading.devices[a], heading.devices[b]
             self._links |= {(one, other): 2 * number, (other, one): 2 * number + 1}
         self._bracket: Any = None
+        self._newest = found.roster
         self._flow.clear()
         self._began = time.monotonic()
         self._recording = Recording(heading)
@@ -141,25 +114,6 @@ class MeshWatch:
             for one in processes:
                 self._devices[one.name].process = one
 
-    def _attend(self, device: _Watched) -> None:
-        """Note what the process of a device has said, and how it has ended."""
-        process = device.process
-        if process is None or device.over:
-            return
-        device.over = process.over
-        while process.lines:
-            line = process.lines.popleft()
-            if not self._map.private:  # it may name what it has found
-                self._say(device.name, *line)
-        if not device.over:
-            return
-        if process.result is None:
-            device.fields = {**device.fields, "health": "silent", "phase": FAILED, "problem": process.state}
-            self._say(device.name, "error", process.state)
-            return
-        device.fields = {**device.fields, **certified_fields(process.calibration)}
-        self._say(device.name, "info", "certified; its process has ended")
-
     def end(self, result: Sequence[Pair]) -> None:
         """Stop, and say how it ended."""
         self.stop()
@@ -179,7 +133,7 @@ class MeshWatch:
             status = device.client.status()
             words = None if status.get("certified") is None else str(device.client.certificate())
         except NodeError:
-            return {"facts": [("problem", "it does not answer")], "neighbours": [], "log": log, "certificate": None}
+            return details_in_words("it does not answer", log)
         return {**details_of(status, self._rows), "log": log, "certificate": words}
 
     # --- the loop -----------------------------------------------------------------------------------------------------
@@ -187,10 +141,13 @@ class MeshWatch:
     def _watch(self) -> None:
         due = time.monotonic()
         while not self._stopping.is_set():
-            self._ask_all()
-            self._ask_about_others()
-            self._note()
-            self._follow_map()
+            try:
+                self._ask_all()
+                self._ask_about_others()
+                self._note()
+                self._follow_map()
+            except Exception:  # what is shown would grow old without a word
+                LOG.exception("the mesh cannot be watched for a moment")
             due = max(due + self.every, time.monotonic())
             self._stopping.wait(due - time.monotonic())
 
@@ -212,61 +169,47 @@ class MeshWatch:
                 with self._lock:
                     self._take(device, future)
 
-    def _take(self, device: _Watched, future: Future[Any]) -> None:
+    def _take(self, device: WatchedDevice, future: Future[Status]) -> None:
         """Note what a device has answered, or that it has not."""
         if device.over:
             return
         problem = future.exception()
         if problem is None:
-            status = future.result()
-            self._count(device, status)
-            for level, words in news_of(device.status, status):
-                self._say(device.name, level, words)
-            device.status, device.slow, device.fields = status, False, fields_of(status)
-            return
-        if not isinstance(problem, NodeError):
+            before, status = device.status, future.result()
+            self._say(device, device.answered(status))
+            self._count(device, before)
+        elif isinstance(problem, NodeError):
+            self._say(device, device.unanswered(problem))
+        else:
             raise problem
-        words = str(problem)
-        gone = any(why in words for why in GONE)
-        if gone and device.process is not None:  # it has not come so far, or is about to end
-            if device.status is None:
-                device.fields = {"health": "unknown", "phase": "starting"}
-            return
-        if not gone and not device.slow and "timed out" not in words:
-            device.slow = True  # it broke off in the middle: the next answer, or none, says more
-            return
-        device.slow = not gone
-        last = DOWN if gone else SILENT
-        if device.status is not None and device.fields["health"] != "silent":
-            self._say(device.name, "error", str(last["problem"]))
-        device.fields = {**device.fields, **last}
 
-    def _say(self, name: str, level: str, words: str) -> None:
-        """Add a line to the log of a device."""
-        self._said.append((name, level, words))
-        self._devices[name].log.append((time.time(), level, words))
+    def _say(self, device: WatchedDevice, news: Iterable[Words]) -> None:
+        """Add lines to the log of a device."""
+        for level, words in news:
+            self._said.append((self._rows[device.name], level, words))
+            device.log.append((time.time(), level, words))
 
-    def _count(self, device: _Watched, status: Status) -> None:
+    def _count(self, device: WatchedDevice, before: Status | None) -> None:
         """Note what has come along the links since the last answer; a node that began anew counts from nothing."""
-        if device.status is None:
+        if device.status is None or before is None or device.status is before:
             return
-        before = received(device.status)
-        for sender, now in received(status).items():
-            link, then = self._links.get((sender, device.name)), before.get(sender, 0)
+        earlier = received(before)
+        for sender, now in received(device.status).items():
+            link, then = self._links.get((sender, device.name)), earlier.get(sender, 0)
             if link is not None and now != then:
                 self._flow[link] += now - then if now > then else now
 
     def _ask_about_others(self) -> None:
-        """Ask a node that answers what it has heard of devices that do not answer here."""
+        """Ask a node that answers what it has heard of devices that have never answered here."""
         assert self._threads is not None
         if self._others is not None and self._others.done():
             for record in self._others.result().get("devices", ()):
-                device = self._devices.get(str(record.get("name")))
-                if device is not None and device.client is None:
-                    device.fields = hearsay_fields(record)
+                if device := self._devices.get(str(record.get("name"))):
+                    device.heard_of(record)
             self._others = None
         now = time.monotonic()
-        if self._others is not None or now < self._due or all(device.client for device in self._devices.values()):
+        strangers = any(device.status is None for device in self._devices.values())
+        if self._others is not None or now < self._due or not strangers:
             return
         self._due = now + SELDOM
         clients = [device.client for device in self._devices.values() if device.status and not device.slow]
@@ -277,8 +220,9 @@ class MeshWatch:
         """Record what has changed, if anything has."""
         with self._lock:
             for device in self._devices.values():
-                self._attend(device)
-            said, self._said = self._said, []
+                news = device.attend()
+                self._say(device, () if self._map.private else news)  # they may name what was found
+            log, self._said = self._said, []
             table = [device.fields for device in self._devices.values()]
         statuses = {name: device.status for name, device in self._devices.items() if device.status is not None}
         liars = liars_of(statuses)
@@ -288,9 +232,9 @@ class MeshWatch:
         changes = self._recording.known.changes(columns)
         flow = Flow([*self._flow], [*self._flow.values()]) if self._flow else None
         self._flow.clear()
-        bracket = None if self._map.private else bracket_of(statuses.values())
+        running = [one.status for one in self._devices.values() if one.status and one.fields["phase"] == CALIBRATING]
+        bracket = None if self._map.private else bracket_of(running)
         bracket, self._bracket = None if bracket == self._bracket else bracket, bracket
-        log = [(self._rows.get(name, -1), level, words) for name, level, words in said]
         if changes or flow or bracket or log:
             at = round(time.monotonic() - self._began, 3)
             self._recording.add(Step(at=at, devices=changes, flow=flow, bracket=bracket, log=log))
@@ -298,17 +242,17 @@ class MeshWatch:
     def _follow_map(self) -> None:
         """Begin another run in the view where another roster is in force; a map that cannot be read is tried again."""
         now = time.monotonic()
-        seen = [device.fields.get("roster") for device in self._devices.values()]
-        newer = any(isinstance(number, int) and number > self._map.roster for number in seen)
-        if now < self._map_due or not (newer or self._map.stamp() != self._stamp):
+        rosters = [device.fields.get("roster") for device in self._devices.values()]
+        newest = max((number for number in rosters if isinstance(number, int)), default=0)
+        stamp = self._map.stamp()
+        if now < self._map_due or (newest <= self._newest and stamp == self._stamp):
             return
         self._map_due = now + SELDOM
-        stamp = self._map.stamp()
         try:
             found = read_map(self.where, self.http)
         except (ValueError, OSError):  # it is just being changed
             return
-        self._stamp = stamp
+        self._stamp, self._newest = stamp, newest
         if not found.same(self._map):
             self._recording.end([("ended", f"roster {found.roster} is in force")])
             self._earlier.append(self._recording)

@@ -148,9 +148,9 @@ class ViewServer:
         self._view = view = View(self._recordings, self._details, self._limits.streams)
         listener = _listening(self.host, self.port)
         self.port = listener.getsockname()[1]
-        names = socket.gethostname() if _is_wildcard(self.host) else self.host
+        name = socket.gethostname() if _is_wildcard(self.host) else self.host
         config = uvicorn.Config(
-            Guard(view.app(), [names], self.port, self.token),
+            Guard(view.app(), [name], self.port, self.token),
             h11_max_incomplete_event_size=HEAD,
             ssl_certfile=self._cert,
             ssl_keyfile=self._key,

@@ -18,9 +18,13 @@ Status = Mapping[str, Any]
 Words = tuple[str, str]  # level and words, as in a log
 
 # What becomes of the last word of a node that does not answer any more.
-DOWN = {"health": "silent", "phase": "down", "problem": "nobody answers at its address: it is not running"}
-SILENT = {"health": "silent", "phase": "silent", "problem": "it is running, and does not answer"}
-FAILED = "failed"
+DOWN: dict[str, str] = {
+    "health": "silent",
+    "phase": "down",
+    "problem": "nobody answers at its address: it is not running",
+}
+SILENT: dict[str, str] = {"health": "silent", "phase": "silent", "problem": "it is running, and does not answer"}
+CALIBRATING, FAILED = "calibrating", "failed"
 
 
 def fields_of(status: Status) -> dict[str, Value]:
