@@ -180,6 +180,7 @@ def test_estimates_of_h_dcp_are_quantiles_of_the_views():
 
 def test_heard_grows_to_everybody():
     recorder, _ = recorded(Network.chain(9), "r-dcp", liars=1)
+    assert recorder.recordings[0].heading.rank is None  # nobody knows it before all is heard
     known, heard = Known(9), []
     for step in recorder.trace().runs[0].steps:
         known.take(step)

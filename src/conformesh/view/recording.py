@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults
 from conformesh.io.json_numbers import in_json
-from conformesh.methods import get_method
+from conformesh.methods import get_method, make_options
 from conformesh.protocols.messages import Message, Pool, Sum, Tell
 from conformesh.protocols.site import Site
 from conformesh.quantities import several
@@ -312,14 +312,16 @@ class _Converted:
         if self.faults is not None:
             wrong = [f"{name} {getattr(self.faults, name)}" for name in sorted(self.faults.names)]
             facts.append(("faults", ", ".join(wrong)))
-        ranks = site.ranks() if site.knows_totals and site.alphas else None
+        entry = get_method(self.method)
+        said = entry.weights(make_options(self.method, {})) == "said"  # then nobody knows the rank before all is heard
+        ranks = site.ranks() if site.knows_totals and site.alphas and not said else None
         return Heading.of(
             f"{self.label} on {site.network.name}",
             site.network,
             facts=facts,
             rank=None if ranks is None else int(ranks[0, 0]),
             scores=int(site.totals[0]),
-            private=get_method(self.method).private,
+            private=entry.private,
         )
 
     def steps(self) -> Iterable[Step]:

@@ -3,7 +3,7 @@
 
 (() => {
   const view = window.conformesh;
-  const LEAST = 1.8; // pixels of a dot's radius
+  const LEAST = 2.2; // pixels of a dot's radius
   const MOST = 5;
 
   /** Bits along each link in a step, NaN where nothing went, and along which links something was lost. */
