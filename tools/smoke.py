@@ -37,8 +37,11 @@ def main():
         with path.open("w", newline="") as file:
             rows = ((k, repr(float(s))) for k, own in enumerate(held) for s in own)
             csv.writer(file).writerows([("device", "score"), *rows])
+        report = path.with_name("run.html")
         command = [sys.executable, "-m", "conformesh", "calibrate", str(path), "--topology", "chain", "--json"]
+        command += ["--report", str(report)]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        assert "uPlot" in report.read_text(), "the page is not in the wheel"
     assert json.loads(said)["threshold"] == result.threshold, said
     versions = [f"{name} {importlib.metadata.version(name)}" for name in ("numpy", "scipy", "numba", "scikit-learn")]
     print(f"conformesh {conformesh.__version__}, Python {platform.python_version()}, {', '.join(versions)}: {found}")
