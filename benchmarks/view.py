@@ -31,7 +31,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
-from harness import Row, Series, ratio
+from harness import Row, Series
 
 from conformesh import Network, calibrate
 from conformesh.view import Recorder
@@ -293,13 +293,15 @@ def _watched(method: str, devices: int, scores: int, repeats: int) -> list[Row]:
             page.kill()
     found = []
     for how in ("recorded", "with a page"):
-        slower = ratio(times[how], times["alone"])
+        ratios = [b / a for a, b in zip(times["alone"], times[how], strict=True)]
+        low, slower, high = np.percentile(ratios, (25, 50, 75)).tolist()
+        # A limit that lies between the quartiles is neither kept nor missed: the machine was too busy to tell.
+        met = True if high <= SLOWER else False if low > SLOWER else None
+        note = f"{slower:.3f} times the processor time, quartiles of {repeats} repeats {low:.3f} and {high:.3f}"
         ours, alone = statistics.median(times[how]), statistics.median(times["alone"])
-        target = f"at most {SLOWER:g} times as long"
-        worst = max(b / a for a, b in zip(times["alone"], times[how], strict=True))
-        note = f"{slower:.3f} times the processor time, in the worst of {repeats} {worst:.2f} times"
         what = f"{method}, torus of {devices:,}, {scores} scores each: {how}"
-        found.append(Row(what, ours, alone, "alone", 1 / slower, target, slower <= SLOWER, note))
+        target, words = f"at most {SLOWER:g} times as long", "" if met is not None else "; too noisy to tell"
+        found.append(Row(what, ours, alone, "alone", 1 / slower, target, met, note + words))
     return found
 
 
@@ -314,7 +316,7 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """How soon a page shows what happens, what its server takes, and what a run that is watched takes."""
     rows = _pictures(*(50, 2.0) if quick else (1000, 20.0))
     for method, devices, scores in (("e-dcp", 20, 10),) if quick else RUNS:
-        rows += _watched(method, devices, scores, 1 if quick else 7)
+        rows += _watched(method, devices, scores, 1 if quick else 11)
     for devices in (4,) if quick else (20, 100):
         try:
             rows += _nodes(devices, 1.0 if quick else 10.0, 1 if quick else 5)
