@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -28,6 +29,8 @@ EARLY = 0.06  # seconds that news may come before their turn: who updates as oft
 # A run that is looked at may go on in this very process, whose threads take turns. So a look that took some time is
 # followed by a pause that is so many times as long, and a run that has just begun is left alone for a moment.
 LEISURE, BEGINNING = 25, 0.1
+SLICE, LONGEST = 0.002, 1.0  # seconds of a processor for one look, and of a pause at most
+MANY = 1000  # steps that are encoded for all
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
 BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which a client skips what it has missed
@@ -75,7 +78,9 @@ class _Shown:
             return False
         result = self.recording.result  # before the steps: then they are all there
         before = self.place
-        steps, end = self.recording.since(self.place)
+        steps, end = self.recording.since(self.place, SLICE if result is None else math.inf)
+        if len(steps) > MANY:  # more than could be kept: each client has its own made
+            steps = []
         while steps:
             data, count = self._encoded(steps, end - len(steps))
             self._kept.append((end - len(steps), end - len(steps) + count, data))
@@ -214,13 +219,15 @@ class Feed:
                 self._news.set()
                 self._news = asyncio.Event()
                 turn = max(turn, clock()) + EVERY
-            await asyncio.sleep(max(turn - EARLY - clock(), LOOK, LEISURE * took))
+            await asyncio.sleep(max(turn - EARLY - clock(), LOOK, min(LEISURE * took, LONGEST)))
         self._looking = None
 
     def _look_once(self) -> tuple[bool, float]:
         """Say whether there is anything new, and what it took to find out, in seconds of a processor."""
         before = time.thread_time()
-        return self._find_news(), time.thread_time() - before
+        new = self._find_news()
+        over = all(shown.ended for shown in self._runs)
+        return new, 0.0 if over else time.thread_time() - before
 
     def _find_news(self) -> bool:
         new = False

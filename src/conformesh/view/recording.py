@@ -12,7 +12,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import islice
 from typing import Any, NamedTuple
@@ -125,14 +125,20 @@ class Recording:
             self._pull()
             self.result = [*result]
 
-    def _pull(self) -> None:
+    def _pull(self, budget: float = math.inf) -> None:
+        until = time.thread_time() + budget
         for step in self._fill():
             self.add(step)
+            if time.thread_time() > until:
+                return
 
-    def since(self, place: int) -> tuple[list[Step], int]:
-        """Return the steps from a place on, and the place after the last; who is far behind gets all there are."""
+    def since(self, place: int, budget: float = math.inf) -> tuple[list[Step], int]:
+        """Return the steps from a place on, and the place after the last; who is far behind gets all there are.
+
+        With a `budget`, of seconds of a processor, steps that are not made by then are left for the next time.
+        """
         with self._lock:
-            self._pull()
+            self._pull(budget)
             end = self._dropped + len(self._steps)
             return [*islice(self._steps, max(place - self._dropped, 0), None)], end
 
@@ -324,13 +330,13 @@ class _Converted:
             private=entry.private,
         )
 
-    def steps(self) -> Iterable[Step]:
-        """Return what has been noted since the last call."""
-        found = [] if self._begun else [self._first()]
-        self._begun = True
+    def steps(self) -> Iterator[Step]:
+        """Yield what has been noted since it was last asked for; what is not taken stays."""
+        if not self._begun:
+            self._begun = True
+            yield self._first()
         while self.noted:
-            found.append(self._step(self.noted.popleft()))
-        return found
+            yield self._step(self.noted.popleft())
 
     def _first(self) -> Step:
         many = self.site.devices
