@@ -112,7 +112,10 @@ SCHEMAS: dict[str, Schema] = {
             "certificate_expires": _or_null(SECONDS),
             "scores_read_failures": COUNT,
         },
-        {"gathering": {"type": "object", "description": "Without rounds: who was heard in this run."}},
+        {
+            "gathering": {"type": "object", "description": "Without rounds: who was heard in this run."},
+            "search": {"type": "object", "description": "In a run under way: where the threshold is looked for."},
+        },
     ),
     "Mesh": _object(
         {"device": TEXT, "devices": _list(ref("Device")), "edges": _list({**TEXTS, "minItems": 2, "maxItems": 2})},
