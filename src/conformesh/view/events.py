@@ -29,7 +29,7 @@ EARLY = 0.06  # seconds that news may come before their turn: who updates as oft
 # A run that is looked at may go on in this very process, whose threads take turns. So a look that took some time is
 # followed by a pause that is so many times as long, and a run that has just begun is left alone for a moment.
 LEISURE, BEGINNING = 25, 0.1
-SLICE, LONGEST = 0.002, 1.0  # seconds of a processor for one look, and of a pause at most
+SLICE, LONGEST = 0.002, 0.25  # seconds of a processor for one look, and of a pause at most
 MANY = 1000  # steps that are encoded for all
 PIECE = 2**17  # bytes of an event; a step that is larger makes one alone
 KEPT = 32  # events of a run that are kept for all clients; who needs an earlier one has it made anew
@@ -154,6 +154,7 @@ class Feed:
         self._news = asyncio.Event()
         self._looking: asyncio.Task[None] | None = None
         self._stopping = False
+        self._took = 0.0
         self._met: tuple[Recording, float] | None = None  # the run that was seen first last, and when
 
     async def stream(self) -> AsyncIterator[bytes]:
@@ -223,21 +224,25 @@ class Feed:
         self._looking = None
 
     def _look_once(self) -> tuple[bool, float]:
-        """Say whether there is anything new, and what it took to find out, in seconds of a processor."""
-        before = time.thread_time()
-        new = self._find_news()
-        over = all(shown.ended for shown in self._runs)
-        return new, 0.0 if over else time.thread_time() - before
+        """Say whether there is anything new, and what it took to find out, in seconds of a processor.
+
+        What is made once, as a heading, does not count: who has just come would wait for all that follows.
+        """
+        self._took = 0.0
+        return self._find_news(), self._took
 
     def _find_news(self) -> bool:
+        """Go on in all runs, also in those that have just begun."""
         new = False
         for number, recording in enumerate([*self.recordings()]):
-            if number == len(self._runs) or self._runs[number].recording is not recording:
+            fresh = number == len(self._runs) or self._runs[number].recording is not recording
+            if fresh:
                 if not self._has_begun(recording):
                     return new
                 self._runs[number : number + 1] = [_Shown(number, recording)]
-                new = True
-            new |= self._runs[number].look()
+            before = time.thread_time()
+            new |= self._runs[number].look() or fresh
+            self._took += 0.0 if fresh else time.thread_time() - before
         return new
 
     def _has_begun(self, recording: Recording) -> bool:
