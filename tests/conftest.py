@@ -20,7 +20,7 @@ from conformesh.kernels import compiling
 from tests.compiled import loaded
 
 settings.register_profile("default", deadline=None, suppress_health_check=[HealthCheck.too_slow], derandomize=True)
-settings.register_profile("quick", settings.get_profile("default"), max_examples=40)  # of 100 with the long tests
+settings.register_profile("quick", settings.get_profile("default"), max_examples=25)  # of 100 with the long tests
 settings.register_profile("nightly", deadline=None, suppress_health_check=[HealthCheck.too_slow], max_examples=2000)
 settings.register_profile(  # that a test fails is enough: no time for the smallest example
     "mutants", settings.get_profile("default"), phases=[Phase.explicit, Phase.generate], report_multiple_bugs=False

@@ -118,8 +118,7 @@ def _of_node(address: str) -> Map:
 
 def hearsay(client: Client) -> dict[str, Any]:
     """Return what a node has heard of everybody; nothing where it is of a version that does not tell."""
-    ask = getattr(client, "mesh", None)
     try:
-        return {} if ask is None else ask()
+        return client.mesh()
     except NodeError:
         return {}

@@ -34,7 +34,7 @@ from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trac
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
 MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
-SHARE = 0.02  # of the time of a run that may be spent on watching it live
+SHARE = 0.01  # of the time of a run that may be spent on watching it live
 MOST_STEPS = 50_000  # of a run that never ends: then the oldest are folded into one
 CERTIFIED = ("counted", "bounded")  # kinds of certificates that rest on nothing that nobody checked
 Ints = NDArray[np.int64]
