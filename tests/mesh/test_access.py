@@ -230,11 +230,14 @@ def test_without_certificates_a_liar_is_heard(tmp_path, kind):
     """What the test above rests on: the same lies do harm where nobody has to show a certificate.
 
     The second device starts when the liar has a link to the first; its lies sweep over all rounds, again and again, so
-    that they meet the run wherever it is.
+    that they meet the run wherever it is. On a busy machine they may miss it: that they can do harm is the point.
     """
-    options = {"rounds": 400}
+    assert any(harm_is_done(tmp_path / str(attempt), kind) for attempt in range(3))
+
+
+def harm_is_done(folder, kind):
     folders, expected = make_mesh(
-        tmp_path / "m", Network.chain(2), "q-dcp", options=options, patience=4.0, insecure=True
+        folder, Network.chain(2), "q-dcp", options={"rounds": 400}, patience=4.0, insecure=True
     )
     with Liar(folders, kinds=(kind,), rounds=range(400)) as liar:
         first = start(folders[0])
@@ -244,4 +247,4 @@ def test_without_certificates_a_liar_is_heard(tmp_path, kind):
             wait_for(lambda: all(process.poll() is not None for process in both), 5)
     found = [finish(process, 60) for process in both]
     right = [(0, x, 1) for x in expected]
-    assert [(code, result and result["threshold"], result and result["run"]) for code, result, _ in found] != right
+    return [(code, result and result["threshold"], result and result["run"]) for code, result, _ in found] != right
