@@ -1,0 +1,390 @@
+"""COUPLINGS: what devices make of each other's misses, on top of a learner.
+
+========  =========================================================================  ==============================
+alone     nothing                                                                    any learner
+mixed     levels are averaged over the links that worked in both directions          integrators
+counted   every device spreads how many labels and misses it had; levels follow      integrators with constant steps
+          from all that was heard
+========  =========================================================================  ==============================
+
+A `Rule` is a learner with a coupling and two options: a *local* integrator, which bounds every single device's misses
+whatever the network does, and an own running *scale*, by which each device's scores are divided before anything else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.graph.weights import metropolis
+from conformesh.names import unknown
+from conformesh.online import bounds
+from conformesh.online.bounds import Gap
+from conformesh.online.integrators import Bools, Floats, QuantileTracker
+from conformesh.online.learners import Learner
+from conformesh.online.lone import PID, SFOGD
+
+Ints = NDArray[np.int64]
+YOUNG = 5  # scores that what neighbours have seen is worth, beside a device's own
+OLD = 1000  # scores after which it is not asked for any more
+SMALLEST = 1e-300  # a scale is never 0
+
+
+class Coupled(NamedTuple):
+    """Where all devices stand.
+
+    Attributes
+    ----------
+    inner
+        The learner's state.
+    local
+        The local integrators, (devices,).
+    scale, count
+        Running scale of the scores, and of how many, (devices,).
+    heard
+        What every device has heard: labels and misses of each, (devices, devices) twice; empty if nothing is counted.
+    """
+
+    inner: Any
+    local: Floats
+    scale: Floats
+    count: Ints
+    heard: tuple[Ints, Ints] | tuple[()] = ()
+
+
+class Past(NamedTuple):
+    """What bounds depend on.
+
+    Attributes
+    ----------
+    starts, members
+        Levels at which each device began, added up over all the times that it came, and how often it came, (devices,).
+    labels
+        How many labels of each device have come, (devices,).
+    late, unheard
+        The most examples of the device itself, and of the whole network, that were predicted earlier than some example,
+        have had their label since, and were not known there.
+    clock
+        How often labels were awaited.
+    """
+
+    starts: Floats
+    members: Ints
+    labels: Ints
+    late: int
+    unheard: int
+    clock: int
+
+
+class Links:
+    """Who may talk to whom, and whose messages got through.
+
+    Parameters
+    ----------
+    network
+        The graph.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.receiver, self.sender = network.receivers, network.indices.astype(np.int64)
+
+    @cached_property
+    def _back(self) -> Ints:
+        """Where the other direction of every edge stands."""
+        K = self.network.devices
+        return np.searchsorted(self.receiver * K + self.sender, self.sender * K + self.receiver)
+
+    @cached_property
+    def _whole(self) -> Any:
+        return metropolis(self.network).matrix(self.network)
+
+    def both(self, arrives: Bools) -> Bools:
+        """Return along which edges something got through both ways."""
+        return arrives & arrives[self._back]
+
+    def averaged(self, x: Floats, arrives: Bools | None) -> Floats:
+        """Return x averaged over these edges with Metropolis weights, which are doubly stochastic; None means all."""
+        if arrives is None:
+            return np.asarray(self._whole @ x)
+        to, of = self.receiver[arrives], self.sender[arrives]
+        degree = np.bincount(to, minlength=len(x))
+        move = (x[of] - x[to]) / (1 + np.maximum(degree[to], degree[of]))
+        return x + np.bincount(to, move, minlength=len(x))
+
+
+class Alone:
+    """Every device for itself."""
+
+    def refusal(self, learner: Learner) -> str:
+        """Return why this learner cannot be coupled so, or nothing."""
+        return ""
+
+    def begin(self, state: Coupled) -> Coupled:
+        """Return the state before the first example."""
+        return state
+
+    def observe(self, state: Coupled, miss: Bools, seen: Bools) -> Coupled:
+        """Return the state after labels were taken in by the learner."""
+        return state
+
+    def share(self, rule: Rule, state: Coupled, links: Links, arrives: Bools | None) -> Coupled:
+        """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
+        return state
+
+    def welcome(self, rule: Rule, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
+        """Return the state in which the devices in `who` have joined, next to those in `hosts`."""
+        fresh = rule.begin(len(who))
+        inner = _chosen(who, fresh.inner, state.inner)
+        if rule.learner.linear:  # time is common
+            inner = inner._replace(clock=state.inner.clock)
+        return state._replace(
+            inner=inner,
+            local=np.where(who, 0.0, state.local),
+            scale=np.where(who, fresh.scale, state.scale),
+            count=np.where(who, 0, state.count),
+        )
+
+    def gap(self, learner: Any, past: Past) -> Gap | None:
+        """Return how far misses of all devices together can get from `alpha`; None where nobody knows."""
+        gaps = [self.own(learner, past, row) for row in range(len(past.members))]
+        return None if any(gap is None for gap in gaps) else sum((g for g in gaps if g is not None), Gap(0.0, 0.0))
+
+    def own(self, learner: Any, past: Past, row: int) -> Gap | None:
+        """Return the same of one device."""
+        start, members, labels = float(past.starts[row]), int(past.members[row]), int(past.labels[row])
+        if members == 0:
+            return Gap(0.0, 0.0)
+        if isinstance(learner, QuantileTracker) and learner.constant and members == 1:
+            return bounds.tracked(start, learner.alpha, learner.step, learner.high, past.late)
+        if isinstance(learner, QuantileTracker):
+            return bounds.mixed(start, members, learner.alpha, _steps(learner, past), learner.high, past.late)
+        if members != 1:
+            return None
+        if isinstance(learner, SFOGD):
+            return bounds.scale_free(labels, learner.alpha, learner.scale, learner.high, past.late)
+        if isinstance(learner, PID) and learner.gain > 0:
+            return bounds.saturated(labels, learner.alpha, learner.saturation, past.late)
+        return None
+
+
+class Mixed(Alone):
+    """Levels are averaged: one number a step to each neighbour."""
+
+    def refusal(self, learner: Learner) -> str:
+        """Return why this learner cannot be coupled so, or nothing."""
+        if learner.linear:
+            return ""
+        return (
+            f"{type(learner).__name__} cannot be mixed: it is no integrator, so an average of two states keeps no sum of "
+            "misses and nothing would be guaranteed; run it alone, or mix 'tracker', 'decaying' or 'aci'"
+        )
+
+    def share(self, rule: Rule, state: Coupled, links: Links, arrives: Bools | None) -> Coupled:
+        """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
+        working = None if arrives is None else links.both(arrives)
+        inner = rule.learner.moved(state.inner._replace(level=links.averaged(state.inner.level, working)))
+        if rule.scale == 0 or (state.count > OLD).all():
+            return state._replace(inner=inner)
+        young = YOUNG / (YOUNG + state.count)  # who has seen few scores leans on what neighbours have seen
+        return state._replace(
+            inner=inner, scale=state.scale + young * (links.averaged(state.scale, working) - state.scale)
+        )
+
+    def welcome(self, rule: Rule, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
+        """Return the state in which the devices in `who` have joined at the mean of their neighbours in `hosts`."""
+        state = super().welcome(rule, state, links, who, hosts)
+        level = _mean_of_hosts(links, state.inner.level, who, hosts)
+        scale = _mean_of_hosts(links, state.scale, who, hosts)
+        return state._replace(inner=state.inner._replace(level=level), scale=scale)
+
+    def gap(self, learner: Any, past: Past) -> Gap | None:
+        """Return how far misses of all devices together can get from `alpha`."""
+        starts, members = float(past.starts.sum()), int(past.members.sum())
+        return bounds.mixed(starts, members, learner.alpha, _steps(learner, past), learner.high, past.late)
+
+    def own(self, learner: Any, past: Past, row: int) -> Gap | None:
+        """Return nothing: a device can be sacrificed to the others, unless it has a local integrator."""
+        return None
+
+
+class Counted(Mixed):
+    """Counts of labels and misses are spread; every level follows from all that its device has heard."""
+
+    def refusal(self, learner: Learner) -> str:
+        """Return why this learner cannot be coupled so, or nothing."""
+        if learner.linear and getattr(learner, "constant", False):
+            return ""
+        return (
+            f"{type(learner).__name__} cannot be counted: counts of misses determine a level only where every miss moves it "
+            "by the same step; run it alone, or count with 'tracker' or 'aci'"
+        )
+
+    def begin(self, state: Coupled) -> Coupled:
+        """Return the state before the first example."""
+        K = len(state.local)
+        return state._replace(heard=(np.zeros((K, K), dtype=np.int64), np.zeros((K, K), dtype=np.int64)))
+
+    def observe(self, state: Coupled, miss: Bools, seen: Bools) -> Coupled:
+        """Return the state after labels: every device counts its own."""
+        labels, misses = (table.copy() for table in state.heard)
+        own = np.arange(len(miss))
+        labels[own, own] += seen
+        misses[own, own] += seen & miss
+        return state._replace(heard=(labels, misses))
+
+    def share(self, rule: Rule, state: Coupled, links: Links, arrives: Bools | None) -> Coupled:
+        """Return the state after one round of messages: of every count the larger is right, so nothing counts twice."""
+        to, of = (links.receiver, links.sender) if arrives is None else (links.receiver[arrives], links.sender[arrives])
+        tables = []
+        for table in state.heard:
+            merged = table.copy()
+            np.maximum.at(merged, to, table[of])
+            tables.append(merged)
+        return self._levelled(rule, state._replace(heard=tuple(tables)))
+
+    def welcome(self, rule: Rule, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
+        """Return the state in which the devices in `who` have joined, and were told all that their neighbours know."""
+        state = super().welcome(rule, state, links, who, hosts)
+        told = who[links.receiver] & hosts[links.sender]
+        return self.share(rule, state, links, told)
+
+    def gap(self, learner: Any, past: Past) -> Gap | None:
+        """Return how far misses of all devices together can get from `alpha`."""
+        each = learner.step / len(past.members)
+        return bounds.counted(learner.start, learner.alpha, each, learner.high, past.unheard)
+
+    def _levelled(self, rule: Rule, state: Coupled) -> Coupled:
+        labels, misses = state.heard
+        learner = rule.learner
+        excess = misses.sum(axis=1) - learner.alpha * labels.sum(axis=1)
+        level = learner.start + learner.step / len(excess) * excess
+        return state._replace(inner=state.inner._replace(level=level, held=np.zeros(len(level))))
+
+
+COUPLINGS: dict[str, Alone] = {"alone": Alone(), "mixed": Mixed(), "counted": Counted()}
+
+
+@dataclass(frozen=True)
+class Rule:
+    """A learner, its coupling to the network, and two options.
+
+    Attributes
+    ----------
+    learner
+        An entry of `LEARNERS` with its options.
+    coupling
+        A name of `COUPLINGS`.
+    local
+        The step of the local integrator that each device adds; 0 for none.
+    scale
+        How much the newest score weighs in the device's running scale, by which scores are divided; 0 for no scale.
+        Options of the learner are then in units of that scale, about a mean score.
+    """
+
+    learner: Any
+    coupling: str = "alone"
+    local: float = 0.0
+    scale: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.coupling not in COUPLINGS:
+            raise ValueError(unknown("coupling", self.coupling, COUPLINGS))
+        if refusal := COUPLINGS[self.coupling].refusal(self.learner):
+            raise ValueError(refusal)
+        if self.local < 0 or not 0 <= self.scale <= 1:
+            raise ValueError(f"local must be at least 0 and scale in [0, 1], got {self.local!r} and {self.scale!r}")
+        if self.local and not self.learner.linear:
+            raise ValueError(
+                f"a local integrator needs levels between 0 and a high end, which {type(self.learner).__name__} has not; "
+                "take 'tracker', 'decaying' or 'aci', or local=0"
+            )
+
+    def begin(self, devices: int) -> Coupled:
+        """Return the state of so many devices before the first example."""
+        count = np.zeros(devices, dtype=np.int64)
+        state = Coupled(self.learner.begin(devices), np.zeros(devices), np.ones(devices), count)
+        return COUPLINGS[self.coupling].begin(state)
+
+    def threshold(self, state: Coupled) -> Floats:
+        """Return the thresholds for the next examples, (devices,)."""
+        if self.local == 0:
+            found: Floats = self.learner.threshold(state.inner)
+        else:
+            level = np.clip(state.inner.level, 0.0, self.learner.high) + state.local
+            found = self.learner.read(state.inner, level)
+        return found if self.scale == 0 else found * state.scale
+
+    def observe(self, state: Coupled, score: Floats, seen: Bools, miss: Bools | None = None) -> Coupled:
+        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
+        if miss is None:
+            miss = score > self.threshold(state)
+        own = score if self.scale == 0 else score / state.scale
+        inner = self.learner.observe(state.inner, own, seen, miss)
+        if self.local:
+            local = state.local + self.local * np.where(seen, miss - self.learner.alpha, 0.0)
+            state = state._replace(local=local)
+            inner = inner._replace(held=np.zeros(len(local)))  # the local integrator makes up for it
+        if self.scale:
+            state = self._scaled(state, score, seen)
+        return COUPLINGS[self.coupling].observe(state._replace(inner=inner), miss, seen)
+
+    def _scaled(self, state: Coupled, score: Floats, seen: Bools) -> Coupled:
+        weight = np.where(seen, np.maximum(self.scale, 1 / (state.count + 1)), 0.0)
+        scale = state.scale + weight * (np.where(seen, score, 0.0) - state.scale)
+        return state._replace(scale=np.maximum(scale, SMALLEST), count=state.count + seen)
+
+    def share(self, state: Coupled, links: Links, arrives: Bools | None = None) -> Coupled:
+        """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
+        return COUPLINGS[self.coupling].share(self, state, links, arrives)
+
+    def welcome(self, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
+        """Return the state in which the devices in `who` have joined, next to those in `hosts`."""
+        return COUPLINGS[self.coupling].welcome(self, state, links, who, hosts)
+
+    def gap(self, past: Past) -> Gap | None:
+        """Return how far misses of all devices together can get from `alpha`; None where nobody knows."""
+        if self.local:
+            one = bounds.local(self.learner.alpha, self.local, self.learner.high, past.late)
+            members = int(past.members.sum())
+            return Gap(members * one.down, members * one.up)
+        return COUPLINGS[self.coupling].gap(self.learner, past)
+
+    def own(self, past: Past, row: int) -> Gap | None:
+        """Return the same of one device, from every time that it was there."""
+        if self.local:
+            one = bounds.local(self.learner.alpha, self.local, self.learner.high, past.late)
+            return Gap(one.down * int(past.members[row]), one.up * int(past.members[row]))
+        return COUPLINGS[self.coupling].own(self.learner, past, row)
+
+    def why_no_bound(self) -> str:
+        """Return why there is no bound where there is none."""
+        if self.coupling != "alone":
+            return "of one device nothing is guaranteed without a local integrator"
+        return f"no bound is known for {type(self.learner).__name__}"
+
+
+def _steps(learner: Any, past: Past) -> tuple[float, float]:
+    return learner.step_at(0), learner.step_at(max(past.clock - 1, 0))
+
+
+def _mean_of_hosts(links: Links, x: Floats, who: Bools, hosts: Bools) -> Floats:
+    """Return x, at those in `who` the mean of their neighbours in `hosts`, if they have any."""
+    told = who[links.receiver] & hosts[links.sender]
+    to, of = links.receiver[told], links.sender[told]
+    many = np.bincount(to, minlength=len(x))
+    return np.where(many > 0, np.bincount(to, x[of], minlength=len(x)) / np.maximum(many, 1), x)
+
+
+def _chosen(who: Bools, new: Any, old: Any) -> Any:
+    """Return arrays, or named tuples of them, with the rows in `who` from the new one."""
+    if new is None:
+        return None
+    if isinstance(new, tuple):
+        return type(new)(*(_chosen(who, a, b) for a, b in zip(new, old, strict=True)))
+    return np.where(who.reshape(-1, *[1] * (new.ndim - 1)), new, old)
