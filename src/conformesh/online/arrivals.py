@@ -59,7 +59,7 @@ class Arrivals:
 
     @cached_property
     def _queue(self) -> tuple[Ints, Ints, Ints, Ints]:
-        """Device, example, place among the device's labels of that step, in the order of coming; and where steps begin."""
+        """Device, example and place among the device's labels of that step, as they come; and where steps begin."""
         assert self.step is not None
         device, example = np.nonzero(self.has_label)
         when = self.step[device, example]

@@ -7,32 +7,30 @@ counted   every device spreads how many labels and misses it had; levels follow 
           from all that was heard
 ========  =========================================================================  ==============================
 
-A `Rule` is a learner with a coupling and two options: a *local* integrator, which bounds every single device's misses
-whatever the network does, and an own running *scale*, by which each device's scores are divided before anything else.
+Which learner goes with which coupling, and what is then guaranteed, each coupling says.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import cached_property
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.network import Network
-from conformesh.graph.weights import metropolis
-from conformesh.names import unknown
 from conformesh.online import bounds
 from conformesh.online.bounds import Gap
 from conformesh.online.integrators import Bools, Floats, QuantileTracker
 from conformesh.online.learners import Learner
+from conformesh.online.links import Links
 from conformesh.online.lone import PID, SFOGD
+
+if TYPE_CHECKING:
+    from conformesh.online.rules import Rule
 
 Ints = NDArray[np.int64]
 YOUNG = 5  # scores that what neighbours have seen is worth, beside a device's own
+SMALLEST = 1e-100  # a scale is never 0
 OLD = 1000  # scores after which it is not asked for any more
-SMALLEST = 1e-300  # a scale is never 0
 
 
 class Coupled(NamedTuple):
@@ -44,7 +42,7 @@ class Coupled(NamedTuple):
         The learner's state.
     local
         The local integrators, (devices,).
-    scale, count
+    scale, taken
         Running scale of the scores, and of how many, (devices,).
     heard
         What every device has heard: labels and misses of each, (devices, devices) twice; empty if nothing is counted.
@@ -53,8 +51,8 @@ class Coupled(NamedTuple):
     inner: Any
     local: Floats
     scale: Floats
-    count: Ints
-    heard: tuple[Ints, Ints] | tuple[()] = ()
+    taken: Ints
+    heard: tuple[Ints, ...] = ()
 
 
 class Past(NamedTuple):
@@ -79,43 +77,6 @@ class Past(NamedTuple):
     late: int
     unheard: int
     clock: int
-
-
-class Links:
-    """Who may talk to whom, and whose messages got through.
-
-    Parameters
-    ----------
-    network
-        The graph.
-    """
-
-    def __init__(self, network: Network) -> None:
-        self.network = network
-        self.receiver, self.sender = network.receivers, network.indices.astype(np.int64)
-
-    @cached_property
-    def _back(self) -> Ints:
-        """Where the other direction of every edge stands."""
-        K = self.network.devices
-        return np.searchsorted(self.receiver * K + self.sender, self.sender * K + self.receiver)
-
-    @cached_property
-    def _whole(self) -> Any:
-        return metropolis(self.network).matrix(self.network)
-
-    def both(self, arrives: Bools) -> Bools:
-        """Return along which edges something got through both ways."""
-        return arrives & arrives[self._back]
-
-    def averaged(self, x: Floats, arrives: Bools | None) -> Floats:
-        """Return x averaged over these edges with Metropolis weights, which are doubly stochastic; None means all."""
-        if arrives is None:
-            return np.asarray(self._whole @ x)
-        to, of = self.receiver[arrives], self.sender[arrives]
-        degree = np.bincount(to, minlength=len(x))
-        move = (x[of] - x[to]) / (1 + np.maximum(degree[to], degree[of]))
-        return x + np.bincount(to, move, minlength=len(x))
 
 
 class Alone:
@@ -147,7 +108,7 @@ class Alone:
             inner=inner,
             local=np.where(who, 0.0, state.local),
             scale=np.where(who, fresh.scale, state.scale),
-            count=np.where(who, 0, state.count),
+            taken=np.where(who, 0, state.taken),
         )
 
     def gap(self, learner: Any, past: Past) -> Gap | None:
@@ -157,18 +118,17 @@ class Alone:
 
     def own(self, learner: Any, past: Past, row: int) -> Gap | None:
         """Return the same of one device."""
-        start, members, labels = float(past.starts[row]), int(past.members[row]), int(past.labels[row])
-        if members == 0:
+        if past.members[row] == 0:
             return Gap(0.0, 0.0)
-        if isinstance(learner, QuantileTracker) and learner.constant and members == 1:
-            return bounds.tracked(start, learner.alpha, learner.step, learner.high, past.late)
+        start, members, labels = float(past.starts[row]), int(past.members[row]), int(past.labels[row])
+        once = members == 1  # the others are not known to begin anew
         if isinstance(learner, QuantileTracker):
+            if learner.constant and once:
+                return bounds.tracked(start, learner.alpha, learner.step, learner.high, past.late)
             return bounds.mixed(start, members, learner.alpha, _steps(learner, past), learner.high, past.late)
-        if members != 1:
-            return None
-        if isinstance(learner, SFOGD):
+        if isinstance(learner, SFOGD) and once:
             return bounds.scale_free(labels, learner.alpha, learner.scale, learner.high, past.late)
-        if isinstance(learner, PID) and learner.gain > 0:
+        if isinstance(learner, PID) and once and learner.gain > 0:
             return bounds.saturated(labels, learner.alpha, learner.saturation, past.late)
         return None
 
@@ -181,27 +141,27 @@ class Mixed(Alone):
         if learner.linear:
             return ""
         return (
-            f"{type(learner).__name__} cannot be mixed: it is no integrator, so an average of two states keeps no sum of "
-            "misses and nothing would be guaranteed; run it alone, or mix 'tracker', 'decaying' or 'aci'"
+            f"{type(learner).__name__} cannot be mixed: it is no integrator, so an average of two states keeps no sum "
+            "of misses and nothing would be guaranteed; run it alone, or mix 'tracker', 'decaying' or 'aci'"
         )
 
     def share(self, rule: Rule, state: Coupled, links: Links, arrives: Bools | None) -> Coupled:
         """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
         working = None if arrives is None else links.both(arrives)
         inner = rule.learner.moved(state.inner._replace(level=links.averaged(state.inner.level, working)))
-        if rule.scale == 0 or (state.count > OLD).all():
+        if rule.scale == 0 or (state.taken > OLD).all():
             return state._replace(inner=inner)
-        young = YOUNG / (YOUNG + state.count)  # who has seen few scores leans on what neighbours have seen
-        return state._replace(
-            inner=inner, scale=state.scale + young * (links.averaged(state.scale, working) - state.scale)
-        )
+        young = YOUNG / (YOUNG + state.taken)  # who has seen few scores leans on what neighbours have seen
+        scale = state.scale + young * (links.averaged(state.scale, working) - state.scale)
+        return state._replace(inner=inner, scale=np.maximum(scale, SMALLEST))
 
     def welcome(self, rule: Rule, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
         """Return the state in which the devices in `who` have joined at the mean of their neighbours in `hosts`."""
         state = super().welcome(rule, state, links, who, hosts)
         level = _mean_of_hosts(links, state.inner.level, who, hosts)
         scale = _mean_of_hosts(links, state.scale, who, hosts)
-        return state._replace(inner=state.inner._replace(level=level), scale=scale)
+        count = np.where(scale != state.scale, YOUNG, state.taken)  # a scale that neighbours gave is worth some scores
+        return state._replace(inner=state.inner._replace(level=level), scale=scale, taken=count)
 
     def gap(self, learner: Any, past: Past) -> Gap | None:
         """Return how far misses of all devices together can get from `alpha`."""
@@ -221,8 +181,8 @@ class Counted(Mixed):
         if learner.linear and getattr(learner, "constant", False):
             return ""
         return (
-            f"{type(learner).__name__} cannot be counted: counts of misses determine a level only where every miss moves it "
-            "by the same step; run it alone, or count with 'tracker' or 'aci'"
+            f"{type(learner).__name__} cannot be counted: counts of misses determine a level only where every miss "
+            "moves it by the same step; run it alone, or count with 'tracker' or 'aci'"
         )
 
     def begin(self, state: Coupled) -> Coupled:
@@ -260,7 +220,7 @@ class Counted(Mixed):
         return bounds.counted(learner.start, learner.alpha, each, learner.high, past.unheard)
 
     def _levelled(self, rule: Rule, state: Coupled) -> Coupled:
-        labels, misses = state.heard
+        labels, misses = state.heard[:2]
         learner = rule.learner
         excess = misses.sum(axis=1) - learner.alpha * labels.sum(axis=1)
         level = learner.start + learner.step / len(excess) * excess
@@ -268,105 +228,6 @@ class Counted(Mixed):
 
 
 COUPLINGS: dict[str, Alone] = {"alone": Alone(), "mixed": Mixed(), "counted": Counted()}
-
-
-@dataclass(frozen=True)
-class Rule:
-    """A learner, its coupling to the network, and two options.
-
-    Attributes
-    ----------
-    learner
-        An entry of `LEARNERS` with its options.
-    coupling
-        A name of `COUPLINGS`.
-    local
-        The step of the local integrator that each device adds; 0 for none.
-    scale
-        How much the newest score weighs in the device's running scale, by which scores are divided; 0 for no scale.
-        Options of the learner are then in units of that scale, about a mean score.
-    """
-
-    learner: Any
-    coupling: str = "alone"
-    local: float = 0.0
-    scale: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.coupling not in COUPLINGS:
-            raise ValueError(unknown("coupling", self.coupling, COUPLINGS))
-        if refusal := COUPLINGS[self.coupling].refusal(self.learner):
-            raise ValueError(refusal)
-        if self.local < 0 or not 0 <= self.scale <= 1:
-            raise ValueError(f"local must be at least 0 and scale in [0, 1], got {self.local!r} and {self.scale!r}")
-        if self.local and not self.learner.linear:
-            raise ValueError(
-                f"a local integrator needs levels between 0 and a high end, which {type(self.learner).__name__} has not; "
-                "take 'tracker', 'decaying' or 'aci', or local=0"
-            )
-
-    def begin(self, devices: int) -> Coupled:
-        """Return the state of so many devices before the first example."""
-        count = np.zeros(devices, dtype=np.int64)
-        state = Coupled(self.learner.begin(devices), np.zeros(devices), np.ones(devices), count)
-        return COUPLINGS[self.coupling].begin(state)
-
-    def threshold(self, state: Coupled) -> Floats:
-        """Return the thresholds for the next examples, (devices,)."""
-        if self.local == 0:
-            found: Floats = self.learner.threshold(state.inner)
-        else:
-            level = np.clip(state.inner.level, 0.0, self.learner.high) + state.local
-            found = self.learner.read(state.inner, level)
-        return found if self.scale == 0 else found * state.scale
-
-    def observe(self, state: Coupled, score: Floats, seen: Bools, miss: Bools | None = None) -> Coupled:
-        """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
-        if miss is None:
-            miss = score > self.threshold(state)
-        own = score if self.scale == 0 else score / state.scale
-        inner = self.learner.observe(state.inner, own, seen, miss)
-        if self.local:
-            local = state.local + self.local * np.where(seen, miss - self.learner.alpha, 0.0)
-            state = state._replace(local=local)
-            inner = inner._replace(held=np.zeros(len(local)))  # the local integrator makes up for it
-        if self.scale:
-            state = self._scaled(state, score, seen)
-        return COUPLINGS[self.coupling].observe(state._replace(inner=inner), miss, seen)
-
-    def _scaled(self, state: Coupled, score: Floats, seen: Bools) -> Coupled:
-        weight = np.where(seen, np.maximum(self.scale, 1 / (state.count + 1)), 0.0)
-        scale = state.scale + weight * (np.where(seen, score, 0.0) - state.scale)
-        return state._replace(scale=np.maximum(scale, SMALLEST), count=state.count + seen)
-
-    def share(self, state: Coupled, links: Links, arrives: Bools | None = None) -> Coupled:
-        """Return the state after one round of messages, of which those along `arrives` got through; None means all."""
-        return COUPLINGS[self.coupling].share(self, state, links, arrives)
-
-    def welcome(self, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
-        """Return the state in which the devices in `who` have joined, next to those in `hosts`."""
-        return COUPLINGS[self.coupling].welcome(self, state, links, who, hosts)
-
-    def gap(self, past: Past) -> Gap | None:
-        """Return how far misses of all devices together can get from `alpha`; None where nobody knows."""
-        if self.local:
-            one = bounds.local(self.learner.alpha, self.local, self.learner.high, past.late)
-            members = int(past.members.sum())
-            return Gap(members * one.down, members * one.up)
-        return COUPLINGS[self.coupling].gap(self.learner, past)
-
-    def own(self, past: Past, row: int) -> Gap | None:
-        """Return the same of one device, from every time that it was there."""
-        if self.local:
-            one = bounds.local(self.learner.alpha, self.local, self.learner.high, past.late)
-            return Gap(one.down * int(past.members[row]), one.up * int(past.members[row]))
-        return COUPLINGS[self.coupling].own(self.learner, past, row)
-
-    def why_no_bound(self) -> str:
-        """Return why there is no bound where there is none."""
-        if self.coupling != "alone":
-            return "of one device nothing is guaranteed without a local integrator"
-        return f"no bound is known for {type(self.learner).__name__}"
 
 
 def _steps(learner: Any, past: Past) -> tuple[float, float]:

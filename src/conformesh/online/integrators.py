@@ -10,6 +10,7 @@ held back and added when there is room: the sum of both is the plain integrator.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -143,16 +144,16 @@ class Decaying(QuantileTracker):
 
     def step_at(self, clock: int) -> float:
         """Return the step after so many times on the common clock."""
-        return max(self.floor, self.step * (clock + 1.0) ** -self.decay)
+        return max(self.floor, self.step * math.pow(clock + 1, -self.decay))
 
 
 @dataclass(frozen=True)
 class ACI(QuantileTracker):
     """Adaptive conformal inference: the level is that of a quantile of the device's own past scores ([Gibbs2021]).
 
-    Of n past scores the level q asks for the one at place ``ceil((n - 1) q)``, and for infinity if ``1 - q <= 1 / (n + 1)``,
-    as in the authors' code of conformal PID. The first level is ``1 - alpha`` unless `start` says otherwise; `window` is how
-    many scores are kept.
+    Of n past scores the level q asks for the one at place ``ceil((n - 1) q)``, and for infinity if ``1 - q <= 1 / (n +
+    1)``, as in the authors' code of conformal PID. The first level is ``1 - alpha`` unless `start` says otherwise;
+    `window` is how many scores are kept.
 
     Departures: below a level of 0 the set is empty, as the paper has it; that code takes the smallest score.
     """

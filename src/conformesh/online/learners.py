@@ -1,8 +1,8 @@
 """LEARNERS: rules that move a threshold as labels come, each a small pure state machine.
 
-A learner is a frozen dataclass of options. ``begin(devices)`` returns a state, a named tuple of arrays whose first axis is
-the device; ``threshold(state)`` the thresholds to predict with; ``observe(state, score, seen, miss)`` the next state. No
-learner draws, waits or knows of a network.
+A learner is a frozen dataclass of options. ``begin(devices)`` returns a state, a named tuple of arrays whose first axis
+is the device; ``threshold(state)`` the thresholds to predict with; ``observe(state, score, seen, miss)`` the next
+state. No learner draws, waits or knows of a network.
 """
 
 from __future__ import annotations

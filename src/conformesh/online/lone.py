@@ -1,4 +1,4 @@
-"""Learners for one stream that no network can share: DtACI, conformal PID and SF-OGD, with their published conventions."""
+"""Learners for one stream that no network can share: DtACI, conformal PID and SF-OGD, as they were published."""
 
 from __future__ import annotations
 
@@ -82,13 +82,14 @@ class DtACI:
 
     @property
     def _rate(self) -> float:
-        a, I, k = self.alpha, self.interval, len(self.gammas)
-        return float(3 * np.sqrt((np.log(I * k) + 2) / (I * ((1 - a) ** 2 * a**3 + a**2 * (1 - a) ** 3))))
+        a, n, k = self.alpha, self.interval, len(self.gammas)
+        return float(3 * np.sqrt((np.log(n * k) + 2) / (n * ((1 - a) ** 2 * a**3 + a**2 * (1 - a) ** 3))))
 
 
 def _shares(weights: Floats) -> Floats:
-    shares = np.exp(weights - weights.max(axis=1, keepdims=True))
-    return shares / shares.sum(axis=1, keepdims=True)
+    shares: Floats = np.exp(weights - weights.max(axis=1, keepdims=True))
+    shares /= shares.sum(axis=1, keepdims=True)
+    return shares
 
 
 class Controlled(NamedTuple):
@@ -97,7 +98,7 @@ class Controlled(NamedTuple):
     level: Floats
     before: Floats
     excess: Floats
-    count: NDArray[np.int64]
+    taken: NDArray[np.int64]
     past: History
     cast: Any
 
@@ -128,8 +129,8 @@ class Smoothing:
 class PID:
     """Conformal PID: quantile tracking, an integrator that saturates, and a forecast of scores ([Angelopoulos2023]).
 
-    Conventions are those of aangelopoulos/conformal-time-series: the step is a share of the range of the last
-    `window` scores, and the integrator is ``gain * tan(x log(t + 1) / (saturation (t + 1)))``, infinite from pi / 2 on, with x
+    Conventions are those of aangelopoulos/conformal-time-series: the step is a share of the range of the last `window`
+    scores, and the integrator is ``gain * tan(x log(t + 1) / (saturation (t + 1)))``, infinite from pi / 2 on, with x
     the excess of misses before the latest example.
 
     Attributes
@@ -173,7 +174,7 @@ class PID:
     def _integral(self, state: Controlled) -> Floats:
         if self.gain == 0:
             return np.zeros(len(state.level))
-        t = np.maximum(state.count - 1, 0)  # the example before the latest
+        t = np.maximum(state.taken - 1, 0)  # the example before the latest
         angle = state.before * np.log(t + 1) / (self.saturation * (t + 1))
         edge = np.where(angle > 0, np.inf, -np.inf)
         inside = np.abs(angle) < np.pi / 2
@@ -184,13 +185,13 @@ class PID:
         if miss is None:
             miss = score > self.threshold(state)
         surprise = np.where(seen, miss - self.alpha, 0.0)
-        step = self.step * np.where(state.count > 0, state.past.spread(), 1.0)
+        step = self.step * np.where(state.taken > 0, state.past.spread(), 1.0)
         learn: Callable[..., Any] = (lambda *_: None) if self.scorecaster is None else self.scorecaster.learn
         return Controlled(
             state.level + step * surprise,
             np.where(seen, state.excess, state.before),
             state.excess + surprise,
-            state.count + seen,
+            state.taken + seen,
             remembered(state.past, score, seen),
             learn(state.cast, score, seen),
         )

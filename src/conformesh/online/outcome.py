@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from conformesh.io.writing import write_columns
 from conformesh.online.accounts import Account
 from conformesh.online.arrivals import Arrivals
-from conformesh.online.couplings import Coupled, Past, Rule
+from conformesh.online.couplings import Coupled, Past
 from conformesh.online.integrators import Bools, Floats
+from conformesh.online.rules import Rule
 
 
 @dataclass(eq=False)
@@ -79,7 +80,7 @@ class Online:
     @property
     def steps(self) -> int:
         """How many steps there were."""
-        return self.scores.shape[1]
+        return int(self.scores.shape[1])
 
     def account(self, device: str | None = None, after: int | None = None) -> Account:
         """Return misses and what is guaranteed of them, of one device or all, after so many steps or all."""
