@@ -37,6 +37,5 @@ SETTINGS = {"alike": _alike, "shift": _shift, "unlike": _unlike, "drift": _drift
 def measured(result):
     """Mean width, worst and best device, coverage of the first 20 steps."""
     covered = 1 - result.rates
-    top = result.scores.max()
-    width = 2 * np.clip(result.thresholds, 0, top).mean()
+    width = 2 * np.maximum(result.thresholds, 0).mean()
     return width, covered.min(), covered.max(), (result.misses[:, :20] == 0).mean()

@@ -1,4 +1,4 @@
-"""Every bound holds whatever the world does, a world that wants to comes within 5 % of it, and one-way links break it."""
+"""Bounds hold whatever the world does, a world that wants to comes within 5 % of them, and one-way links break them."""
 
 import numpy as np
 import pytest
@@ -189,8 +189,8 @@ def one_way(devices, steps, scores):
 def test_one_way_links_would_break_the_bound(monkeypatch):
     """The planted mistake: averaging over links that worked in one direction only.
 
-    The first device misses whatever it can, and the others have its high level handed down, so that they never miss. Sums
-    are not kept, and the share of misses stays far below alpha for good.
+    The first device misses whatever it can, and the others have its high level handed down, so that they never miss.
+    Sums are not kept, and the share of misses stays far below alpha for good.
     """
     scores = np.array([True, False, False, False, False])
     assert not one_way(5, 600, scores).broken()
