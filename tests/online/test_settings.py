@@ -79,7 +79,7 @@ def joining(hours, **rule):
 
 
 def test_a_common_shift_is_met_sooner_together():
-    """Averaging over neighbours affords five times the step: as narrow while nothing happens, sooner when scores double."""
+    """Averaging over neighbours affords five times the step: as narrow in quiet times, and sooner when scores double."""
     rng = np.random.default_rng(11)
     scores = 0.1 * np.abs(rng.standard_normal((24, 1600))) * np.where(np.arange(1600) < 1000, 1, 2)
 

@@ -116,7 +116,7 @@ class QuantileTracker:
 
 @dataclass(frozen=True)
 class Decaying(QuantileTracker):
-    """Quantile tracking with steps ``step * t ** -decay`` ([Angelopoulos2024]), which settles where scores do.
+    """Quantile tracking with steps ``step * t ** -decay`` ([AngelopoulosBarber2024]), which settles where scores do.
 
     Time is common: it goes on for devices whose label did not come, else mixing would weigh misses differently.
 

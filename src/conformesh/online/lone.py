@@ -25,7 +25,7 @@ class Experts(NamedTuple):
 
 @dataclass(frozen=True)
 class DtACI:
-    """Dynamically tuned ACI: experts with different steps, weighted by how well they did ([Gibbs2022]).
+    """Dynamically tuned ACI: experts with different steps, weighted by how well they did ([Gibbs2024]).
 
     The set is that of the weighted mean of the experts' levels. Constants are those of salesforce/online_conformal:
     eight steps from .001 on, an interval of 100 examples, levels kept in [0, 1], nothing learned from the first ``1 /
