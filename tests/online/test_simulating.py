@@ -139,6 +139,8 @@ def test_who_joins_starts_from_the_network():
     neighbours = TORUS.neighbours(2)
     assert result.thresholds[2, 200] == pytest.approx(result.thresholds[neighbours, 200].mean())
     assert result.account("2").labels == 100
+    assert np.isnan(result.thresholds[2, :200]).all()
+    assert len(result.columns()["step"]) == 6 * 300 - 200
     alone = online(SCORES, TORUS, learner="tracker", coupling="alone", present=present)
     assert alone.thresholds[2, 200] == 0
 

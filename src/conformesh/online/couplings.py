@@ -234,14 +234,6 @@ def _steps(learner: Any, past: Past) -> tuple[float, float]:
     return learner.step_at(0), learner.step_at(max(past.clock - 1, 0))
 
 
-def _mean_of_hosts(links: Links, x: Floats, who: Bools, hosts: Bools) -> Floats:
-    """Return x, at those in `who` the mean of their neighbours in `hosts`, if they have any."""
-    told = who[links.receiver] & hosts[links.sender]
-    to, of = links.receiver[told], links.sender[told]
-    many = np.bincount(to, minlength=len(x))
-    return np.where(many > 0, np.bincount(to, x[of], minlength=len(x)) / np.maximum(many, 1), x)
-
-
 def _chosen(who: Bools, new: Any, old: Any) -> Any:
     """Return arrays, or named tuples of them, with the rows in `who` from the new one."""
     if new is None:

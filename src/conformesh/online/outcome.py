@@ -57,7 +57,7 @@ class Online:
     rule
         What they did.
     scores, thresholds
-        Of every example, (devices, steps).
+        Of every example, (devices, steps); not a number where a device is not there.
     misses
         1 where the example was missed, 0 where it was covered, -1 where there is no example or its label never came.
     arrivals, trail

@@ -97,6 +97,8 @@ def online(
     scores = _checked(streams, network, largest)
     rule = _rule(alpha, learner, coupling, local, scale, scores)
     there = None if present is None else np.broadcast_to(np.asarray(present, dtype=np.bool_), scores.shape)
+    if there is not None:
+        scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, delays, there)
     run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     return run.through(observer)
@@ -163,7 +165,9 @@ class _Run:
                 self.misses[:, t] = np.where(labelled[i], misses[i], -1)
                 state = self._late(state, t)
             state = self.rule.share(state, self.links, self._arriving(t))
-        self.thresholds[:, a:b] = thresholds.T
+        self.thresholds[:, a:b] = (
+            thresholds.T if self.present is None else np.where(self.present[:, a:b], thresholds.T, np.nan)
+        )
         self.misses[:, a:b] = np.where(labelled, misses, -1).T
         return state
 
