@@ -158,10 +158,16 @@ class Mixed(Alone):
     def welcome(self, rule: Rule, state: Coupled, links: Links, who: Bools, hosts: Bools) -> Coupled:
         """Return the state in which the devices in `who` have joined at the mean of their neighbours in `hosts`."""
         state = super().welcome(rule, state, links, who, hosts)
-        level = _mean_of_hosts(links, state.inner.level, who, hosts)
-        scale = _mean_of_hosts(links, state.scale, who, hosts)
-        count = np.where(scale != state.scale, YOUNG, state.taken)  # a scale that neighbours gave is worth some scores
-        return state._replace(inner=state.inner._replace(level=level), scale=scale, taken=count)
+        told = who[links.receiver] & hosts[links.sender]
+        to, of = links.receiver[told], links.sender[told]
+        many = np.bincount(to, minlength=len(who))
+
+        def mean(x: Floats) -> Floats:
+            return np.where(many > 0, np.bincount(to, x[of], minlength=len(x)) / np.maximum(many, 1), x)
+
+        taken = np.where(many > 0, YOUNG, state.taken)  # a scale that neighbours gave is worth some scores
+        inner = state.inner._replace(level=mean(state.inner.level))
+        return state._replace(inner=inner, scale=mean(state.scale), taken=taken)
 
     def gap(self, learner: Any, past: Past) -> Gap | None:
         """Return how far misses of all devices together can get from `alpha`."""
