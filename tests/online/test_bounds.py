@@ -1,5 +1,7 @@
 """Bounds hold whatever the world does, a world that wants to comes within 5 % of them, and one-way links break them."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
@@ -82,6 +84,38 @@ def test_worlds_are_of_all_kinds():
     assert any(w.past().late > 0 for w in worlds)
     assert any((w.past().members > 1).any() for w in worlds)
     assert any(isinstance(w.links, AnyMixing) for w in worlds)
+
+
+WITHOUT = {  # what a bound, or a rule, leaves out, and a world that notices
+    "tracked": (14, lambda whole, *given: whole(*given[:4], 0)),
+    "mixed": (37, lambda whole, *given: whole(*given[:5], 0)),
+    "local": (106, lambda whole, *given: whole(*given[:3], 0)),
+    "counted": (143, lambda whole, *given: whole(*given[:4], 0)),
+}
+
+
+@pytest.mark.parametrize("name", sorted(WITHOUT))
+def test_worlds_notice_a_bound_without_late_labels(name, monkeypatch):
+    seed, less = WITHOUT[name]
+    assert not attack(seed).broken()
+    monkeypatch.setattr(bounds, name, partial(less, getattr(bounds, name)))
+    assert attack(seed).broken()
+
+
+def test_worlds_notice_members_that_are_not_counted(monkeypatch):
+    whole = bounds.mixed
+    monkeypatch.setattr(bounds, "mixed", lambda starts, members, *given: whole(0.0, min(members, 2), *given))
+    assert attack(1).broken()
+
+
+def test_worlds_notice_that_nothing_is_held_back(monkeypatch):
+    whole = QuantileTracker.moved
+
+    def forgetful(self, state, move=0.0):
+        return whole(self, state, move)._replace(held=np.zeros(len(state.level)))
+
+    monkeypatch.setattr(QuantileTracker, "moved", forgetful)
+    assert attack(64).broken()
 
 
 def pushed(rule, devices, steps, wanted, **how):
