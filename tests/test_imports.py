@@ -25,7 +25,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"shifting"},
     {"calibrating"},
     {"pvalues"},
-    {"detecting"},
+    {"detecting", "online"},
     {"comparing", "controlling", "localising", "mesh", "planning", "siding", "sweeping", "training"},
     {"compared", "plots", "sklearn", "view"},
     {"experiments"},

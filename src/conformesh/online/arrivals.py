@@ -1,0 +1,101 @@
+"""When labels come: at once, late, in any order, or never."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class Arrivals:
+    """After which step each label comes.
+
+    Attributes
+    ----------
+    has_label
+        Which examples have a label that comes before the end, (devices, steps).
+    step
+        After which step it comes, (devices, steps); None if always after its own.
+    """
+
+    has_label: Bools
+    step: Ints | None
+
+    @classmethod
+    def of(cls, scores: NDArray[np.float64], delays: ArrayLike | None, present: Bools | None) -> Arrivals:
+        """Return when labels come of examples that are there, delayed by so many steps; negative means never."""
+        there = ~np.isnan(scores) if present is None else ~np.isnan(scores) & present
+        if delays is None:
+            return cls(there, None)
+        late = np.broadcast_to(np.asarray(delays), scores.shape)
+        if not np.issubdtype(late.dtype, np.integer):
+            raise TypeError(f"delays must be whole numbers of steps, got {late.dtype}")
+        steps = scores.shape[1]
+        arrival = np.arange(steps) + late.astype(np.int64)
+        there = there & (late >= 0) & (arrival < steps)
+        if present is not None:  # whoever leaves loses what has not come
+            gone = np.where(present, steps, np.arange(steps))
+            until = np.minimum.accumulate(gone[:, ::-1], axis=1)[:, ::-1]
+            there &= arrival < until
+        if np.array_equal(arrival[there], np.broadcast_to(np.arange(steps), scores.shape)[there]):
+            return cls(there, None)
+        return cls(there, arrival)
+
+    @property
+    def at_once(self) -> bool:
+        """Whether every label comes after its own step."""
+        return self.step is None
+
+    def labelled(self, a: int, b: int) -> Bools:
+        """Return which examples of some steps have a label, (steps, devices)."""
+        return np.ascontiguousarray(self.has_label[:, a:b].T)
+
+    @cached_property
+    def _queue(self) -> tuple[Ints, Ints, Ints, Ints]:
+        """Device, example and place among the device's labels of that step, as they come; and where steps begin."""
+        assert self.step is not None
+        device, example = np.nonzero(self.has_label)
+        when = self.step[device, example]
+        order = np.lexsort((example, device, when))
+        device, example, when = device[order], example[order], when[order]
+        new = np.ones(len(when), dtype=np.bool_)
+        new[1:] = (when[1:] != when[:-1]) | (device[1:] != device[:-1])
+        starts = np.flatnonzero(new)
+        place = np.arange(len(when)) - np.repeat(starts, np.diff(np.append(starts, len(when))))
+        return device, example, place, np.searchsorted(when, np.arange(self.step.shape[1] + 1))
+
+    def after(self, t: int) -> Iterator[tuple[Ints, Ints]]:
+        """Yield devices and examples whose labels come after step t, a device at most once at a time; at least once."""
+        device, example, place, begins = self._queue
+        here = slice(begins[t], begins[t + 1])
+        for turn in range(int(place[here].max(initial=0)) + 1):
+            chosen = place[here] == turn
+            yield device[here][chosen], example[here][chosen]
+
+    def late(self) -> Ints:
+        """Return the most labels that any device awaited at a prediction up to each step, (steps,)."""
+        steps = self.has_label.shape[1]
+        if self.step is None:
+            return np.zeros(steps, dtype=np.int64)
+        change = np.zeros((self.has_label.shape[0], steps + 1), dtype=np.int64)
+        device, example = np.nonzero(self.has_label)
+        np.add.at(change, (device, example + 1), 1)
+        np.add.at(change, (device, self.step[device, example] + 1), -1)
+        return np.maximum.accumulate(np.cumsum(change[:, :steps], axis=1).max(axis=0))
+
+    @cached_property
+    def before(self) -> Ints:
+        """How many examples with labels all devices had before each step, (steps + 1,)."""
+        return np.concatenate([[0], np.cumsum(self.has_label.sum(axis=0))])
+
+    def come(self, done: int) -> Bools:
+        """Return which labels have come after so many steps, (devices, done)."""
+        there = self.has_label[:, :done]
+        return there if self.step is None else there & (self.step[:, :done] < done)

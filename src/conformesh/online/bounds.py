@@ -1,0 +1,119 @@
+r"""How far misses can get from what was asked for, whatever the scores: each bound with its proof.
+
+Of N labelled examples E were misses. Each function returns a `Gap`: ``-down <= E - alpha N <= up`` for every sequence
+of scores, chosen by anybody who sees everything. `late` is the most examples that were predicted earlier than some
+example and whose labels had not yet been taken into account there, of those whose labels have come since; 0 where every
+label comes before the next prediction. Examples whose labels never come are not among the N.
+
+One idea carries all proofs. An *integrator* moves its level x by ``step (miss - alpha)``; a level of at least `high`
+cannot miss (the set is everything), one below 0 must. So x cannot get far beyond either end, and what it has summed up
+is the gap.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Gap:
+    """``-down <= E - alpha N <= up``."""
+
+    down: float
+    up: float
+
+    def __add__(self, other: Gap) -> Gap:
+        """Gaps of several devices add up to that of all."""
+        return Gap(self.down + other.down, self.up + other.up)
+
+
+def tracked(start: float, alpha: float, step: float, high: float, late: int = 0) -> Gap:
+    r"""Return the gap of one integrator with a constant step, on its own.
+
+    *Proof.* Let the last miss so far be that of an example predicted at a level x. Then x < high. What x had summed up,
+    ``x - start = step * sum(miss - alpha)``, lacks at most `late` earlier examples and the example itself; each adds at
+    most ``1 - alpha``, and later ones are no misses. So E - alpha N is at most ``(high - start) / step + (1 - alpha)
+    (late + 1)``. The last cover, at a level of at least 0, gives the other side. ∎
+    """
+    crowd = late + 1
+    return Gap(start / step + alpha * crowd, (high - start) / step + (1 - alpha) * crowd)
+
+
+def mixed(starts: float, members: int, alpha: float, steps: tuple[float, float], high: float, late: int = 0) -> Gap:
+    r"""Return the gap of all devices together whose levels are mixed by doubly stochastic matrices.
+
+    `starts` is the sum of the levels at which `members` began: a device that comes again is one more member, and one
+    that leaves stays among them. `steps` are the first and the last step, which may decay on a common clock.
+
+    *Proof.* Levels are kept in ``[-alpha s, high + (1 - alpha) s]`` with s the first step: what would carry one beyond
+    is held back by its device and added as soon as there is room. Without late labels nothing is ever held back: a
+    level of at least `high` does not rise, one below 0 does not fall, and rows of W sum to one. With late labels a
+    device that holds back something upwards stands at the upper end, where it cannot miss; so what it holds stems from
+    at most ``late + 1`` examples that were predicted before. Hence level and what is held, of each member, stay in
+    ``[-alpha s c, high + (1 - alpha) s c]`` with c = 1, or c = late + 2 where labels are late. Columns of W sum to one,
+    so mixing leaves the sum over devices alone, and ``S_t``, the sum of all ``step (miss - alpha)`` up to t, is how far
+    the members' sum has moved: it lies in [-D, U], with U and D the sums over members of the room above and below their
+    starts. With a constant step, E - alpha N = S_T / step. With steps that never grow, by Abel summation, ``E - alpha N
+    = S_T / s_T + sum_t S_t (1 / s_t - 1 / s_{t+1})``, at most ``U / s_T + D (1 / s_T - 1 / s_1)``, and likewise below.
+    ∎
+
+    With one member that never mixes this is the theorem of Angelopoulos, Barber and Bates (2024) on decaying steps.
+    """
+    first, last = steps
+    crowd = 1 if late == 0 else late + 2
+    below = starts + members * alpha * first * crowd
+    above = members * (high + (1 - alpha) * first * crowd) - starts
+    spread = 1 / last - 1 / first
+    return Gap(below / last + above * spread, above / last + below * spread)
+
+
+def counted(start: float, alpha: float, step: float, high: float, late: int) -> Gap:
+    """Return the gap of all devices together, each at the level ``start + step (E heard - alpha N heard)``.
+
+    *Proof.* That of `tracked`, with examples of all devices in the order in which they were predicted: what a device
+    has heard lacks at most `late` of the earlier ones. How it was heard does not matter, nor how often. ∎
+    """
+    return tracked(start, alpha, step, high, late)
+
+
+def local(alpha: float, step: float, high: float, late: int = 0) -> Gap:
+    """Return the gap of one device whose level is the network's, anything in [0, high], and its own integrator's.
+
+    *Proof.* The sum is at least `high` where the own integrator is, and below 0 where that is below -high. So it is an
+    integrator between -high and high that starts at 0, and the proof of `tracked` holds. ∎
+    """
+    return Gap(high / step + alpha * (late + 1), high / step + (1 - alpha) * (late + 1))
+
+
+def scale_free(labels: int, alpha: float, scale: float, high: float, late: int = 0) -> Gap:
+    r"""Return the gap of SF-OGD, whose steps are ``scale / sqrt(3 G)``, G the sum of the squared gradients so far.
+
+    *Proof.* No gradient is larger than :math:`\sqrt G`, so no move is larger than ``m = scale / sqrt(3)``, and levels
+    stay in ``[-m c, high + m c]`` with c = late + 1. Steps never grow. Abel summation as in `mixed` gives
+    ``(high + 2 m c) / s_N``, and G is at most ``N max(alpha, 1 - alpha)^2``. ∎
+    """
+    move = scale / np.sqrt(3)
+    last = move / (max(alpha, 1 - alpha) * np.sqrt(max(labels, 1)))
+    gap = float((high + 2 * move * (late + 1)) / last)
+    return Gap(gap, gap)
+
+
+def saturated(labels: int, alpha: float, saturation: float, late: int = 0) -> Gap:
+    r"""Return the gap of conformal PID, whose integrator is infinite where the gap has reached h(t).
+
+    Here ``h(t) = saturation * (t + 1) * pi / (2 log(t + 1))``, of the tangent of Angelopoulos, Candes and Tibshirani
+    (2023).
+
+    *Proof.* An example is missed only where the sum up to the label before the last was below h(t); the two labels
+    since, and those that are late, add at most ``1 - alpha`` each. Of t from 1 to N, h(t) is largest at N or 1. ∎
+    """
+    if labels < 1:
+        return Gap(0.0, 0.0)
+    largest = max(_room(1, saturation), _room(labels, saturation))
+    return Gap(largest + alpha * (late + 2), largest + (1 - alpha) * (late + 2))
+
+
+def _room(labels: int, saturation: float) -> float:
+    return float(saturation * (labels + 1) * np.pi / (2 * np.log(labels + 1)))

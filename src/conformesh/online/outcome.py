@@ -1,0 +1,155 @@
+"""What came of a simulation: thresholds, misses, accounts at any time, tables."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.io.writing import write_columns
+from conformesh.online.accounts import Account
+from conformesh.online.arrivals import Arrivals
+from conformesh.online.couplings import Coupled, Past
+from conformesh.online.integrators import Bools, Floats
+from conformesh.online.rules import Rule
+
+
+@dataclass(eq=False)
+class Trail:
+    """What bounds need to know of every step.
+
+    Attributes
+    ----------
+    steps
+        How many there are.
+    joined
+        Step, device and level of everybody who came.
+    """
+
+    steps: int
+    joined: list[tuple[int, int, float]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.clock = np.zeros(self.steps, dtype=np.int64)
+        self.late = np.zeros(self.steps, dtype=np.int64)
+        self.unheard = np.zeros(self.steps, dtype=np.int64)
+
+    def unheard_at(self, t: int, state: Coupled, arrivals: Arrivals, there: Bools) -> None:
+        """Write down how much of what was predicted before, or at the same time elsewhere, somebody has not heard."""
+        if not state.heard:
+            return
+        heard = state.heard[0].sum(axis=1)[there]
+        most = int(arrivals.before[t] + max(int(there.sum()) - 1, 0) - heard.min(initial=int(arrivals.before[t])))
+        self.unheard[t] = max(most, int(self.unheard[t - 1]) if t else 0)
+
+
+@dataclass(frozen=True, eq=False)
+class Online:
+    """The result of `online`.
+
+    Attributes
+    ----------
+    ids
+        Names of the devices.
+    rule
+        What they did.
+    scores, thresholds
+        Of every example, (devices, steps).
+    misses
+        1 where the example was missed, 0 where it was covered, -1 where there is no example or its label never came.
+    arrivals, trail
+        When labels came, and what the bounds need to know.
+    """
+
+    ids: tuple[str, ...]
+    rule: Rule
+    scores: Floats
+    thresholds: Floats
+    misses: NDArray[np.int8]
+    arrivals: Arrivals
+    trail: Trail
+
+    @property
+    def alpha(self) -> float:
+        """The tolerated share of misses."""
+        return float(self.rule.learner.alpha)
+
+    @property
+    def steps(self) -> int:
+        """How many steps there were."""
+        return int(self.scores.shape[1])
+
+    def account(self, device: str | None = None, after: int | None = None) -> Account:
+        """Return misses and what is guaranteed of them, of one device or all, after so many steps or all."""
+        done = self.steps if after is None else after
+        if not 1 <= done <= self.steps:
+            raise ValueError(f"an account can be had after 1 to {self.steps} steps, got {after}")
+        come = self.arrivals.come(done)
+        missed = (self.misses[:, :done] == 1) & come
+        past = self._past(done, come)
+        if device is None:
+            labels, misses = int(come.sum()), int(missed.sum())
+            return Account(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
+        row = self._row(device)
+        labels, misses = int(come[row].sum()), int(missed[row].sum())
+        return Account(self.alpha, labels, misses, self.rule.own(past, row), self.rule.why_no_bound())
+
+    def _row(self, device: str) -> int:
+        if device not in self.ids:
+            raise ValueError(f"no device {device!r}; there are {len(self.ids)}, from {self.ids[0]!r} on")
+        return self.ids.index(device)
+
+    def _past(self, done: int, come: Bools) -> Past:
+        starts, members = np.zeros(len(self.ids)), np.zeros(len(self.ids), dtype=np.int64)
+        for step, row, level in self.trail.joined:
+            if step < done:
+                starts[row] += level
+                members[row] += 1
+        late, unheard, clock = (int(a[done - 1]) for a in (self.trail.late, self.trail.unheard, self.trail.clock))
+        return Past(starts, members, come.sum(axis=1), late, unheard, clock)
+
+    @property
+    def rates(self) -> Floats:
+        """The share of misses of each device, (devices,); not a number where no label came."""
+        labels = (self.misses >= 0).sum(axis=1)
+        return np.where(labels > 0, (self.misses == 1).sum(axis=1) / np.maximum(labels, 1), np.nan)
+
+    def rolling(self, window: int, device: str | None = None) -> Floats:
+        """Return the share of covered examples in the last steps, after each step, (steps,); labels known or not yet.
+
+        Not a number where none of the examples in the window has a label.
+        """
+        if window < 1:
+            raise ValueError(f"window must be at least 1 step, got {window}")
+        rows = self.misses if device is None else self.misses[[self._row(device)]]
+        covered, labels = (np.concatenate([[0], np.cumsum(x.sum(axis=0))]) for x in (rows == 0, rows >= 0))
+        start = np.maximum(np.arange(1, self.steps + 1) - window, 0)
+        many = labels[1:] - labels[start]
+        return np.where(many > 0, (covered[1:] - covered[start]) / np.maximum(many, 1), np.nan)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return all examples, in the order of time: step, device, score, threshold, miss (-1 without label)."""
+        step, row = np.nonzero(~np.isnan(self.scores.T))
+        return {
+            "step": step,
+            "device": np.array(self.ids)[row],
+            "score": self.scores[row, step],
+            "threshold": self.thresholds[row, step],
+            "miss": self.misses[row, step],
+        }
+
+    def to_frame(self) -> Any:
+        """Return all examples as a Polars frame; see `columns`."""
+        import polars as pl
+
+        return pl.DataFrame(self.columns())
+
+    def save(self, path: str | Path) -> None:
+        """Write all examples to a CSV, Parquet or NPZ file; see `columns`."""
+        write_columns(Path(path), self.columns())
+
+    def __str__(self) -> str:
+        return str(self.account())
