@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy import integrate, stats
 
 from conformesh.online import alarm as module
-from conformesh.online.alarm import BETS, LEAST, PATIENCE, Alarm, AlarmState
+from conformesh.online.alarm import BETS, LEAST, PATIENCE, Alarm
 from tests.statistics import assert_coverage, power_against
 
 SHIFT = stats.norm.isf(0.1) - stats.norm.isf(0.2)  # of a normal score: coverage falls from .9 to .8
@@ -52,20 +52,17 @@ def test_a_bet_is_fair(name, alpha):
 
 
 def rank_sequences(steps, window):
-    """How often each sequence of ranks comes, over all orders of different scores and all draws of what is forgotten."""
-    alarm, counts = Alarm(window=window), Counter()
-    choices = [range(min(t, window) + 1) for t in range(steps)]
-    for scores in permutations(range(steps)):
-        for slots in product(*choices):
-            state, ranks = alarm.begin(1), []
-            for score, slot in zip(scores, slots, strict=True):
-                held = int(state.held[0])
-                u = np.array([(slot + 0.5) / (held + 1)])
-                p, _ = module._p_values(state, np.array([float(score)]), u)
-                ranks.append(round(float(p[0]) * (held + 1) - 0.5))
-                state = alarm.observe(state, [score], u)
-            counts[tuple(ranks)] += 1
-    return counts
+    """How often each sequence of ranks comes, over all orders of different scores and all draws of what is lost."""
+    alarm, held = Alarm(window=window), [min(t, window) for t in range(steps)]
+    cases = [*product(permutations(range(steps)), product(*(range(n + 1) for n in held)))]  # each is a device
+    scores, slots = (np.array(part, dtype=float).T for part in zip(*cases, strict=True))
+    state, ranks = alarm.begin(len(cases)), []
+    for t, n in enumerate(held):
+        u = (slots[t] + 0.5) / (n + 1)
+        p, _ = module._p_values(state, scores[t], u)
+        ranks.append(np.rint(p * (n + 1) - 0.5))
+        state = alarm.observe(state, scores[t], u)
+    return Counter(map(tuple, np.transpose(ranks).tolist()))
 
 
 def are_uniform(counts, steps, window):
@@ -177,7 +174,7 @@ def test_a_state_survives_as_bytes(steps, devices):
     more = rng.random((5, devices)), rng.random((5, devices))
     assert_same(alarm.follow(again, *more), alarm.follow(state, *more))
     for cut in (0, 3, 21, len(data) - 1):
-        with pytest.raises(ValueError, match="begins with|damaged"):
+        with pytest.raises(ValueError, match=r"begins with|damaged"):
             alarm.from_bytes(data[:cut])
 
 
@@ -236,3 +233,66 @@ def test_a_million_steps_end_with_a_number_and_find_a_late_change():
     assert alarm.log_evidence(state)[0] >= 0.5 * log(49 / (1e6 + 49))
     state = alarm.follow(state, rng.normal(size=(400, 1)) + 1.0, rng.random((400, 1)))
     assert 10**6 < state.raised_at[0] < 10**6 + 200
+
+
+# False alarms, whenever one looks
+
+
+@pytest.mark.parametrize("draw", [uniform, tied])
+def test_false_alarms_are_rare_at_any_time(draw):
+    """False alarm < 1e-6. Power 0.92 against a chance of 0.1; comparing with the same scores forever is caught."""
+    assert power_against(1000, 0.95, 0.9) > 0.92
+    raised = false_alarms(Alarm(level=0.05, window=60), draw, 1000, 600, seed=6)
+    assert_coverage(1000 - raised, 1000, target=0.95)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("draw", "window"), [(uniform, 2000), (tied, 2000), (uniform, 300)])
+def test_false_alarms_are_rare_in_ten_thousand_streams(draw, window):
+    """False alarm < 1e-6. Power above 0.999 against a chance of 0.065."""
+    assert power_against(10_000, 0.95, 0.935) > 0.999
+    raised = false_alarms(Alarm(level=0.05, window=window), draw, 10_000, 2000, seed=8)
+    assert_coverage(10_000 - raised, 10_000, target=0.95)
+
+
+@pytest.mark.parametrize("forgetful", ["the new one"], indirect=True)
+def test_comparing_with_the_same_scores_forever_raises_false_alarms(forgetful):
+    """The scores of the first steps are never quite those of the others: in the end that is found."""
+    raised = false_alarms(Alarm(level=0.05, window=60), uniform, 1000, 600, seed=6)
+    with pytest.raises(AssertionError, match="chance"):
+        assert_coverage(1000 - raised, 1000, target=0.95)
+
+
+def test_a_test_repeated_at_every_step_raises_false_alarms():
+    """What is done without an alarm: at each step, test at level .05 whether more than one in ten missed so far."""
+    misses = np.cumsum(np.random.default_rng(7).random((1000, 500)) < 0.1, axis=0)
+    p = stats.binom.sf(misses - 1, np.arange(1, 1001)[:, None], 0.1)
+    raised = np.count_nonzero((p <= 0.05).any(axis=0))
+    assert raised > 0.2 * 500
+    with pytest.raises(AssertionError, match="chance"):
+        assert_coverage(500 - raised, 500, target=0.95)
+
+
+# Changes
+
+
+def test_a_change_is_found_in_both_directions_and_from_calibration_scores_at_once():
+    rng, alarm = np.random.default_rng(9), Alarm()
+    known = [*rng.normal(size=(200, 500))]
+    for shift, latest in ((SHIFT, 120), (-SHIFT, 250)):
+        state = followed(alarm, rng.normal(size=(400, 200)) + shift, rng, reference=known)
+        delay = np.where(state.raised_at > 0, state.raised_at, 10**6)
+        assert np.median(delay) < latest
+
+
+def test_after_a_restart_the_new_scores_are_usual():
+    rng, alarm = np.random.default_rng(10), Alarm(window=200)
+    state = followed(alarm, rng.normal(size=(300, 2)), rng)
+    state = alarm.follow(state, rng.normal(size=(100, 2)) + np.array([3, 0]), rng.random((100, 2)))
+    assert (state.raised_at > 0).tolist() == [True, False]
+    again = alarm.restart(state)
+    assert_same([array[0] for array in again], [array[0] for array in alarm.begin(1)])
+    assert_same([array[1] for array in again], [array[1] for array in state])
+    again = alarm.follow(again, rng.normal(size=(500, 2)) + np.array([3, 0]), rng.random((500, 2)))
+    assert again.raised_at.tolist() == [0, 0]
+    assert alarm.restart(again, [False, True]).steps.tolist() == [500, 0]
