@@ -1,13 +1,14 @@
 r"""Drift alarm: has the stream of scores changed? A false alarm, at whichever moment one looks, has chance `level`.
 
 Every score is ranked among those that its device remembers, which gives a conformal p-value. While scores are
-exchangeable these are independent and uniform ([Vovk2021] Sec. 2), whatever their distribution, ties included. The
+exchangeable these are independent and uniform ([Vovk2021]), whatever their distribution, ties included. The
 alarm bets against that: it begins with a capital of 1, and every bet is fair. So the capital, the *evidence*, is a
 martingale, and by Ville's inequality it ever reaches 1/level with chance at most level.
 
 Memory    at most `window` scores of a device. Once they are full, one of them **and the new one**, drawn evenly, goes.
-Assumes   u is uniform, independent of the scores; whether a label arrives does not depend on its score
-Departures from the simple jumper of [Vovk2021retrain]: it moves capital between bets at a constant rate, and so loses
+          Dropping the oldest, or keeping the first, would make p-values depend on each other (docs/online.md: proof).
+Assumes   u is uniform, independent of the scores; whether and when a label arrives does not depend on its score
+Departures from the simple jumper of [VovkPetej2021]: it moves capital between bets at a constant rate, and so loses
           a part of it in every step, forever. Here capital rests until it is staked, more and more slowly: after t
           steps without drift the evidence is still at least sqrt(49 / (t + 49)), and a late change is found as well.
           Two bets more, on the tail that misses and on powers of p, find a shift of scores sooner (docs/online.md).
@@ -174,23 +175,8 @@ class Alarm:
         values, draws, arrived = checked(state, scores, u, seen)
         after = AlarmState(*(array.copy() for array in state))
         for row in range(len(values)):
-            after = self.step(after, values[row], draws[row], arrived[row])[0]
+            after, _ = advance(self, after, values[row], draws[row], arrived[row])
         return after
-
-    def step(self, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
-        """Make one step, with the arrays of the state as the room to do it in; also return the gains of all bets.
-
-        The gains are logarithms, shape (devices, bets), and 0 where no label arrived.
-        """
-        p, slot = _p_values(state, score, u)
-        rows = np.flatnonzero(seen & (slot < self.window))
-        state.scores[rows, slot[rows]] = score[rows]
-        held = np.minimum(state.held + seen, self.window)
-        gains = np.where(seen[:, None], np.stack([bet(p, self.alpha) for bet in BETS.values()], axis=-1), 0.0)
-        capital = np.where(seen[:, None], staked(state.capital, state.steps) + _with_rest(gains), state.capital)
-        steps, largest = state.steps + seen, np.maximum(state.largest, total(capital))
-        raised = np.where((state.raised_at == 0) & (largest >= -math.log(self.level)), steps, state.raised_at)
-        return AlarmState(state.scores, held, steps, capital, largest, raised), gains
 
     def log_evidence(self, state: AlarmState) -> Floats:
         """Return the logarithm of the evidence against exchangeability now, of every device."""
@@ -240,16 +226,36 @@ class Alarm:
         return AlarmState(scores, held, steps, capital, largest, raised)
 
 
+def advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
+    """Return the state after a step, made in the memory of the old one, and what each bet gained.
+
+    The gains are logarithms, shape (devices, bets), and 0 where no label arrived.
+    """
+    p, slot = _p_values(state, score, u)
+    rows = np.flatnonzero(seen & (slot < alarm.window))
+    state.scores[rows, slot[rows]] = score[rows]
+    held = np.minimum(state.held + seen, alarm.window)
+    gains = np.where(seen[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
+    capital = np.where(seen[:, None], played(state.capital, state.steps, gains), state.capital)
+    steps, largest = state.steps + seen, np.maximum(state.largest, total(capital))
+    raised = np.where((state.raised_at == 0) & (largest >= -math.log(alarm.level)), steps, state.raised_at)
+    return AlarmState(state.scores, held, steps, capital, largest, raised), gains
+
+
 def total(capital: Floats) -> Floats:
     """Return the logarithm of all capital of each row."""
     return np.asarray(np.logaddexp.reduce(capital, axis=-1))
 
 
-def staked(capital: Floats, steps: Ints) -> Floats:
-    """Stake a part 1 / (2 (steps + patience)) of what rests evenly on all bets: what is left falls like steps^-1/2."""
+def played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
+    """Stake a part 1 / (2 (steps + patience)) of what rests, evenly on all bets, and let the bets gain.
+
+    What rests falls only like the root of the steps, so that some is left for a change however late.
+    """
     part = 0.5 / (np.asarray(steps)[..., None] + PATIENCE)
     rest, bets = capital[..., :1], capital[..., 1:]
-    return np.concatenate([rest + np.log1p(-part), np.logaddexp(bets, rest + np.log(part / len(BETS)))], axis=-1)
+    staked = np.logaddexp(bets, rest + np.log(part / len(BETS)))
+    return np.concatenate([rest + np.log1p(-part), staked + gains], axis=-1)
 
 
 def checked(state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None) -> tuple[Floats, Floats, Bools]:
@@ -283,10 +289,6 @@ def _p_values(state: AlarmState, score: Floats, u: Floats) -> tuple[Floats, Ints
     return p, np.where(full, drawn.astype(np.int64), state.held)
 
 
-def _with_rest(gains: Floats) -> Floats:
-    """Put a gain of nothing before the gains of the bets: that of the capital which rests."""
-    return np.concatenate([np.zeros((*gains.shape[:-1], 1)), gains], axis=-1)
-
-
 def _row(values: ArrayLike) -> NDArray[np.generic]:
+    """Return what each device has as a single step."""
     return np.asarray(values)[None]

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from conformesh.names import unknown
-from conformesh.online.alarm import BETS, Alarm, AlarmState, Floats, checked, staked, total
+from conformesh.online.alarm import BETS, Alarm, AlarmState, Floats, advance, checked, played, total
 
 FLEETS = {  # how devices' evidence is put together, and what that assumes of their streams
     "largest": "nothing: streams may depend on each other in any way",
@@ -91,13 +91,12 @@ class FleetAlarm:
         values, draws, arrived = checked(state.devices, scores, u, seen)
         after = state._replace(devices=AlarmState(*(array.copy() for array in state.devices)))
         for row in range(len(values)):
-            devices, gains = self.alarm.step(after.devices, values[row], draws[row], arrived[row])
+            devices, gains = advance(self.alarm, after.devices, values[row], draws[row], arrived[row])
             after = self._after(after, devices, gains) if arrived[row].any() else after
         return after
 
     def _after(self, state: FleetState, devices: AlarmState, gains: Floats) -> FleetState:
-        capital = staked(state.capital, np.asarray(state.steps))
-        capital[1:] += gains.sum(axis=0)  # one change, of all: the fleet learns of it once
+        capital = played(state.capital, np.asarray(state.steps), gains.sum(axis=0))  # a change of all: staked on once
         after = state._replace(devices=devices, steps=state.steps + 1, capital=capital)
         largest = max(state.largest, self.log_evidence(after))
         raised = after.steps if state.raised_at == 0 and largest >= -math.log(self.alarm.level) else state.raised_at
@@ -118,7 +117,8 @@ def fleet_evidence(largest: ArrayLike, devices: int) -> float:
     largest
         `AlarmState.largest` of the devices heard of: the others can only add to it.
     devices
-        How many devices the fleet has, heard of or not; those that may join later count from the start.
+        How many devices the fleet has, heard of or not. Those that may join later count from the start, and one that
+        begins anew without its old state counts again.
     """
     heard = np.asarray(largest, dtype=np.float64)
     if heard.size > devices:
