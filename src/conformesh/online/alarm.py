@@ -173,7 +173,7 @@ class Alarm:
             Which labels arrived, of the same shape, by default all; the others' scores and u are not looked at.
         """
         values, draws, arrived = checked(state, scores, u, seen)
-        after = AlarmState(*(array.copy() for array in state))
+        after = state._replace(scores=state.scores.copy())  # the only array that a step writes to
         for row in range(len(values)):
             after, _ = advance(self, after, values[row], draws[row], arrived[row])
         return after

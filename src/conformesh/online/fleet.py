@@ -89,7 +89,7 @@ class FleetAlarm:
     def follow(self, state: FleetState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> FleetState:
         """Return the state after several steps; see `Alarm.follow`."""
         values, draws, arrived = checked(state.devices, scores, u, seen)
-        after = state._replace(devices=AlarmState(*(array.copy() for array in state.devices)))
+        after = state._replace(devices=state.devices._replace(scores=state.devices.scores.copy()))
         for row in range(len(values)):
             devices, gains = advance(self.alarm, after.devices, values[row], draws[row], arrived[row])
             after = self._after(after, devices, gains) if arrived[row].any() else after
