@@ -1,0 +1,224 @@
+"""``conformesh online``: streams of scores, thresholds that follow them, and what is guaranteed of the misses."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from conformesh.cli import console
+from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
+from conformesh.cli.options import chosen_faults, whole
+from conformesh.cli.panels import FILES, RUNNING
+from conformesh.cli.reading import Decimal, Separator
+from conformesh.io.score_files import ScoreFile
+from conformesh.io.stream_files import StreamFile, read_streams
+from conformesh.io.tables import Layout
+from conformesh.online import COUPLINGS, LEARNERS, Online
+from conformesh.online import online as follow
+from conformesh.online.alarm import Alarm
+from conformesh.plots.online import draw_online
+from conformesh.plots.pictures import picture_file
+from conformesh.progress import Progress
+from conformesh.promises import exact_alpha
+from conformesh.quantities import several
+from conformesh.streams import stream as drawn
+
+PICTURE = Path("conformesh-online.png")
+COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
+RIGHT = COLUMNS[1:5]
+
+
+def online(
+    stream: Annotated[
+        str,
+        typer.Argument(
+            metavar="STREAM", help="CSV, Parquet or NPZ with time, device and score; - reads CSV from stdin."
+        ),
+    ],
+    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated share of misses.")] = "0.1",
+    learner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(LEARNERS), help="How a threshold follows; by default the recommended.", show_default=False
+        ),
+    ] = None,
+    coupling: Annotated[
+        str | None,
+        typer.Option(
+            metavar="|".join(COUPLINGS), help="What devices tell each other; by default mixed.", show_default=False
+        ),
+    ] = None,
+    local: Annotated[
+        float | None,
+        typer.Option(
+            help="Step of each device's own integrator, which bounds its own misses; 0 for none.", show_default=False
+        ),
+    ] = None,
+    scale: Annotated[
+        float | None,
+        typer.Option(help="Weight of the newest score in each device's own scale; 0 for none.", show_default=False),
+    ] = None,
+    delay: Annotated[int, typer.Option(min=0, help="After how many further steps labels come.")] = 0,
+    topology: Topology = None,
+    topology_option: TopologyOption = None,
+    graph: Graph = None,
+    beside: Annotated[
+        bool, typer.Option("--beside/--no-beside", help="Show the learners that know no network beside it.")
+    ] = True,
+    alarm: Annotated[float, typer.Option(help="Chance of a false drift alarm, at any time; 0 for no alarm.")] = 0.05,
+    window: Annotated[int, typer.Option(min=1, help="Steps over which the picture averages.")] = 200,
+    out: Annotated[
+        Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
+    ] = PICTURE,
+    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Write every example with its threshold, as .parquet, .csv or .npz.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
+    time: Annotated[
+        str, typer.Option("--time", metavar="COLUMN", help="The column of times.", rich_help_panel=FILES)
+    ] = "time",
+    device: Annotated[
+        str | None,
+        typer.Option(
+            "--device", metavar="COLUMN", help="The column of devices.", show_default=False, rich_help_panel=FILES
+        ),
+    ] = None,
+    score: Annotated[
+        str | None,
+        typer.Option(
+            "--score", metavar="COLUMN", help="The column of scores.", show_default=False, rich_help_panel=FILES
+        ),
+    ] = None,
+    separator: Separator = None,
+    decimal: Decimal = None,
+    seed: Annotated[
+        str, typer.Option(metavar="<int>", help="Seed of the topology and of the alarm.", rich_help_panel=RUNNING)
+    ] = "0",
+    fault: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="What goes wrong between devices: loss=0.3, activation=0.5, links=0.2, seed=7; repeatable.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+) -> None:
+    """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
+
+    Every step each device predicts with its threshold; then the label comes, and the devices talk to their neighbours.
+    The last lines say how many were missed so far, and how far from alpha that can get whatever the scores are.
+    """
+    level, key = float(exact_alpha(alpha)), whole(seed, "seed", 0)
+    drawn_to = picture_file(out, PICTURE.name) if picture else None
+    held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
+    nobody = ScoreFile(held.devices, (), held.name)
+    network = chosen_network(nobody, topology, topology_option or [], graph, key)
+    scores = _in_rows(held, network.ids)
+    named = (
+        "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
+    )
+    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
+    with Progress("following streams", scores.shape[1], "steps") as bar:
+        found = follow(
+            scores, network, level, learner, coupling, observer=lambda done: bar.begin(scores.shape[1], done), **asked
+        )
+    others = _lone(scores, network, level, delay) if beside else {}
+    if rows is not None:
+        found.save(rows)
+    if drawn_to is not None:
+        with Progress("drawing"):
+            draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
+    raised = _alarms(found, alarm, level, key) if alarm else None
+    if as_json:
+        print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
+        return
+    _report(named, found, others, raised)
+    for what, path in (("picture", drawn_to), ("rows", rows)):
+        if path is not None:
+            print(f"{what}: {path}")
+
+
+def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
+    """Return the streams in the order of a network, empty for devices that have none."""
+    row = {name: at for at, name in enumerate(held.devices)}
+    nothing = np.full(len(held.times), np.nan)
+    return np.array([held.scores[row[name]] if name in row else nothing for name in ids])
+
+
+def _lone(scores: Any, network: Any, alpha: float, delay: int) -> dict[str, Online]:
+    """Run the learners that know no network, each with its defaults."""
+    found = {}
+    with Progress("learners alone", len(LEARNERS)) as bar:
+        for name in LEARNERS:
+            found[name] = follow(scores, network, alpha, name, "alone", delays=delay)
+            bar.step(name)
+    return found
+
+
+def _alarms(found: Online, chance: float, alpha: float, seed: int) -> dict[str, int]:
+    """Return at which step each device that raised the drift alarm did so."""
+    alarm = Alarm(level=chance, alpha=alpha)
+    scores = found.scores.T
+    u = drawn(seed, "alarm").random(scores.shape)
+    state = alarm.follow(alarm.begin(len(found.ids)), scores, u, ~np.isnan(scores))
+    return {name: int(at) for name, at in zip(found.ids, state.raised_at, strict=True) if at}
+
+
+def _cells(name: str, found: Online) -> tuple[str, ...]:
+    rates, finite = found.rates, found.thresholds[np.isfinite(found.thresholds)]
+    account = found.account()
+    mean = f"{finite.mean():.4g}" if len(finite) == found.thresholds.size else "inf"
+    promise = f"within {math.ceil(1000 * account.bound - 1e-9) / 1000:.3f}" if account.gap is not None else "none"
+    covered = (f"{1 - account.rate:.4f}", f"{1 - np.nanmax(rates):.4f}", f"{1 - np.nanmin(rates):.4f}")
+    return name, *covered, mean, promise
+
+
+def _report(named: str, found: Online, others: dict[str, Online], raised: dict[str, int] | None) -> None:
+    labels = several(found.account().labels, "label")
+    print(f"{several(len(found.ids), 'device')}, {several(found.steps, 'step')}, {labels}\n")
+    table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
+    console.print_table(COLUMNS, table, right=RIGHT)
+    print(f"\nmisses of all devices: {found.account()}")
+    worst = found.ids[int(np.nanargmax(found.rates))]
+    print(f"of {worst}, which missed most: {found.account(worst)}")
+    if raised is not None:
+        first = ", ".join(f"{name} at its label {at:,}" for name, at in [*raised.items()][:5])
+        print(f"drift alarm: {several(len(raised), 'device')} of {len(found.ids)}" + (f", {first}" if raised else ""))
+
+
+def _object(found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None) -> dict[str, Any]:
+    return {
+        "network": network,
+        "alpha": found.alpha,
+        "devices": len(found.ids),
+        "steps": found.steps,
+        **_numbers(found),
+        "device_misses": {
+            name: None if math.isnan(rate) else rate for name, rate in zip(found.ids, found.rates.tolist(), strict=True)
+        },
+        "alone": {name: _numbers(one) for name, one in others.items()},
+        "drift": raised,
+    }
+
+
+def _numbers(found: Online) -> dict[str, Any]:
+    account = found.account()
+    return {
+        "labels": account.labels,
+        "misses": account.misses,
+        "rate": None if math.isnan(account.rate) else account.rate,
+        "bound": None if account.gap is None else account.bound,
+        "words": str(account),
+    }

@@ -1,0 +1,294 @@
+r"""Drift alarm: has the stream of scores changed? A false alarm, at whichever moment one looks, has chance `level`.
+
+Every score is ranked among those that its device remembers, which gives a conformal p-value. While scores are
+exchangeable these are independent and uniform ([Vovk2021]), whatever their distribution, ties included. The
+alarm bets against that: it begins with a capital of 1, and every bet is fair. So the capital, the *evidence*, is a
+martingale, and by Ville's inequality it ever reaches 1/level with chance at most level.
+
+Memory    at most `window` scores of a device. Once they are full, one of them **and the new one**, drawn evenly, goes.
+          Dropping the oldest, or keeping the first, would make p-values depend on each other (docs/online.md: proof).
+Assumes   u is uniform, independent of the scores; whether and when a label arrives does not depend on its score
+Departures from the simple jumper of [VovkPetej2021]: it moves capital between bets at a constant rate, and so loses
+          a part of it in every step, forever. Here capital rests until it is staked, more and more slowly: after t
+          steps without drift the evidence is still at least sqrt(49 / (t + 49)), and a late change is found as well.
+          Two bets more, on the tail that misses and on powers of p, find a shift of scores sooner (docs/online.md).
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+LEAST = 2.0**-64  # no p-value counts as less: a u of 0 must not win all there is
+PATIENCE = 50  # steps in which about a third of the capital is staked
+HEAD = struct.Struct("<4sIIII")  # mark, devices, window, accounts of capital, check sum of what follows
+MARK = b"cmA1"
+
+
+def _tail(p: Floats, alpha: float) -> Floats:
+    """Misses rise from alpha to 2 alpha / (1 + alpha), as they do when coverage falls from .9 to about .8."""
+    more = 2 / (1 + alpha)
+    return np.where(p <= alpha, math.log(more), math.log((1 - more * alpha) / (1 - alpha)))
+
+
+def _power(p: Floats, alpha: float) -> Floats:
+    """Scores are stretched: small p-values, the smaller the likelier."""
+    return math.log(0.7) - 0.3 * np.log(p)
+
+
+def _ramp(p: Floats, alpha: float) -> Floats:
+    """Scores move up."""
+    return np.log1p(0.6 * (1 - 2 * p))
+
+
+def _falling(p: Floats, alpha: float) -> Floats:
+    """Scores move down: sets are larger than they need be."""
+    return np.log1p(-0.6 * (1 - 2 * p))
+
+
+# By what a unit of capital is multiplied, as a logarithm. Each is a density of p on (0, 1): fair if p is uniform.
+BETS: dict[str, Callable[[Floats, float], Floats]] = {
+    "tail": _tail,
+    "power": _power,
+    "ramp": _ramp,
+    "falling": _falling,
+}
+
+
+class AlarmState(NamedTuple):
+    """What the alarm knows of each device: all that the next observation needs.
+
+    Attributes
+    ----------
+    scores
+        Scores to compare with, shape (devices, window): the first `held` of a row, then NaN.
+    held, steps
+        How many scores are remembered, and how many labels were seen since the start or the last restart.
+    capital
+        Logarithms, shape (devices, 1 + bets): what rests, and what is staked on each of `BETS`.
+    largest
+        The largest logarithm of the evidence so far.
+    raised_at
+        The step at which the alarm was raised, counted from 1; 0 while it is not.
+    """
+
+    scores: Floats
+    held: Ints
+    steps: Ints
+    capital: Floats
+    largest: Floats
+    raised_at: Ints
+
+
+@dataclass(frozen=True)
+class Alarm:
+    """A drift alarm for each of many devices.
+
+    Attributes
+    ----------
+    level
+        The chance of a false alarm of a device, ever.
+    alpha
+        The share of misses that is wanted: a rise of it is what the alarm looks for first.
+    window
+        How many scores a device remembers. A change is the fresher in its memory the larger it is: after d steps a
+        share 1 - exp(-d / window) of it is new.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> alarm = Alarm(level=0.05)
+    >>> state = alarm.follow(alarm.begin(1), rng.normal(size=(500, 1)), rng.random((500, 1)))
+    >>> state.raised_at.tolist()
+    [0]
+    >>> state = alarm.follow(state, rng.normal(size=(500, 1)) + 1, rng.random((500, 1)))
+    >>> bool(500 < state.raised_at[0] < 550)
+    True
+    """
+
+    level: float = 0.05
+    alpha: float = 0.1
+    window: int = 2000
+
+    def __post_init__(self) -> None:
+        for name in ("level", "alpha"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} must lie strictly between 0 and 1, got {getattr(self, name)!r}")
+        if not 1 <= self.window < 2**31:
+            raise ValueError(f"window must be at least 1 score and below 2**31, got {self.window!r}")
+
+    def begin(self, devices: int, reference: Sequence[ArrayLike] | None = None) -> AlarmState:
+        """Return the state before the first score.
+
+        Parameters
+        ----------
+        devices
+            How many streams there are.
+        reference
+            For each device, scores that are exchangeable with its stream while nothing drifts, such as those it was
+            calibrated with: then a change is seen from the first step on. The last `window` of them are kept.
+        """
+        scores, held = np.full((devices, self.window), np.nan), np.zeros(devices, dtype=np.int64)
+        if reference is not None:
+            if len(reference) != devices:
+                raise ValueError(f"reference must have scores for {devices} devices, got {len(reference)}")
+            for k, own in enumerate(reference):
+                last = np.asarray(own, dtype=np.float64).ravel()[-self.window :]
+                if np.isnan(last).any():
+                    raise ValueError(f"reference scores must be numbers, device {k} has a NaN")
+                scores[k, : len(last)], held[k] = last, len(last)
+        capital = np.full((devices, 1 + len(BETS)), -np.inf)
+        capital[:, 0] = 0.0
+        zeros = np.zeros(devices, dtype=np.int64)
+        return AlarmState(scores, held, zeros, capital, np.zeros(devices), zeros.copy())
+
+    def observe(self, state: AlarmState, score: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> AlarmState:
+        """Return the state after one score of each device; see `follow`, of which this is a single step."""
+        return self.follow(state, _row(score), _row(u), None if seen is None else _row(seen))
+
+    def follow(self, state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None = None) -> AlarmState:
+        """Return the state after several steps.
+
+        Parameters
+        ----------
+        state
+            Where to go on; it stays as it is.
+        scores
+            Shape (steps, devices).
+        u
+            Uniform numbers in [0, 1) of the same shape, independent of the scores: they part ties, and draw what is
+            forgotten. A device that replays its journal uses the same again.
+        seen
+            Which labels arrived, of the same shape, by default all; the others' scores and u are not looked at.
+        """
+        values, draws, arrived = checked(state, scores, u, seen)
+        after = state._replace(scores=state.scores.copy())  # the only array that a step writes to
+        for row in range(len(values)):
+            after, _ = advance(self, after, values[row], draws[row], arrived[row])
+        return after
+
+    def log_evidence(self, state: AlarmState) -> Floats:
+        """Return the logarithm of the evidence against exchangeability now, of every device."""
+        return total(state.capital)
+
+    def restart(self, state: AlarmState, which: ArrayLike | None = None) -> AlarmState:
+        """Begin anew where the alarm was raised, or at the devices named by the mask: no scores, and a capital of 1.
+
+        Scores since then are compared among themselves. A false alarm has chance `level` in every run anew.
+        """
+        mask = state.raised_at > 0 if which is None else np.asarray(which, dtype=bool)
+        fresh = self.begin(len(state.steps))
+        return AlarmState(
+            *(
+                np.where(mask.reshape(-1, *[1] * (old.ndim - 1)), new, old)
+                for old, new in zip(state, fresh, strict=True)
+            )
+        )
+
+    def to_bytes(self, state: AlarmState) -> bytes:
+        """Return the state as bytes, for a journal."""
+        parts = [state.held, state.steps, state.raised_at, state.largest, state.capital]
+        parts.append(state.scores[np.arange(self.window) < state.held[:, None]])
+        body = b"".join(part.astype(part.dtype.newbyteorder("<")).tobytes() for part in parts)
+        return HEAD.pack(MARK, *state.scores.shape, state.capital.shape[1], zlib.crc32(body)) + body
+
+    def from_bytes(self, data: bytes) -> AlarmState:
+        """Return the state that was written; another window, or bytes that are not whole, are refused."""
+        if len(data) < HEAD.size or data[:4] != MARK:
+            raise ValueError(f"the state of an alarm begins with {MARK!r}, got {bytes(data[:4])!r}")
+        _, devices, window, accounts, check = HEAD.unpack_from(data)
+        body = data[HEAD.size :]
+        if zlib.crc32(body) != check:
+            raise ValueError(f"the state of an alarm is damaged: its {len(body)} bytes do not have their check sum")
+        if (window, accounts) != (self.window, 1 + len(BETS)):
+            raise ValueError(
+                f"the state is of an alarm with window {window} and {accounts - 1} bets; "
+                f"this one has window {self.window} and {len(BETS)}: begin a new state"
+            )
+        words = np.frombuffer(body, "<i8")
+        held, steps, raised = words[: 3 * devices].astype(np.int64).reshape(3, devices)
+        numbers = np.frombuffer(body, "<f8")[3 * devices :].astype(np.float64)
+        largest, rest = numbers[:devices], numbers[devices:]
+        capital, kept = rest[: devices * accounts].reshape(devices, accounts), rest[devices * accounts :]
+        scores = np.full((devices, window), np.nan)
+        scores[np.arange(window) < held[:, None]] = kept
+        return AlarmState(scores, held, steps, capital, largest, raised)
+
+
+def advance(alarm: Alarm, state: AlarmState, score: Floats, u: Floats, seen: Bools) -> tuple[AlarmState, Floats]:
+    """Return the state after a step, made in the memory of the old one, and what each bet gained.
+
+    The gains are logarithms, shape (devices, bets), and 0 where no label arrived.
+    """
+    p, slot = _p_values(state, score, u)
+    rows = np.flatnonzero(seen & (slot < alarm.window))
+    state.scores[rows, slot[rows]] = score[rows]
+    held = np.minimum(state.held + seen, alarm.window)
+    gains = np.where(seen[:, None], np.stack([bet(p, alarm.alpha) for bet in BETS.values()], axis=-1), 0.0)
+    capital = np.where(seen[:, None], played(state.capital, state.steps, gains), state.capital)
+    steps, largest = state.steps + seen, np.maximum(state.largest, total(capital))
+    raised = np.where((state.raised_at == 0) & (largest >= -math.log(alarm.level)), steps, state.raised_at)
+    return AlarmState(state.scores, held, steps, capital, largest, raised), gains
+
+
+def total(capital: Floats) -> Floats:
+    """Return the logarithm of all capital of each row."""
+    return np.asarray(np.logaddexp.reduce(capital, axis=-1))
+
+
+def played(capital: Floats, steps: Ints, gains: Floats) -> Floats:
+    """Stake a part 1 / (2 (steps + patience)) of what rests, evenly on all bets, and let the bets gain.
+
+    What rests falls only like the root of the steps, so that some is left for a change however late.
+    """
+    part = 0.5 / (np.asarray(steps)[..., None] + PATIENCE)
+    rest, bets = capital[..., :1], capital[..., 1:]
+    staked = np.logaddexp(bets, rest + np.log(part / len(BETS)))
+    return np.concatenate([rest + np.log1p(-part), staked + gains], axis=-1)
+
+
+def checked(state: AlarmState, scores: ArrayLike, u: ArrayLike, seen: ArrayLike | None) -> tuple[Floats, Floats, Bools]:
+    """Return what was observed as arrays of shape (steps, devices), 0 where no label arrived."""
+    values, draws = np.asarray(scores, dtype=np.float64), np.asarray(u, dtype=np.float64)
+    arrived = np.ones(values.shape, dtype=bool) if seen is None else np.asarray(seen, dtype=bool)
+    for name, array in (("scores", values), ("u", draws), ("seen", arrived)):
+        if array.shape != (*values.shape[:1], len(state.steps)):
+            raise ValueError(f"{name} must have shape (steps, {len(state.steps)} devices), got {array.shape}")
+    values, draws = np.where(arrived, values, 0.0), np.where(arrived, draws, 0.0)
+    if np.isnan(values).any():
+        row, device = np.argwhere(np.isnan(values))[0].tolist()
+        raise ValueError(f"scores must be numbers, device {device} has NaN in step {row}; say seen=False without label")
+    if not ((draws >= 0) & (draws < 1)).all():
+        raise ValueError(f"u must be uniform numbers from 0 on and below 1, got {draws.min()} to {draws.max()}")
+    return values, draws, arrived
+
+
+def _p_values(state: AlarmState, score: Floats, u: Floats) -> tuple[Floats, Ints]:
+    """Return the smoothed p-value of each score, and the slot of memory that it takes: its own where that is free.
+
+    A u serves twice: the whole part of u (held + 1) draws what is forgotten, the rest parts ties, independent of it.
+    """
+    known = state.scores[:, : int(state.held.max(initial=0))]
+    above = np.count_nonzero(known > score[:, None], axis=1)
+    equal = np.count_nonzero(known == score[:, None], axis=1) + 1  # with itself
+    spread = u * (state.held + 1)
+    drawn = np.floor(spread)
+    p = np.maximum((above + (spread - drawn) * equal) / (state.held + 1), LEAST)
+    full = state.held == state.scores.shape[1]
+    return p, np.where(full, drawn.astype(np.int64), state.held)
+
+
+def _row(values: ArrayLike) -> NDArray[np.generic]:
+    """Return what each device has as a single step."""
+    return np.asarray(values)[None]
