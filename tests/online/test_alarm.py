@@ -38,6 +38,11 @@ def false_alarms(alarm, draw, streams, steps, seed, block=500):
     return raised
 
 
+def median_delay(steps, change):
+    """The median of the steps from a change to the alarm; false alarms count as none."""
+    return np.median(np.where(steps > change, steps - change, 10**6))
+
+
 # Bets and p-values
 
 
@@ -281,8 +286,7 @@ def test_a_change_is_found_in_both_directions_and_from_calibration_scores_at_onc
     known = [*rng.normal(size=(200, 500))]
     for shift, latest in ((SHIFT, 120), (-SHIFT, 250)):
         state = followed(alarm, rng.normal(size=(400, 200)) + shift, rng, reference=known)
-        delay = np.where(state.raised_at > 0, state.raised_at, 10**6)
-        assert np.median(delay) < latest
+        assert median_delay(state.raised_at, 0) < latest
 
 
 def test_after_a_restart_the_new_scores_are_usual():
@@ -296,3 +300,26 @@ def test_after_a_restart_the_new_scores_are_usual():
     again = alarm.follow(again, rng.normal(size=(500, 2)) + np.array([3, 0]), rng.random((500, 2)))
     assert again.raised_at.tolist() == [0, 0]
     assert alarm.restart(again, [False, True]).steps.tolist() == [500, 0]
+
+
+def jumper_evidence(p, rate=0.01):
+    """The simple jumper, in logarithms: capital on slopes -1, 0 and 1, of which a part changes places at each step."""
+    slopes, shares, size = np.array([-1, 0, 1])[:, None], np.full((3, p.shape[1]), 1 / 3), np.zeros(p.shape[1])
+    for now in p:
+        shares = ((1 - rate) * shares + rate / 3) * (1 + slopes * (now - 0.5))
+        size = size + np.log(shares.sum(axis=0))
+        shares = shares / shares.sum(axis=0)
+        yield size
+
+
+def test_a_late_change_is_found_sooner_than_by_the_simple_jumper(monkeypatch):
+    """Scores are stretched after 1,500 steps, so that coverage falls from .9 to .8; both see the same p-values."""
+    rng, change, alarm, seen = np.random.default_rng(18), 1500, Alarm(), []
+    right = module._p_values
+    monkeypatch.setattr(module, "_p_values", lambda *given: seen.append(right(*given)) or seen[-1])
+    scores = rng.exponential(size=(change + 500, 60))
+    scores[change:] *= log(0.1) / log(0.2)
+    ours = followed(alarm, scores, rng).raised_at
+    theirs = np.array([*jumper_evidence(np.array([p for p, _ in seen]))]) >= log(20)
+    steps = np.where(theirs.any(axis=0), theirs.argmax(axis=0) + 1, 0)
+    assert median_delay(ours, change) < 0.7 * median_delay(steps, change) < 500

@@ -8,7 +8,7 @@ import pytest
 
 from conformesh.online.alarm import Alarm
 from conformesh.online.fleet import FLEETS, FleetAlarm, fleet_evidence
-from tests.online.test_alarm import SHIFT, assert_same
+from tests.online.test_alarm import SHIFT, assert_same, median_delay
 from tests.statistics import assert_coverage, power_against
 
 
@@ -19,11 +19,6 @@ def raised_at(rule, fleets, rng, window=500):
     return np.array(
         [fleet.follow(s, one, rng.random(one.shape)).raised_at for s, one in zip(starts, fleets, strict=True)]
     )
-
-
-def median_delay(steps, change):
-    """The median of the steps from a change to the alarm; false alarms count as none."""
-    return np.median(np.where(steps > change, steps - change, 10**6))
 
 
 # What may be put together

@@ -98,12 +98,12 @@ class Alarm:
     Attributes
     ----------
     level
-        The chance of a false alarm of a device, ever.
+        The largest chance that a device without drift ever raises the alarm.
     alpha
         The share of misses that is wanted: a rise of it is what the alarm looks for first.
     window
-        How many scores a device remembers. A change is the fresher in its memory the larger it is: after d steps a
-        share 1 - exp(-d / window) of it is new.
+        How many scores a device remembers. The more, the longer a change stays unusual: d steps after it, a share
+        1 - exp(-d / window) of a full memory is new.
 
     Examples
     --------
