@@ -26,6 +26,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"calibrating"},
     {"pvalues"},
     {"detecting"},
+    {"online"},
     {"comparing", "controlling", "localising", "mesh", "planning", "siding", "sweeping", "training"},
     {"compared", "plots", "sklearn", "view"},
     {"experiments"},
