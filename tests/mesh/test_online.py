@@ -39,6 +39,11 @@ def opened(folder, node=None, **changes):
     return found
 
 
+def message(node):
+    """What neighbours are told."""
+    return node._known.counters.encode(node.rule)
+
+
 def heard(*tallies, origin=None):
     return Counters(dict(tallies), origin)
 
@@ -59,10 +64,11 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
         if rng.random() < 0.2:
             judged = first.observe(rng.random())
             said[judged.id] = judged
-        first.hear(heard((Life("device-00", 4), Tally(step, step // 9))).encode(RULE), 100.0 * step)
+        first.hear(heard((Life("device-00", 4), Tally(step, step // 9))).encode(RULE))
+        first.keep(100.0 * step)
     second = opened(folder)
     assert second.shown() == first.shown()
-    assert second.message() == first.message()
+    assert message(second) == message(first)
     assert second.shown()["device"]["steps"] == len(said) > 150
     for id, judged in said.items():
         again = second.observe(0.123, id)  # another score than before changes nothing
@@ -143,7 +149,7 @@ def test_another_rule_counts_anew_and_keeps_the_old_journal(folder, caplog):
     assert node.shown()["device"]["steps"] == 0
     assert (folder / BEFORE).exists()
     assert "it was made under alpha 1/10" in caplog.text
-    assert opened(folder, alpha="0.2").message() == node.message()
+    assert message(opened(folder, alpha="0.2")) == message(node)
 
 
 # --- labels -----------------------------------------------------------------------------------------------------------
@@ -214,7 +220,7 @@ def test_scores_out_of_range_are_refused(score):
 def test_who_joins_starts_from_the_network(folder):
     node = opened(folder)
     assert node.shown()["threshold"] == 1.0  # nothing is known: all are covered
-    node.hear(heard((Life("device-00", 1), Tally(100, 12)), origin=0.5).encode(RULE), 0.0)
+    node.hear(heard((Life("device-00", 1), Tally(100, 12)), origin=0.5).encode(RULE))
     assert node.predict().threshold == pytest.approx(0.5 + 0.1 * 2)
     assert node.shown()["heard"]["device-00"] == {"steps": 100, "misses": 12, "lives": 1}
 
@@ -232,7 +238,7 @@ def test_all_begin_with_the_certified_threshold(folder):
 
 def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
     node = opened(folder)
-    node.hear(heard((Life("device-02", 1), Tally(50, 5)), (Life("stranger", 1), Tally(9, 9))).encode(RULE), 0.0)
+    node.hear(heard((Life("device-02", 1), Tally(50, 5)), (Life("stranger", 1), Tally(9, 9))).encode(RULE))
     assert {*node.shown()["heard"]} == {"device-01", "device-02"}
     names = ("device-00", "device-01")
     smaller = config(
@@ -243,7 +249,8 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
         endpoints={name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(names)},
     )
     node.under(smaller)
-    node.hear(heard((Life("device-02", 1), Tally(60, 6))).encode(RULE), 20.0)
+    node.hear(heard((Life("device-02", 1), Tally(60, 6))).encode(RULE))
+    node.keep(0.0)
     everybody = node.shown()["everybody"]
     assert (everybody["steps"], everybody["misses"]) == (60, 6)
     assert everybody["within"] == pytest.approx(min(2 * 20.9 / 60, 0.9))
@@ -253,9 +260,9 @@ def test_who_is_in_no_roster_is_not_heard_of_and_who_left_stays(folder):
 @pytest.mark.parametrize("data", [b"", b"\x00", b"nothing", bytes(2**20 + 1)])
 def test_what_is_malformed_changes_nothing(folder, data):
     node = opened(folder)
-    before = node.message()
-    node.hear(data, 0.0)
-    assert node.message() == before
+    before = message(node)
+    node.hear(data)
+    assert message(node) == before
     assert sum(node.shown()["refused"].values()) == 1
 
 
@@ -263,11 +270,11 @@ def test_a_lost_journal_is_another_life(folder):
     first = opened(folder)
     for _ in range(5):
         first.observe(0.5)
-    told = first.message()
+    told = message(first)
     (folder / FILE).unlink()
     second = opened(folder)
     second.observe(0.5)
-    second.hear(told, 0.0)
+    second.hear(told)
     device = second.shown()["device"]
     assert (device["steps"], second.shown()["heard"]["device-01"]["lives"]) == (6, 2)
     assert RULE.account(*second._known.counters.tallies.values()).within == min(2 * 20.9 / 6, 0.9)
@@ -280,19 +287,19 @@ def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
         if step == 4:
             old = (folder / FILE).read_bytes()
         first.observe(1.0 if step % 2 else 0.0)
-    told, misses = first.message(), first.shown()["device"]["misses"]
+    told, misses = message(first), first.shown()["device"]["misses"]
     first.close()
     (folder / FILE).write_bytes(old)
     second = opened(folder)
     waiting = second.predict()
     since = [second.observe(0.5) for _ in range(3)]
-    second.hear(told, 0.0)
+    second.hear(told)
     device = second.shown()["device"]
     assert (device["steps"], device["misses"]) == (13, misses + sum(one.missed for one in since))
     with pytest.raises(LookupError):  # its number may have been that of another example
         second.observe(0.5, waiting.id)
     second.observe(0.5)
-    second.hear(told, 1.0)
+    second.hear(told)
     third = opened(folder)
     assert third.shown() == second.shown()
     assert third.shown()["device"]["steps"] == 14

@@ -21,6 +21,7 @@ Departures  the sharper bound of the counters alone needs to know how far behind
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
@@ -146,6 +147,8 @@ def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
 
     What is left is the greatest of all in one order, so merging stays the same in whatever order it is done.
     """
+    if max(Counter(life.device for life in tallies).values(), default=0) <= LIVES:
+        return tallies
     kept: dict[Life, Tally] = {}
     for _, lives in groupby(sorted(tallies), key=lambda life: life.device):
         kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-LIVES:]}

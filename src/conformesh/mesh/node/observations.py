@@ -188,7 +188,10 @@ class Observations:
         The journal is an old one then, and what was counted since it was read is told apart as the new life's. Those
         sums can be as large as that of before and the one of now together: twice the bound.
         """
-        self.counters = self.counters.merge(heard)
+        merged = self.counters.merge(heard)
+        if merged == self.counters:  # nearly always: the same words again
+            return []
+        self.counters = merged
         own, old = self.own, self._loaded
         if heard.tallies.get(self._life, Tally()) <= own:
             return []

@@ -18,7 +18,7 @@ import secrets
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -80,8 +80,7 @@ class Online:
         self._known = self._made(config.name)
         self._view = self._seen()
         self._since = 0  # records since the journal began
-        self._said: bytes = b""
-        self._heard_at = self._written_at = -math.inf
+        self._written = -math.inf, Counters({})  # when it was last written down what others have counted, and what
         self.refused: Counter[str] = Counter()
         self.under(config)
 
@@ -166,7 +165,9 @@ class Online:
                 LOG.info("online: threshold %.6g, %s", self._view.threshold, self._view.everybody)
 
     def close(self) -> None:
-        """Close the journal."""
+        """Write down what was heard, and close the journal."""
+        with suppress(OSError):
+            self.keep(math.inf)
         with self._lock:
             self._shut()
 
@@ -243,24 +244,22 @@ class Online:
             thread.join()
 
     def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
-        said_at = due = -math.inf
+        said, said_at, due = Counters({}), -math.inf, -math.inf
         while not stopping.wait(WINDOW):
             try:
                 for _, data, _ in transport.asides(COUNTERS):
-                    self.hear(data, time.monotonic())
-                now, message = time.monotonic(), self.message()
-                if now >= due and (message != self._said or now >= said_at + EVERY):
+                    self.hear(data)
+                now, counters = time.monotonic(), self._view.counters
+                self.keep(now)
+                if now >= due and (counters is not said or now >= said_at + EVERY):
+                    message = counters.encode(self.rule)
                     transport.send_aside(COUNTERS, message)
-                    self._said, said_at, due = message, now, now + len(message) / BUDGET
+                    said, said_at, due = counters, now, now + len(message) / BUDGET
             except Exception:  # whatever it is, it is no reason to end
                 LOG.warning("counters could not be shared", exc_info=True)
 
-    def message(self) -> bytes:
-        """Return what neighbours are told."""
-        return self._view.counters.encode(self.rule)
-
-    def hear(self, data: bytes, now: float, fresh: Callable[[], int] | None = None) -> None:
-        """Take what a neighbour says, which may be anything; it is written down now and then."""
+    def hear(self, data: bytes) -> None:
+        """Take what a neighbour says, which may be anything."""
         try:
             heard = Counters.decode(data, self.rule)
         except ValueError as problem:
@@ -271,12 +270,17 @@ class Online:
             if self._journal is None:
                 return  # what is known of this device itself is in it
             before = self._known.counters
-            records = self._known.hear(heard.only(known), (fresh or _fresh)())
-            if not records and self._known.counters != before and now >= self._written_at + WRITE:
-                records = [Heard(self._known.counters.encode(self.rule))]
-            if records:
-                self._written_at = now
-            self._write(*records)
+            records = self._known.hear(heard.only(known), _fresh())
+            if self._known.counters is not before:
+                self._write(*records)
+
+    def keep(self, now: float) -> None:
+        """Write down what others have counted, now and then: who has left by the next start could not say it again."""
+        with self._lock:
+            when, what = self._written
+            if self._journal is not None and self._known.counters is not what and now >= when + WRITE:
+                self._write(Heard(self._known.counters.encode(self.rule)))
+                self._written = now, self._known.counters
 
 
 def _account(account: Account) -> dict[str, Any]:
