@@ -15,7 +15,7 @@ from conformesh.mesh.http.metrics import METRICS
 from conformesh.mesh.node import observations, online
 from conformesh.mesh.node.observations import WINDOW, Observations, encode
 from conformesh.mesh.node.online import BEFORE, FILE, Online
-from conformesh.online.counters import Counters, Life, Rule, Tally
+from conformesh.online.counters import Counters, Counting, Life, Tally
 from conformesh.peer.journal import whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
 
@@ -23,7 +23,7 @@ from .meshes import config
 from .nodes import asked, numbers, serving, short_folder, state
 
 LEARNING = {"learning": 0.1, "local": 0.05, "bound": 1.0}
-RULE = Rule(Fraction(1, 10), **LEARNING)
+RULE = Counting(Fraction(1, 10), **LEARNING)
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.online.counters import Counters, Life, Rule, Tally
+from conformesh.online.counters import Counters, Counting, Life, Tally
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
 from tests.mesh.test_beating import speaking
@@ -28,7 +28,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 pytestmark = pytest.mark.xdist_group("online")
 
 LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0}
-RULE = Rule(Fraction(1, 10), **LEARNING)
+RULE = Counting(Fraction(1, 10), **LEARNING)
 PATIENCE = 120.0  # seconds, for a machine that is busy
 
 

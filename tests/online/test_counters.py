@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.online.counters import LARGEST, LIVES, Account, Counters, Life, Rule, Tally
+from conformesh.online.counters import LARGEST, LIVES, Account, Counters, Counting, Life, Tally
 
-RULE = Rule(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
+RULE = Counting(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
 NOTHING = Counters({})
 
 tallies = st.builds(
@@ -57,7 +57,7 @@ def test_any_bytes_are_counters_or_refused(data):
 
 def test_what_is_refused_and_why():
     good = Counters({Life("a", 1): Tally(3, 1)}, 0.5)
-    other = Rule(Fraction(1, 10), 0.5, 0.05, 2.0)
+    other = Counting(Fraction(1, 10), 0.5, 0.05, 2.0)
     with pytest.raises(ValueError, match="another rule"):
         Counters.decode(good.encode(other), RULE)
     for bad in (
@@ -87,7 +87,7 @@ def test_a_device_has_few_lives_and_those_with_most_steps_are_kept():
 @pytest.mark.parametrize(("name", "value"), [("local", 0.0), ("bound", -1.0), ("local", math.nan), ("learning", -0.1)])
 def test_a_rule_without_a_bound_is_refused(name, value):
     with pytest.raises(ValueError, match=f"online {name} must be .* got"):
-        Rule(**{"alpha": Fraction(1, 10), "learning": 0.5, "local": 0.05, "bound": 1.0} | {name: value})
+        Counting(**{"alpha": Fraction(1, 10), "learning": 0.5, "local": 0.05, "bound": 1.0} | {name: value})
 
 
 def test_words():
@@ -134,7 +134,9 @@ def played(adversary, rng, rule, steps, lie=False):
 def test_no_sequence_escapes_the_bound(adversary, lie):
     for seed in range(20):
         rng = random.Random(f"{adversary} {seed}")
-        rule = Rule(Fraction(rng.randint(1, 19), 20), rng.choice([0.0, 0.1, 1.0]), rng.choice([0.02, 0.2, 1.0]), 1.0)
+        rule = Counting(
+            Fraction(rng.randint(1, 19), 20), rng.choice([0.0, 0.1, 1.0]), rng.choice([0.02, 0.2, 1.0]), 1.0
+        )
         for own in played(adversary, rng, rule, 200, lie):
             account = rule.account(own)
             assert abs(account.rate - account.alpha) <= account.within + 1e-12
@@ -142,7 +144,7 @@ def test_no_sequence_escapes_the_bound(adversary, lie):
 
 def test_the_bound_is_attained():
     """All that is heard pulls down, so that the device must climb to B on its own: the bound within 5 %."""
-    rule = Rule(Fraction(1, 10), 1.0, 0.01, 1.0)
+    rule = Counting(Fraction(1, 10), 1.0, 0.01, 1.0)
     own, down = Tally(), Counters({Life("b", 0): Tally(10**6, 0)}, 0.0)
     most = 0.0
     while own.steps < 2000:
@@ -156,7 +158,7 @@ def test_the_bound_is_attained():
 
 def test_without_the_local_part_the_bound_is_broken():
     """The check itself: a threshold from the counters of others alone is carried away by a lie."""
-    rule = Rule(Fraction(1, 10), 1.0, 0.5, 1.0)
+    rule = Counting(Fraction(1, 10), 1.0, 0.5, 1.0)
     down, own = Counters({Life("b", 0): Tally(10**6, 0)}, 0.0), Tally()
     for _ in range(200):
         missed = rule.threshold(down, Tally()) < 0.5

@@ -45,7 +45,7 @@ from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import METHODS, get_method
-from conformesh.online.counters import Rule
+from conformesh.online.counters import Counting
 from conformesh.promises import AUTO
 from conformesh.scores import SCORES
 
@@ -186,7 +186,7 @@ def init(
         patience=as_type(patience, float, "patience"),
         on_lost=cast(Literal["fail", "continue"], on_lost),
         pulse=as_type(pulse, float, "pulse"),
-        online=key_values(online or [], "online option", {one.name: float for one in fields(Rule)}),
+        online=key_values(online or [], "online option", {one.name: float for one in fields(Counting)}),
         quorum=None if quorum is None else whole(quorum, "quorum", 1),
         insecure=insecure,
         days=whole(days, "days", 1),

@@ -118,13 +118,13 @@ class Counters:
         """Return what is about these devices."""
         return Counters({life: tally for life, tally in self.tallies.items() if life.device in devices}, self.origin)
 
-    def encode(self, rule: Rule) -> bytes:
+    def encode(self, rule: Counting) -> bytes:
         """Return the bytes of a message; equal states have equal bytes."""
         rows = [_Row(*life, tally) for life, tally in sorted(self.tallies.items())]
         return _ENCODER.encode(_Message(VERSION, str(rule), self.origin, rows))
 
     @classmethod
-    def decode(cls, data: bytes, rule: Rule) -> Counters:
+    def decode(cls, data: bytes, rule: Counting) -> Counters:
         """Return what a message says, which may be anything: a ValueError of few different ones where it is refused."""
         if len(data) > LARGEST:
             raise ValueError("too large")
@@ -156,7 +156,7 @@ def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
 
 
 @dataclass(frozen=True)
-class Rule:
+class Counting:
     """How devices learn, the same on all of them.
 
     Attributes

@@ -18,7 +18,7 @@ from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import get_method, make_options, promise_of, without_rounds
 from conformesh.names import device_names, listed, unknown
-from conformesh.online.counters import Rule
+from conformesh.online.counters import Counting
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
@@ -64,7 +64,7 @@ class DeviceConfig:
     pulse
         Seconds between two pulses, by which devices tell each other how they are; 0 for none.
     online
-        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Rule`; empty where they
+        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Counting`; empty where they
         do not.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
@@ -174,18 +174,18 @@ class DeviceConfig:
         return promise_of(self.method, asked)
 
     @property
-    def rule(self) -> Rule | None:
+    def rule(self) -> Counting | None:
         """How devices learn online, where they do."""
         if not self.online:
             return None
-        needed = [one.name for one in fields(Rule) if one.name != "alpha"]
+        needed = [one.name for one in fields(Counting) if one.name != "alpha"]
         for name in self.online:
             if name not in needed:
                 raise ValueError(unknown("key in [online]", name, needed))
         missing = [name for name in needed if name not in self.online]
         if missing:
             raise ValueError(f"[online] needs {', '.join(needed)}, and lacks {', '.join(missing)}")
-        return Rule(exact_alpha(self.alpha), **{name: float(value) for name, value in self.online.items()})
+        return Counting(exact_alpha(self.alpha), **{name: float(value) for name, value in self.online.items()})
 
     @property
     def settings(self) -> Settings:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import Struct
 
-from conformesh.online.counters import Account, Counters, Life, Rule, Tally
+from conformesh.online.counters import Account, Counters, Counting, Life, Tally
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come
 
@@ -128,7 +128,7 @@ class Observations:
         Thresholds of examples without a label, and thresholds and scores of those with one, by number.
     """
 
-    def __init__(self, name: str, rule: Rule, fresh: int) -> None:
+    def __init__(self, name: str, rule: Counting, fresh: int) -> None:
         self.name, self.rule = name, rule
         self.counters = Counters({})
         self.pending: dict[int, float] = {}
