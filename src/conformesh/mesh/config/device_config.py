@@ -64,8 +64,8 @@ class DeviceConfig:
     pulse
         Seconds between two pulses, by which devices tell each other how they are; 0 for none.
     online
-        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Counting`; empty where they
-        do not.
+        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Counting`; empty where
+        they do not.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
     quorum
