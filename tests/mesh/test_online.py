@@ -32,6 +32,12 @@ def folder():
         yield found
 
 
+@pytest.fixture
+def unflushed(monkeypatch):
+    """A disk that is quick, for what would flush it a thousand times."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 def opened(folder, node=None, **changes):
     """The online part of the middle one of three devices, as after a start."""
     found = Online(config(folder=folder, **{"online": LEARNING, **changes}), node or state(certified=False))
@@ -51,6 +57,7 @@ def heard(*tallies, origin=None):
 # --- what is written down ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("unflushed")
 def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
     """Closed in no way at all: the next one finds what was said, whatever was heard and whoever waits for a label."""
     rng, first = random.Random(7), opened(folder, state())
@@ -77,6 +84,7 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
     assert [second.observe(0.5, id).repeated for id in waiting] == [False] * len(waiting)
 
 
+@pytest.mark.usefixtures("unflushed")
 def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder):
     node = opened(folder)
     for score in (0.3, 0.9, 0.5):

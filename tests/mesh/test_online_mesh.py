@@ -163,8 +163,8 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         for _ in range(30):
             clients[0].observe(1.0)
         wait_for(lambda: clients[1].online()["heard"].get("device-00", {}).get("steps") == 30, PATIENCE)
-        shared = thresholds[0] + LEARNING["learning"] * 30 * 0.9
-        assert clients[1].online()["threshold"] == pytest.approx(min(shared, 1.0))
+        owed = clients[0].online()["device"]["misses"] - 0.1 * 30
+        assert clients[1].online()["threshold"] == pytest.approx(thresholds[0] + LEARNING["learning"] * owed)
         newcomer = add_device(root / "m", "late", ["device-01"], f"127.0.0.1:{free_ports(1)}")
         clients[0].hand((root / "m" / "roster.json").read_bytes())
         (newcomer / "scores.csv").write_text("score\n0.2\n")
