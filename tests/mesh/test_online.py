@@ -16,7 +16,7 @@ from conformesh.mesh.node import observations, online
 from conformesh.mesh.node.observations import WINDOW, Observations, encode
 from conformesh.mesh.node.online import BEFORE, FILE, Online
 from conformesh.online.counters import Counters, Counting, Life, Tally
-from conformesh.peer.journal import whole_records
+from conformesh.peer.journal import FileJournal, whole_records
 from conformesh.scores import APS, LAC, AbsoluteResidual
 
 from .meshes import config
@@ -101,6 +101,29 @@ def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder):
         again.close()
     assert counted == sorted(counted)
     assert {*counted} == {0, 1, 2, 3}
+
+
+def test_without_a_journal_the_numbers_are_lost(folder, monkeypatch):
+    """The check itself: what is acknowledged before it is written down is not there after a start."""
+    monkeypatch.setattr(FileJournal, "append", lambda self, record: None)
+    first = opened(folder)
+    judged = first.observe(0.5)
+    second = opened(folder)
+    assert second.shown() != first.shown()
+    with pytest.raises(LookupError):
+        second.observe(0.5, judged.id)
+
+
+def test_a_lie_about_a_device_changes_nothing_that_it_says_of_itself(folder):
+    node = opened(folder)
+    for _ in range(30):
+        node.observe(0.5)
+    before = node.shown()["device"]
+    (mine,) = node._known.counters.tallies
+    node.hear(heard((mine, Tally(10**9, 10**9)), (Life("device-01", 1), Tally(10**9, 0))).encode(RULE))
+    assert node.shown()["device"] == before
+    node.observe(0.5)
+    assert opened(folder).shown()["device"] == node.shown()["device"]
 
 
 def test_the_journal_stays_short(folder, monkeypatch):
@@ -283,9 +306,11 @@ def test_a_lost_journal_is_another_life(folder):
     second = opened(folder)
     second.observe(0.5)
     second.hear(told)
-    device = second.shown()["device"]
-    assert (device["steps"], second.shown()["heard"]["device-01"]["lives"]) == (6, 2)
-    assert RULE.account(*second._known.counters.tallies.values()).within == min(2 * 20.9 / 6, 0.9)
+    for _ in range(94):
+        second.observe(0.5)
+    shown = second.shown()
+    assert shown["heard"]["device-01"] == {"steps": 100, "misses": shown["everybody"]["misses"], "lives": 2}
+    assert (shown["device"]["steps"], shown["everybody"]["within"]) == (95, 2 * 20.9 / 100)
 
 
 def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
@@ -302,16 +327,16 @@ def test_an_old_journal_counts_as_another_life_from_where_it_was_read(folder):
     waiting = second.predict()
     since = [second.observe(0.5) for _ in range(3)]
     second.hear(told)
-    device = second.shown()["device"]
-    assert (device["steps"], device["misses"]) == (13, misses + sum(one.missed for one in since))
+    everybody = second.shown()["everybody"]
+    assert (everybody["steps"], everybody["misses"]) == (13, misses + sum(one.missed for one in since))
     with pytest.raises(LookupError):  # its number may have been that of another example
         second.observe(0.5, waiting.id)
     second.observe(0.5)
     second.hear(told)
     third = opened(folder)
     assert third.shown() == second.shown()
-    assert third.shown()["device"]["steps"] == 14
-    assert third._known.own.parts == 2
+    assert (third.shown()["everybody"]["steps"], third.shown()["device"]["steps"]) == (14, 4)
+    assert third._known.own.parts == 2  # twice the bound
 
 
 def test_states_that_meet_in_any_order_agree():

@@ -11,7 +11,8 @@ Guarantees  scores in [0, B]: for every sequence, and whatever was heard of the 
             local + (1 - alpha) late, what the device knows of its own sum is above B / local, so its threshold is above
             g + B >= B and nothing is missed: the sum only falls. Below, everything is missed, and it only rises
 Late        the most labels that a prediction was made without: of earlier predictions of the device, and came later
-Everybody   the sums of all devices add up, and so do their bounds. Who leaves stays in both; who joins adds its own
+Everybody   the sums of all devices add up, and so do their bounds, as far as what was heard of them is true. Who leaves
+            stays in both; who joins adds its own
 Lives       a device that has lost its journal counts anew, as another life: one bound more
 Merging     of two tallies of one life the greater counts, so that counters may come late, twice, or in any order
 

@@ -178,6 +178,7 @@ METRICS: tuple[Metric, ...] = (
     Metric("pulse_bytes_sent", "counter", "Bytes of pulses sent, to each neighbour.", (), _at("mesh", "sent_bytes")),
     Metric("pulses_received", "counter", "Pulses received from neighbours.", (), _at("mesh", "heard")),
     Metric("pulse_bytes_received", "counter", "Bytes of pulses received.", (), _at("mesh", "heard_bytes")),
+    Metric("pulses_refused", "counter", "Pulses refused, by reason.", ("reason",), _words("mesh", "refused")),
     Metric(
         "online_steps", "counter", "Examples whose labels this device has seen.", (), _at("online", "device", "steps")
     ),
@@ -192,7 +193,6 @@ METRICS: tuple[Metric, ...] = (
         (),
         _at("online", "device", "within"),
     ),
-    Metric("pulses_refused", "counter", "Pulses refused, by reason.", ("reason",), _words("mesh", "refused")),
 )
 
 

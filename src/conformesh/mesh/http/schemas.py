@@ -180,7 +180,7 @@ SCHEMAS: dict[str, Schema] = {
             **dict.fromkeys(("alpha", "learning", "local", "bound"), SECONDS),
             "origin": {**_or_null(SECONDS), "description": "The threshold that all began with, if there was one."},
             "threshold": SECONDS,
-            "device": {**ref("Account"), "description": "Of this device."},
+            "device": {**ref("Account"), "description": "Of this device, since its journal began."},
             "everybody": {**ref("Account"), "description": "Of all devices that were heard of, this one among them."},
             "late": {**COUNT, "description": "The most labels that one prediction was made without."},
             "pending": {**COUNT, "description": "Predictions whose labels may still come."},

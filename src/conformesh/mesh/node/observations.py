@@ -83,10 +83,6 @@ _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Record)
 encode = _ENCODER.encode
 
 
-class OtherRuleError(ValueError):
-    """A journal that was made under another rule."""
-
-
 class Example(NamedTuple):
     """A prediction: its id, and its threshold."""
 
@@ -152,13 +148,13 @@ class Observations:
         return self.rule.threshold(self.counters, self.own)
 
     def accounts(self) -> tuple[Account, Account]:
-        """Return what is guaranteed of this device, all its lives together, and of everybody who was heard of."""
-        known = {
-            **self.counters.tallies,
-            self._life: self.own,
-        }  # with so many lives, this one may not be among the kept
-        mine = [tally for life, tally in known.items() if life.device == self.name]
-        return self.rule.account(*mine), self.rule.account(*known.values())
+        """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
+
+        The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
+        """
+        # Of too many lives this one may not be among the kept.
+        known = {**self.counters.tallies, self._life: self.own}
+        return self.rule.account(self.own), self.rule.account(*known.values())
 
     # --- what is to be written down -----------------------------------------------------------------------------------
 
@@ -241,7 +237,7 @@ class Observations:
 
     def _restore(self, kept: Kept) -> None:
         if kept.rule != str(self.rule):
-            raise OtherRuleError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
+            raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
         self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
         self.pending, self.labelled, self._without = dict(kept.pending), dict(kept.labelled), dict(kept.without)
         self.counters = Counters.decode(kept.counters, self.rule)

@@ -30,7 +30,6 @@ from conformesh.mesh.node.observations import (
     Heard,
     Judged,
     Observations,
-    OtherRuleError,
     Pinned,
     Record,
     encode,
@@ -178,17 +177,17 @@ class Online:
         known = self._made(self._known.name)
         journal = FileJournal(self._path, durable=True)
         try:
-            known.read(journal.records())
-        except ValueError as problem:
-            os.replace(self._path, self._path.with_name(BEFORE))
-            why = "it begins anew" if isinstance(problem, OtherRuleError) else "it cannot be read, and counts anew"
-            LOG.warning("%s: %s: %s; the old journal is %s", self._path, why, problem, BEFORE)
-            known = self._made(known.name)
-        known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
-        try:
+            try:
+                known.read(journal.records())
+            except ValueError as problem:  # it is of another rule, or none at all
+                os.replace(self._path, self._path.with_name(BEFORE))
+                LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, BEFORE)
+                known = self._made(known.name)
+            known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
             journal.begin(encode(known.kept()))
         except OSError:
-            journal.close()
+            with suppress(OSError):
+                journal.close()
             raise
         self._known, self._journal, self._since = known, journal, 0
         self._view = self._seen()
