@@ -144,10 +144,11 @@ class Counters:
 
 
 def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
-    """Forget the smallest tallies of a device with too many lives, and the bounds they owe with them.
+    """Forget lives without a step, and the smallest of a device with too many, with the bounds they owe.
 
     What is left is the greatest of all in one order, so merging stays the same in whatever order it is done.
     """
+    tallies = {life: tally for life, tally in tallies.items() if tally.steps}
     if max(Counter(life.device for life in tallies).values(), default=0) <= LIVES:
         return tallies
     kept: dict[Life, Tally] = {}
@@ -198,7 +199,8 @@ class Counting:
     def account(self, *tallies: Tally) -> Account:
         """Return what is guaranteed of these together."""
         worst = max(self.alpha, 1 - self.alpha)
-        width = sum((one.parts * (self.bound / self.local + float(worst) * (one.late + 1)) for one in tallies), 0.0)
+        begun = [one for one in tallies if one.steps]
+        width = sum((one.parts * (self.bound / self.local + float(worst) * (one.late + 1)) for one in begun), 0.0)
         steps = sum(one.steps for one in tallies)
         within = min(width / steps, float(worst)) if steps else float(worst)
         return Account(float(self.alpha), steps, sum(one.misses for one in tallies), within)
