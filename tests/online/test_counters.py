@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh.online.counters import LARGEST, LIVES, Account, Counters, Counting, Life, Tally
+from conformesh.online.counters import LARGEST, LIVES, Account, Counters, Counting, Gap, Life, Tally
 
 RULE = Counting(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
 NOTHING = Counters({})
@@ -91,10 +91,10 @@ def test_a_rule_without_a_bound_is_refused(name, value):
 
 
 def test_words():
-    assert str(RULE.account()) == "nothing so far"
-    assert str(Account(0.1, 1000, 103, 0.0204)) == "so far 0.103, guaranteed within 0.021 of 0.1"
-    assert RULE.account(Tally(1, 1)).within == pytest.approx(0.9)  # a share is never further away
-    assert RULE.account(Tally(1000, 0), Tally(1000, 0, 4)).within == pytest.approx((20.9 + 24.5) / 2000)
+    assert str(RULE.account()) == "no labels so far"
+    assert str(Account(0.1, 1000, 103, Gap(20.4, 20.4))) == "so far 0.103, guaranteed within 0.021 of 0.1"
+    assert RULE.account(Tally(1, 1)).bound == pytest.approx(0.9)  # a share is never further away
+    assert RULE.account(Tally(1000, 0), Tally(1000, 0, 4)).bound == pytest.approx((20.9 + 24.5) / 2000)
 
 
 # --- the bound --------------------------------------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def test_no_sequence_escapes_the_bound(adversary, lie):
         )
         for own in played(adversary, rng, rule, 200, lie):
             account = rule.account(own)
-            assert abs(account.rate - account.alpha) <= account.within + 1e-12
+            assert abs(account.rate - account.alpha) <= account.bound + 1e-12
 
 
 def test_the_bound_is_attained():
@@ -151,8 +151,8 @@ def test_the_bound_is_attained():
         missed = rule.threshold(down, own) < 1.0
         own = Tally(own.steps + 1, own.misses + missed)
         account = rule.account(own)
-        if account.within < 0.9:
-            most = max(most, abs(account.rate - account.alpha) / account.within)
+        if account.bound < 0.9:
+            most = max(most, abs(account.rate - account.alpha) / account.bound)
     assert 0.95 < most <= 1.0
 
 
@@ -164,13 +164,13 @@ def test_without_the_local_part_the_bound_is_broken():
         missed = rule.threshold(down, Tally()) < 0.5
         own = Tally(own.steps + 1, own.misses + missed)
     account = rule.account(own)
-    assert abs(account.rate - account.alpha) > account.within
+    assert abs(account.rate - account.alpha) > account.bound
 
 
 def test_everybody_together():
     parts = [Counters({Life(name, 0): Tally(100, k)}) for k, name in enumerate("abcdef")]
     fleet = reduce(Counters.merge, parts)
     account = RULE.account(*fleet.tallies.values())
-    assert (account.steps, account.misses) == (fleet.steps, fleet.misses) == (600, 15)
-    assert account.within == pytest.approx(20.9 / 100)
+    assert (account.labels, account.misses) == (fleet.steps, fleet.misses) == (600, 15)
+    assert account.bound == pytest.approx(20.9 / 100)
     assert fleet.only(["a"]).steps == 100

@@ -198,33 +198,46 @@ class Counting:
 
     def account(self, *tallies: Tally) -> Account:
         """Return what is guaranteed of these together."""
-        worst = max(self.alpha, 1 - self.alpha)
+        alpha, reach = float(self.alpha), self.bound / self.local
         begun = [one for one in tallies if one.steps]
-        width = sum((one.parts * (self.bound / self.local + float(worst) * (one.late + 1)) for one in begun), 0.0)
-        steps = sum(one.steps for one in tallies)
-        within = min(width / steps, float(worst)) if steps else float(worst)
-        return Account(float(self.alpha), steps, sum(one.misses for one in tallies), within)
+        down = sum(one.parts * (reach + alpha * (one.late + 1)) for one in begun)
+        up = sum(one.parts * (reach + (1 - alpha) * (one.late + 1)) for one in begun)
+        return Account(alpha, sum(one.steps for one in begun), sum(one.misses for one in begun), Gap(down, up))
+
+
+class Gap(NamedTuple):
+    """Misses lie from ``alpha * labels - down`` to ``alpha * labels + up``."""
+
+    down: float
+    up: float
 
 
 class Account(NamedTuple):
-    """Steps and misses so far, and how far from `alpha` the share of misses can be at most."""
+    """Labels and misses so far, and how far misses can be from ``alpha * labels``."""
 
     alpha: float
-    steps: int
+    labels: int
     misses: int
-    within: float
+    gap: Gap
 
     @property
-    def rate(self) -> float | None:
-        """The share of misses; None before the first step."""
-        return self.misses / self.steps if self.steps else None
+    def rate(self) -> float:
+        """The share of misses; not a number before the first label."""
+        return self.misses / self.labels if self.labels else math.nan
+
+    @property
+    def bound(self) -> float:
+        """How far from `alpha` the share of misses can be at most; no share is below 0 or above 1."""
+        alpha, count = self.alpha, max(self.labels, 1)
+        return max(min(self.gap.down / count, alpha), min(self.gap.up / count, 1 - alpha))
 
     def __str__(self) -> str:
         """Return it in words.
 
-        >>> str(Account(0.1, 1000, 103, 0.021))
+        >>> str(Account(0.1, 1000, 103, Gap(20.1, 20.9)))
         'so far 0.103, guaranteed within 0.021 of 0.1'
         """
-        if self.rate is None:
-            return "nothing so far"
-        return f"so far {self.rate:.3f}, guaranteed within {math.ceil(1000 * self.within) / 1000:.3f} of {self.alpha:g}"
+        if not self.labels:
+            return "no labels so far"
+        up = math.ceil(1000 * self.bound - 1e-9) / 1000  # a bound is never rounded down
+        return f"so far {self.rate:.3f}, guaranteed within {up:.3f} of {self.alpha:g}"

@@ -283,7 +283,14 @@ class Online:
 
 
 def _account(account: Account) -> dict[str, Any]:
-    return {**account._asdict(), "rate": account.rate, "words": str(account)}
+    return {
+        "alpha": account.alpha,
+        "steps": account.labels,
+        "misses": account.misses,
+        "rate": account.rate if account.labels else None,
+        "within": account.bound,
+        "words": str(account),
+    }
 
 
 def _fresh() -> int:
