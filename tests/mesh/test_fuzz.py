@@ -10,12 +10,14 @@ import pytest
 
 from conformesh.mesh.http.interface import VERBS
 from conformesh.mesh.node.beating import Beating
+from conformesh.mesh.node.online import Online
 from conformesh.mesh.node.state import NodeState
 
 from .meshes import config
-from .nodes import ask, calibration, serving, talk
+from .nodes import ask, calibration, serving, short_folder, talk
 from .test_requests import silent_and_slow
 
+LEARNING = {"learning": 0.1, "local": 0.05, "bound": 1.0}
 VERSIONS = ("HTTP/1.1", "HTTP/9.9")
 PLACES = (
     "GET",
@@ -45,7 +47,7 @@ def node():
 def mutated(rng):
     """A request that was good, changed in a few places; or something that never was one."""
     path, verb = rng.choice([*VERBS.items()])
-    body = rng.choice([b"", b'{"probabilities": [[1.0, 0.0]]}', b"{", b"[" * 500, rng.randbytes(40)])
+    body = rng.choice([b"", b'{"probabilities": [[1.0, 0.0]]}', b'{"score": 0.5}', b"{", b"[" * 500, rng.randbytes(40)])
     head = f"{verb} {path}{rng.choice(['', '?', '?a=b', '/', '/..', '%00'])} HTTP/1.1\r\nHost: localhost\r\n"
     if body:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body) + rng.choice([0, 0, 0, 1, -1, 10])}\r\n"
@@ -63,9 +65,11 @@ def mutated(rng):
 def hammer(count, seed, caplog):
     rng = random.Random(seed)
     state, beating = node()
+    more = {"beating": beating, "recalibrate": lambda: "started", "hand": lambda body: "taken"}
     with (
         caplog.at_level(logging.WARNING, "conformesh.node"),
-        serving(state, beating=beating, recalibrate=lambda: "started", hand=lambda body: "taken") as service,
+        short_folder() as folder,
+        serving(state, online=Online(config(folder=folder, online=LEARNING), state), **more) as service,
     ):
         slowest = 0.0
         for number in range(count):

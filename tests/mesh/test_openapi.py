@@ -10,10 +10,11 @@ from conformesh.mesh.http.interface import VERBS
 from conformesh.mesh.http.openapi import OPERATIONS, description
 from conformesh.mesh.http.schemas import SCHEMAS
 from conformesh.mesh.node.beating import Beating
+from conformesh.mesh.node.online import Online
 from conformesh.scores import AbsoluteResidual
 
 from .meshes import config
-from .nodes import asked, serving, state
+from .nodes import asked, serving, short_folder, state
 
 schemathesis = pytest.importorskip("schemathesis", reason="needs schemathesis, of the extra test")
 from schemathesis.config import SchemathesisConfig  # noqa: E402
@@ -47,8 +48,13 @@ def hand(body):
 def service(request):
     node = NODES[request.param]()
     beating = Beating(config(), node)
-    with serving(node, where="tcp", recalibrate=lambda: "started", hand=hand, beating=beating) as service:
-        yield service
+    with short_folder() as folder:
+        learning = {"learning": 0.1, "local": 0.05, "bound": 1.0}
+        online = Online(config(folder=folder, score="lac", online=learning), node)
+        more = {"recalibrate": lambda: "started", "hand": hand, "beating": beating, "online": online}
+        with serving(node, where="tcp", **more) as service:
+            yield service
+        online.close()
 
 
 def bounded(examples):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
 
@@ -14,7 +14,7 @@ import typer
 from conformesh.cli import GROUPS, console
 from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import as_type, checked_options, whole, with_flags
+from conformesh.cli.options import as_type, checked_options, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, MESH, RUNNING
 from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
@@ -45,6 +45,7 @@ from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import METHODS, get_method
+from conformesh.online.counters import Counting
 from conformesh.promises import AUTO
 from conformesh.scores import SCORES
 
@@ -140,6 +141,14 @@ def init(
             rich_help_panel=RUNNING,
         ),
     ] = "1",
+    online: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Learn from labels that come later: learning=, local= and bound=, each once.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     mode: Annotated[
         str,
         typer.Option(
@@ -177,6 +186,7 @@ def init(
         patience=as_type(patience, float, "patience"),
         on_lost=cast(Literal["fail", "continue"], on_lost),
         pulse=as_type(pulse, float, "pulse"),
+        online=key_values(online or [], "online option", {one.name: float for one in fields(Counting)}),
         quorum=None if quorum is None else whole(quorum, "quorum", 1),
         insecure=insecure,
         days=whole(days, "days", 1),
@@ -204,6 +214,8 @@ def init(
     lines.append(
         ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
     )
+    if config.rule is not None:
+        lines.append(("online", str(config.rule)))
     if get_method(method).needs == "server":
         lines.append(("note", f"{method} {FLOODS}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))

@@ -110,6 +110,8 @@ def node(
         ("devices", f"{len(certified.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
         ("cost", console.in_cost([result.cost])),
     ]
+    if config.rule is not None:
+        facts.append(("online", str(config.rule)))
     console.print_facts("conformesh node", facts)
 
 

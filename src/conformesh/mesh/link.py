@@ -3,7 +3,8 @@
 A link exists for each edge of the graph and for nothing else. With certificates (the default) both ends of a link prove
 who they are, and what a neighbour may say is bound to the name in its certificate: a frame counts as that neighbour's
 only if it came under that neighbour's key. `Device` does the rest; plain publications may get lost, it repeats them.
-Beside the frames, under a key of their own and with less priority, go pulses: how each node is.
+Beside the frames, under keys of their own and with less priority, go pulses, how each node is, and counters of those
+that learn online.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
     from conformesh.mesh.config.device_config import DeviceConfig
 
 ROOT = "conformesh"
-PULSE = "~pulse"  # no device may be called so
-MOST_PULSES = 1000  # that wait to be looked at; older ones are forgotten
+PULSE, COUNTERS = "~pulse", "~counters"  # what goes beside the frames; no device may be called so
+MOST_ASIDES = 1000  # of each that wait to be looked at; older ones are forgotten
 LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
 # One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
 ROLES = ("acc", "tx", "net", "rx")
@@ -58,12 +59,14 @@ class Transport:
         ]
         self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
         self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
-        self._pulses: deque[tuple[str, bytes, float]] = deque(maxlen=MOST_PULSES)
-        self._pulse = None
-        if config.pulse:
-            self._pulse = _publisher(session, _pulse_key(config, config.name), pulse=True)
+        self._asides: dict[str, deque[tuple[str, bytes, float]]] = {}
+        self._tellers: dict[str, Any] = {}
+        for what in _beside(config):
+            self._asides[what] = deque(maxlen=MOST_ASIDES)
+            self._tellers[what] = _publisher(session, _aside_key(config, config.name, what), aside=True)
             self._subscribers += [
-                session.declare_subscriber(_pulse_key(config, name), self._feels(name)) for name in names
+                session.declare_subscriber(_aside_key(config, name, what), self._overhears(name, what))
+                for name in names
             ]
 
     def _hears(self, sender: int) -> Callable[[Any], None]:
@@ -77,19 +80,21 @@ class Transport:
 
         return take
 
-    def _feels(self, sender: str) -> Callable[[Any], None]:
-        """Return what takes a neighbour's pulses; nobody is woken for them."""
-        return lambda sample: self._pulses.append((sender, sample.payload.to_bytes(), time.monotonic()))
+    def _overhears(self, sender: str, what: str) -> Callable[[Any], None]:
+        """Return what takes what a neighbour says beside its frames; nobody is woken for it."""
+        arrived = self._asides[what]
+        return lambda sample: arrived.append((sender, sample.payload.to_bytes(), time.monotonic()))
 
-    def send_pulse(self, data: bytes) -> None:
-        """Tell all neighbours how this node is, which may get lost."""
-        if self._pulse is not None:
-            self._pulse.put(data)
+    def send_aside(self, what: str, data: bytes) -> None:
+        """Tell all neighbours something beside the frames, which may get lost."""
+        if what in self._tellers:
+            self._tellers[what].put(data)
 
-    def pulses(self) -> Iterator[tuple[str, bytes, float]]:
-        """Yield the pulses that have arrived, each with the name of its sender and when it came."""
-        while self._pulses:
-            yield self._pulses.popleft()
+    def asides(self, what: str) -> Iterator[tuple[str, bytes, float]]:
+        """Yield what has arrived beside the frames, each with the name of its sender and when it came."""
+        arrived = self._asides.get(what)
+        while arrived:
+            yield arrived.popleft()
 
     def ring(self) -> None:
         """Wake who waits in `receive`.
@@ -159,19 +164,24 @@ def _keys(config: DeviceConfig, sender: str, receiver: str) -> tuple[str, str]:
     return here, f"{here}/{receiver}"
 
 
-def _pulse_key(config: DeviceConfig, sender: str) -> str:
-    return f"{ROOT}/{config.mesh}/{sender}/{PULSE}"
+def _beside(config: DeviceConfig) -> list[str]:
+    """Return what a device says beside its frames."""
+    return [what for what, on in ((PULSE, config.pulse), (COUNTERS, config.rule)) if on]
 
 
-def _publisher(session: Any, key: str, *, pulse: bool = False) -> Any:
+def _aside_key(config: DeviceConfig, sender: str, what: str) -> str:
+    return f"{ROOT}/{config.mesh}/{sender}/{what}"
+
+
+def _publisher(session: Any, key: str, *, aside: bool = False) -> Any:
     import zenoh
 
     # express: a round waits for its slowest frame, so never wait to fill a batch.
     # DROP: the device repeats what is lost, while a blocked one would freeze together with its peer
-    # Pulses have a queue of their own, behind all frames.
-    priority = zenoh.Priority.BACKGROUND if pulse else zenoh.Priority.DATA
+    # What is said aside has a queue of its own, behind all frames.
+    priority = zenoh.Priority.BACKGROUND if aside else zenoh.Priority.DATA
     drop = zenoh.CongestionControl.DROP
-    return session.declare_publisher(key, express=not pulse, congestion_control=drop, priority=priority)
+    return session.declare_publisher(key, express=not aside, congestion_control=drop, priority=priority)
 
 
 def _needs_zenoh() -> Any:
@@ -225,9 +235,8 @@ def _access(config: DeviceConfig) -> dict[str, Any]:
     for neighbour in config.neighbours:
         name = neighbour.name
         spoken, heard = [*_keys(config, name, config.name)], [*_keys(config, config.name, name)]
-        if config.pulse:
-            spoken.append(_pulse_key(config, name))
-            heard.append(_pulse_key(config, config.name))
+        spoken += [_aside_key(config, name, what) for what in _beside(config)]
+        heard += [_aside_key(config, config.name, what) for what in _beside(config)]
         allowed = {
             "says": ("put", "ingress", spoken),
             "hears": ("put", "egress", heard),

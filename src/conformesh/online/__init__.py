@@ -1,15 +1,47 @@
-"""Online conformal prediction: thresholds that follow their streams, device by device and for the network."""
+"""Online conformal prediction: thresholds that follow their streams, device by device and for the network.
 
-from conformesh.online.accounts import Account
-from conformesh.online.bounds import Gap
-from conformesh.online.couplings import COUPLINGS
-from conformesh.online.integrators import ACI, Decaying, QuantileTracker
-from conformesh.online.learners import LEARNERS
-from conformesh.online.links import Links
-from conformesh.online.lone import PID, SFOGD, DtACI, Smoothing
-from conformesh.online.outcome import Online
-from conformesh.online.rules import Rule
-from conformesh.online.simulating import online, recommended
+Names are loaded when they are first used: a device of a mesh needs few of them.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from conformesh.online.accounts import Account
+    from conformesh.online.alarm import Alarm
+    from conformesh.online.bounds import Gap
+    from conformesh.online.couplings import COUPLINGS
+    from conformesh.online.fleet import FleetAlarm
+    from conformesh.online.integrators import ACI, Decaying, QuantileTracker
+    from conformesh.online.learners import LEARNERS
+    from conformesh.online.links import Links
+    from conformesh.online.lone import PID, SFOGD, DtACI, Smoothing
+    from conformesh.online.outcome import Online
+    from conformesh.online.rules import Rule
+    from conformesh.online.simulating import online, recommended
+
+_PLACES = {
+    "ACI": "integrators",
+    "COUPLINGS": "couplings",
+    "LEARNERS": "learners",
+    "PID": "lone",
+    "SFOGD": "lone",
+    "Account": "accounts",
+    "Alarm": "alarm",
+    "Decaying": "integrators",
+    "DtACI": "lone",
+    "FleetAlarm": "fleet",
+    "Gap": "bounds",
+    "Links": "links",
+    "Online": "outcome",
+    "QuantileTracker": "integrators",
+    "Rule": "rules",
+    "Smoothing": "lone",
+    "online": "simulating",
+    "recommended": "simulating",
+}
 
 __all__ = [
     "ACI",
@@ -18,8 +50,10 @@ __all__ = [
     "PID",
     "SFOGD",
     "Account",
+    "Alarm",
     "Decaying",
     "DtACI",
+    "FleetAlarm",
     "Gap",
     "Links",
     "Online",
@@ -29,3 +63,9 @@ __all__ = [
     "online",
     "recommended",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.{_PLACES[name]}"), name)

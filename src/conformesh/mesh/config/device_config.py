@@ -17,7 +17,8 @@ from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
 from conformesh.methods import get_method, make_options, promise_of, without_rounds
-from conformesh.names import device_names, listed
+from conformesh.names import device_names, listed, unknown
+from conformesh.online.counters import Counting
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
 from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
@@ -62,6 +63,9 @@ class DeviceConfig:
         Seconds a device waits for a neighbour before it gives up, and between two attempts to reach one.
     pulse
         Seconds between two pulses, by which devices tell each other how they are; 0 for none.
+    online
+        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Counting`; empty where
+        they do not.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
     quorum
@@ -100,6 +104,7 @@ class DeviceConfig:
     patience: float = 30.0
     retry: float = 0.2
     pulse: float = 1.0
+    online: dict[str, float] = field(default_factory=dict)
     on_lost: Literal["fail", "continue"] = "fail"
     quorum: int | None = None
     insecure: bool = False
@@ -132,6 +137,7 @@ class DeviceConfig:
             self.network,
             self.chosen_score,
             self.promise,
+            self.rule,
         )  # what is wrong with them is an error now, not later
 
     @cached_property
@@ -166,6 +172,20 @@ class DeviceConfig:
         asked = make_promise(self.shares or self.target, self.rank, self.confidence)
         check_shares(asked, self.devices)
         return promise_of(self.method, asked)
+
+    @property
+    def rule(self) -> Counting | None:
+        """How devices learn online, where they do."""
+        if not self.online:
+            return None
+        needed = [one.name for one in fields(Counting) if one.name != "alpha"]
+        for name in self.online:
+            if name not in needed:
+                raise ValueError(unknown("key in [online]", name, needed))
+        missing = [name for name in needed if name not in self.online]
+        if missing:
+            raise ValueError(f"[online] needs {', '.join(needed)}, and lacks {', '.join(missing)}")
+        return Counting(exact_alpha(self.alpha), **{name: float(value) for name, value in self.online.items()})
 
     @property
     def settings(self) -> Settings:
@@ -215,6 +235,7 @@ class DeviceConfig:
             "score": score_in_words(self.chosen_score),
             "model": "not said" if self.model is None else self.model[:16],
             "links": "insecure" if self.insecure else "certificates",
+            **({} if self.rule is None else {"online": str(self.rule)}),
         }
 
     def _map_digest(self) -> str:

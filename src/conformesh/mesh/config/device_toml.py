@@ -29,7 +29,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
         ("mesh", "name", "listen"),
     ),
     (
-        "What the devices agree on: from here to on_lost and quorum, and [options], the same on every device.",
+        "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
         ("mode", "method", "alpha", "target", "rank", "confidence", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
@@ -44,6 +44,10 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ('Shares of new examples by device, for target = "given".', ("shares",)),
     ("Options of the method; what is not said has its default.", ("options",)),
     ("Options of the score.", ("score_options",)),
+    (
+        "Learning from labels that come later: how far a miss moves all, and this device; scores are at most bound.",
+        ("online",),
+    ),
     ("Where each device is reached; beside a roster, those that this one reaches elsewhere.", ("endpoints",)),
 )
 

@@ -73,6 +73,7 @@ def init_mesh(
     on_lost: Literal["fail", "continue"] = "fail",
     quorum: int | None = None,
     pulse: float = 1.0,
+    online: dict[str, float] | None = None,
     insecure: bool = False,
     days: int = 365,
     sizes: dict[str, int] | None = None,
@@ -95,7 +96,7 @@ def init_mesh(
         The most scores that devices may claim, by their ids in the network; who is not named may claim any number.
     promise
         Whom the threshold is to be about, by the ids of the network.
-    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum, pulse
+    mode, method, alpha, options, score, score_options, model, patience, on_lost, quorum, pulse, online
         As in `DeviceConfig`.
     """
     root = Path(root)
@@ -132,6 +133,7 @@ def init_mesh(
         on_lost=on_lost,
         quorum=quorum,
         pulse=pulse,
+        online=online or {},
         insecure=insecure,
     )
     called = dict(zip(network.ids, names, strict=True))

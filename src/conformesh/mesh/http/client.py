@@ -21,7 +21,10 @@ from conformesh.mesh.http.interface import (
     JSON,
     MESH,
     METRICS,
+    OBSERVE,
+    ONLINE,
     PREDICT,
+    PREDICT_NEXT,
     RECALIBRATE,
     ROSTER,
     STATUS,
@@ -122,6 +125,46 @@ class Client:
             row[members] = True
         return sets
 
+    def predict_next(self, outputs: ArrayLike | None = None) -> dict[str, Any]:
+        """Return {"example", "threshold"} for the next example of a node that learns online.
+
+        With its outputs also {"set", "size"} or {"interval"}. Its label is told by `observe`, with this id.
+        """
+        return self._ask(PREDICT_NEXT, _next(outputs))
+
+    def observe(
+        self,
+        score: float | None = None,
+        *,
+        outputs: ArrayLike | None = None,
+        label: float | None = None,
+        example: str | None = None,
+        then: ArrayLike | None = None,
+    ) -> dict[str, Any]:
+        """Tell a node that learns online what came true; return what became of it.
+
+        With an id it may be told again, where no answer came: it is counted once.
+
+        Parameters
+        ----------
+        score
+            The score of the label; or `outputs` of the model for this one example, and its `label`.
+        example
+            The id of the prediction that it belongs to; by default it is judged by the threshold of this moment.
+        then
+            Outputs for the next example, whose set or interval stands under "next" then.
+        """
+        request: dict[str, Any] = {} if score is None else {"score": float(score)}
+        request |= {} if outputs is None else _next(outputs)
+        request |= {} if label is None else {"label": float(label)}
+        request |= {} if example is None else {"example": example}
+        request |= {} if then is None else {"next": _next(then)}
+        return self._ask(OBSERVE, request)
+
+    def online(self) -> dict[str, Any]:
+        """Return what the node has learnt online: steps, misses, bounds, and who was heard of."""
+        return self._ask(ONLINE)
+
     def health(self) -> dict[str, Any]:
         """Return {"healthy", "phase", "reasons"}, also where the node is not healthy."""
         return self._ask(HEALTH, fine=(200, 503))
@@ -180,6 +223,17 @@ class Client:
             raise NodeError(f"the node at {self._address} broke off: {str(error) or type(error).__name__}") from None
         finally:
             connection.close()
+
+
+def _next(outputs: ArrayLike | None) -> dict[str, Any]:
+    """Return outputs for one example, as a request has them."""
+    if outputs is None:
+        return {}
+    import numpy as np
+
+    from conformesh.io.json_numbers import in_json
+
+    return {"outputs": in_json(np.asarray(outputs, dtype=np.float64).tolist())}
 
 
 def _connection(address: Address, timeout: float) -> HTTPConnection:

@@ -8,6 +8,7 @@ from __future__ import annotations
 THRESHOLD, CERTIFICATE, CALIBRATION, MESH = "/threshold", "/certificate", "/calibration", "/mesh"
 HEALTH, STATUS, METRICS, OPENAPI = "/health", "/status", "/metrics", "/openapi.json"
 PREDICT, RECALIBRATE, ROSTER = "/predict", "/recalibrate", "/roster"
+ONLINE, OBSERVE, PREDICT_NEXT = "/online", "/observe", "/predict_next"
 VERBS = {
     THRESHOLD: "GET",
     CERTIFICATE: "GET",
@@ -20,6 +21,9 @@ VERBS = {
     PREDICT: "POST",
     RECALIBRATE: "POST",
     ROSTER: "POST",
+    ONLINE: "GET",
+    OBSERVE: "POST",
+    PREDICT_NEXT: "POST",
 }
 JSON = "application/json"
 LARGEST_BODY = 16 * 2**20  # bytes

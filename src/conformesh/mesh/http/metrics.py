@@ -179,6 +179,20 @@ METRICS: tuple[Metric, ...] = (
     Metric("pulses_received", "counter", "Pulses received from neighbours.", (), _at("mesh", "heard")),
     Metric("pulse_bytes_received", "counter", "Bytes of pulses received.", (), _at("mesh", "heard_bytes")),
     Metric("pulses_refused", "counter", "Pulses refused, by reason.", ("reason",), _words("mesh", "refused")),
+    Metric(
+        "online_steps", "counter", "Examples whose labels this device has seen.", (), _at("online", "device", "steps")
+    ),
+    Metric(
+        "online_misses", "counter", "Of these, with a score above the threshold.", (), _at("online", "device", "misses")
+    ),
+    Metric("online_threshold", "gauge", "The threshold for the next example.", (), _at("online", "threshold")),
+    Metric(
+        "online_bound",
+        "gauge",
+        "How far from alpha the rate of misses of this device can be at most.",
+        (),
+        _at("online", "device", "within"),
+    ),
 )
 
 

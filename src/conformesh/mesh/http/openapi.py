@@ -12,8 +12,11 @@ from conformesh.mesh.http.interface import (
     JSON,
     MESH,
     METRICS,
+    OBSERVE,
+    ONLINE,
     OPENAPI,
     PREDICT,
+    PREDICT_NEXT,
     RECALIBRATE,
     ROSTER,
     STATUS,
@@ -35,6 +38,8 @@ class Operation(NamedTuple):
 
 _NOTHING_YET = {503: ("No threshold is certified yet; the words say how far it is.", "Error")}
 _FULL = {503: ("The node is at work for many programs already, or nothing is certified yet.", "Error")}
+_NOT_LEARNING = {501: ("This node does not learn online.", "Error")}
+_UNWRITTEN = {503: ("The node is at work for many programs already, or its journal cannot be written.", "Error")}
 _COMMON = {  # what any request may hear
     400: ("The request is malformed.", "Error"),
     403: ("On a port: web pages are kept out, by their Origin or Host.", "Error"),
@@ -96,6 +101,25 @@ OPERATIONS: dict[str, Operation] = {
             **_FULL,
         },
         "Roster",
+    ),
+    ONLINE: Operation(
+        "What was learnt online, and what is guaranteed of it",
+        {200: ("Steps, misses and bounds, and who was heard of.", "Online"), **_NOT_LEARNING},
+    ),
+    OBSERVE: Operation(
+        "Tell the label of an example, or its score, once it is known",
+        {
+            200: ("What became of it, and what is predicted next if asked; it survives any end of the node.", "Judged"),
+            409: ("The id is of no prediction here, or of one too long ago; nothing is counted.", "Error"),
+            **_NOT_LEARNING,
+            **_UNWRITTEN,
+        },
+        "Observation",
+    ),
+    PREDICT_NEXT: Operation(
+        "The set or interval for the next outputs, with an id for its label",
+        {200: ("The id, the threshold, and the set or interval.", "Predicted"), **_NOT_LEARNING, **_UNWRITTEN},
+        "Next",
     ),
 }
 

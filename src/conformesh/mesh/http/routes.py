@@ -12,12 +12,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
-from conformesh.io.json_numbers import in_json, with_infinities
+from conformesh.io.json_numbers import in_json
+from conformesh.mesh.http.bodies import parsed, table_of
 from conformesh.mesh.http.interface import (
     CALIBRATION,
     CERTIFICATE,
@@ -25,14 +25,18 @@ from conformesh.mesh.http.interface import (
     JSON,
     MESH,
     METRICS,
+    OBSERVE,
+    ONLINE,
     OPENAPI,
     PREDICT,
+    PREDICT_NEXT,
     RECALIBRATE,
     ROSTER,
     STATUS,
     THRESHOLD,
     VERBS,
 )
+from conformesh.mesh.http.observing import Learns, observed, predicted
 from conformesh.mesh.node.certified import Certified
 from conformesh.mesh.node.health import judged, nothing_yet
 from conformesh.mesh.node.state import NodeState
@@ -98,6 +102,8 @@ class Answers:
         Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
     beating
         Knows what was heard of everybody; without it ``/mesh`` answers 501.
+    online
+        Learns from labels; without it what belongs to that answers 501.
     """
 
     def __init__(
@@ -106,9 +112,10 @@ class Answers:
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
         beating: Heard | None = None,
+        online: Learns | None = None,
     ) -> None:
         self.state = state
-        self.recalibrate, self.hand, self.beating = recalibrate, hand, beating
+        self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
         self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
         self.routes: dict[str, Reply] = {
             THRESHOLD: self._threshold,
@@ -122,6 +129,9 @@ class Answers:
             PREDICT: self._predict,
             RECALIBRATE: self._recalibrate,
             ROSTER: self._roster,
+            ONLINE: lambda _: Answer.of(self._learning().shown()),
+            OBSERVE: partial(self._learns, observed),
+            PREDICT_NEXT: partial(self._learns, predicted),
         }
 
     def route(self, method: str, path: str, accept: str = "") -> Reply:
@@ -177,7 +187,8 @@ class Answers:
         """Return what metrics are made of."""
         now = self.state.snapshot()
         mesh = None if self.beating is None else self.beating.measured()
-        return now | {"healthy": judged(now).healthy, "mesh": mesh}
+        online = None if self.online is None else self.online.shown()
+        return now | {"healthy": judged(now).healthy, "mesh": mesh, "online": online}
 
     def _mesh(self, _: bytes) -> Answer:
         if self.beating is None:
@@ -212,6 +223,22 @@ class Answers:
         except (ValueError, TypeError, OverflowError, RecursionError) as error:
             raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
 
+    def _learning(self) -> Learns:
+        if self.online is None:
+            raise Refused(HTTPStatus.NOT_IMPLEMENTED, "this node does not learn online: device.toml has no [online]")
+        return self.online
+
+    def _learns(self, reply: Callable[[Learns, bytes], dict[str, Any]], body: bytes) -> Answer:
+        online = self._learning()
+        try:
+            return Answer.of(reply(online, body))
+        except OSError as error:
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from None
+        except LookupError as error:
+            raise Refused(HTTPStatus.CONFLICT, str(error.args[0])) from None
+        except (ValueError, TypeError, OverflowError, RecursionError) as error:
+            raise Refused(HTTPStatus.BAD_REQUEST, str(error)) from None
+
 
 def _described(_: bytes) -> Answer:
     from conformesh.mesh.http.openapi import description  # which few programs ask for
@@ -223,7 +250,7 @@ def _described(_: bytes) -> Answer:
 
 
 def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
-    request = _parsed(body)
+    request = parsed(body)
     names = [name for name in TABLES if name in request]
     if len(names) != 1:
         raise ValueError(f"needed one of 'probabilities' and 'outputs', got {', '.join(names) or 'neither'}")
@@ -231,7 +258,7 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
         if name not in (*TABLES, "score"):
             raise ValueError(unknown("field", name, (*TABLES, "score")))
     score = _score(found.calibration.score, request.get("score"))
-    table = _table(names[0], request[names[0]])
+    table = table_of(names[0], request[names[0]])
     if score.task == "regression" and table.ndim == 2 and table.shape[1] == 1:
         table = table[:, 0]
     predicted = found.calibration.predict(table, score=score)
@@ -240,35 +267,6 @@ def _prediction(found: Certified, body: bytes) -> dict[str, Any]:
         return {"intervals": in_json(predicted.tolist()), **about}
     sets = [np.flatnonzero(row).tolist() for row in predicted]
     return {"sets": sets, "sizes": [len(members) for members in sets], **about}
-
-
-def _parsed(body: bytes) -> dict[str, Any]:
-    def refuse(word: str) -> NoReturn:
-        raise ValueError(f"JSON has no {word}; write infinity as the string 'inf', and drop rows with NaN")
-
-    try:
-        request = json.loads(body, parse_constant=refuse)
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"the body must be a JSON object, but it does not parse: {error}") from None
-    except RecursionError:
-        raise ValueError("the body must be a JSON object with a table of numbers, got lists too deep to read") from None
-    if not isinstance(request, dict):
-        raise ValueError(f"the body must be a JSON object, got {type(request).__name__}")
-    return request
-
-
-def _table(name: str, rows: Any) -> NDArray[Any]:
-    if not isinstance(rows, list):
-        raise ValueError(f"{name!r} must be a list with a row for each example, got {type(rows).__name__}")
-    try:
-        table = np.asarray(rows)
-        if table.dtype.kind == "U":
-            table = np.asarray(with_infinities(rows))
-    except ValueError:
-        raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
-    if table.dtype.kind not in "fiu":
-        raise ValueError(f"{name!r} must hold numbers only, in rows of equal length; infinity is the string 'inf'")
-    return table
 
 
 def _score(calibrated: Score | None, named: Any) -> Score:

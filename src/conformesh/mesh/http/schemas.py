@@ -56,6 +56,7 @@ _HEARD: dict[str, Schema] = {
     "everybody": _object({"threshold": ref("Number"), "certificate": _or_null(ref("Certificate"))}),
 }
 _ROWS = {"type": "array", "items": {"anyOf": [ref("Number"), _list(ref("Number"))]}}
+_ONE = {"description": "The outputs for one example.", "anyOf": [ref("Number"), _list(ref("Number"))]}
 _NEIGHBOUR = _object(
     {
         "last_heard_seconds_ago": _or_null(SECONDS),
@@ -164,6 +165,71 @@ SCHEMAS: dict[str, Schema] = {
             _object({"intervals": _list({**_list(ref("Number")), "minItems": 2, "maxItems": 2})}),
         ],
     },
+    "Account": _object(
+        {
+            "alpha": SECONDS,
+            "steps": COUNT,
+            "misses": COUNT,
+            "rate": _or_null(SECONDS),
+            "within": {**SECONDS, "description": "How far from alpha the rate of misses can be at most."},
+            "words": TEXT,
+        }
+    ),
+    "Online": _object(
+        {
+            **dict.fromkeys(("alpha", "learning", "local", "bound"), SECONDS),
+            "origin": {**_or_null(SECONDS), "description": "The threshold that all began with, if there was one."},
+            "threshold": SECONDS,
+            "device": {**ref("Account"), "description": "Of this device, since its journal began."},
+            "everybody": {**ref("Account"), "description": "Of all devices that were heard of, this one among them."},
+            "late": {**COUNT, "description": "The most labels that one prediction was made without."},
+            "pending": {**COUNT, "description": "Predictions whose labels may still come."},
+            "heard": {
+                "type": "object",
+                "additionalProperties": _object({"steps": COUNT, "misses": COUNT, "lives": COUNT}),
+            },
+            "refused": COUNTS,
+        },
+        words="What was learnt online.",
+    ),
+    "Observation": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "score": ref("Number"),
+            "outputs": _ONE,
+            "label": {"type": "number"},
+            "example": {**_or_null(TEXT), "description": "The id of the prediction that it belongs to."},
+            "next": _or_null(ref("Next")),
+        },
+        "oneOf": [
+            {"required": ["score"], "not": {"anyOf": [{"required": ["outputs"]}, {"required": ["label"]}]}},
+            {"required": ["outputs", "label"], "not": {"required": ["score"]}},
+        ],
+    },
+    "Next": {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {"outputs": _or_null(_ONE)},
+        "description": "The outputs for one example; without any there is only an id and a threshold.",
+    },
+    "Predicted": _object(
+        {"example": TEXT, "threshold": SECONDS},
+        {"set": _list(COUNT), "size": COUNT, "interval": {**_list(ref("Number")), "minItems": 2, "maxItems": 2}},
+    ),
+    "Judged": _object(
+        {
+            "example": TEXT,
+            "score": SECONDS,
+            "threshold": {**SECONDS, "description": "By which it was judged: that of its prediction."},
+            "missed": FLAG,
+            "repeated": {**FLAG, "description": "Whether it had been counted before; it is counted once."},
+            "device": ref("Account"),
+            "everybody": ref("Account"),
+            "threshold_now": SECONDS,
+        },
+        {"next": ref("Predicted")},
+    ),
     "Roster": {"type": "object", "description": "A roster and its signature, as the file roster.json has it."},
     "Accepted": _object({"accepted": FLAG}, {"run": TEXT, "roster": TEXT}, "What becomes of what was asked for."),
 }

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from conformesh.mesh.http.address import Address, find
 from conformesh.mesh.http.interface import LARGEST_BODY
+from conformesh.mesh.http.observing import Learns
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
 from conformesh.mesh.http.routes import Answer, Answers, Heard, Refused, Reply
 from conformesh.mesh.node.state import NodeState
@@ -71,6 +72,8 @@ class Service:
         Takes a roster and says what becomes of it; without it POST /roster answers 501.
     beating
         Knows what was heard of everybody; without it GET /mesh answers 501.
+    online
+        Learns from labels; without it what belongs to that answers 501.
     traced
         Is told of every answer: verb, path (empty where there is none such), status, and when its connection was
         accepted and it was answered, in nanoseconds since 1970.
@@ -90,6 +93,7 @@ class Service:
         recalibrate: Callable[[], str | None] | None = None,
         hand: Callable[[bytes], str] | None = None,
         beating: Heard | None = None,
+        online: Learns | None = None,
         traced: Traced | None = None,
         places: int = PLACES,
         most: int = MOST,
@@ -97,7 +101,7 @@ class Service:
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
-        self._answers = Answers(state, recalibrate, hand, beating)
+        self._answers = Answers(state, recalibrate, hand, beating, online)
         self._traced = traced
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()

@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.link import Transport
+from conformesh.mesh.link import PULSE, Transport
 from conformesh.mesh.node.health import CODES, judged
 from conformesh.mesh.node.pulses import HEALTH, PHASES, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Phase
@@ -85,11 +85,11 @@ class Beating:
     def _once(self, transport: Transport) -> None:
         own = self._vitals()
         with self._lock:
-            for sender, data, came in transport.pulses():
+            for sender, data, came in transport.asides(PULSE):
                 self._pulses.hear(sender, data, came)
             said = self._pulses.say(own, time.monotonic())
         if said is not None:
-            transport.send_pulse(said)
+            transport.send_aside(PULSE, said)
 
     def _vitals(self) -> Vitals:
         return vitals_of(self._state.snapshot(), self._interval or 1.0)

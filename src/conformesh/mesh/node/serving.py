@@ -11,7 +11,8 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.kernels.compiling import prepared
@@ -22,6 +23,7 @@ from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
+from conformesh.mesh.node.online import Online
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
@@ -59,6 +61,7 @@ class Node:
         self.certificate = CertificateWatch(config)
         self.shown = Shown()
         self.beating = Beating(config, self.state)
+        self.online = None if config.rule is None else Online(config, self.state)
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
         self._links: Transport | None = None  # the last that were opened
@@ -81,15 +84,37 @@ class Node:
                 self.state.restore(old)
             elif self.store.problem:
                 self.state.note_error(self.store.problem)
-            with Service(
-                self.state,
-                self.address,
-                recalibrate=self.recalibrate,
-                hand=self.members.hand,
-                beating=self.beating,
-                traced=None if self.traces is None else self.traces.request,
+            with (
+                self._learning(),
+                Service(
+                    self.state,
+                    self.address,
+                    recalibrate=self.recalibrate,
+                    hand=self.members.hand,
+                    beating=self.beating,
+                    online=self.online,
+                    traced=None if self.traces is None else self.traces.request,
+                ),
             ):
                 self._stay_up(once)
+
+    @contextmanager
+    def _learning(self) -> Iterator[None]:
+        """Keep the journal of what is learnt online open, if there is one."""
+        if self.online is None:
+            yield
+            return
+        self.online.open()
+        try:
+            yield
+        finally:
+            self.online.close()
+
+    @contextmanager
+    def _beside(self, transport: Transport) -> Iterator[None]:
+        """Tell neighbours what is told beside the runs."""
+        with self.beating.over(transport), nullcontext() if self.online is None else self.online.over(transport):
+            yield
 
     def stop(self) -> None:
         """End soon; also from a handler of signals."""
@@ -111,7 +136,7 @@ class Node:
                 continue
             self.certificate.use()
             try:
-                with self._compiled(), opened(self.config) as transport, self.beating.over(transport):
+                with self._compiled(), opened(self.config) as transport, self._beside(transport):
                     self._links = transport
                     self._serve(transport, once)
                 pause = SHORTEST
@@ -145,6 +170,8 @@ class Node:
         self.certificate.under(self.config)
         self.store = ResultStore(self.config)
         self.beating.under(self.config)
+        if self.online is not None:
+            self.online.under(self.config)
         self.state.expect([neighbour.name for neighbour in self.config.neighbours])
         log.info("roster %d: %d devices", self.config.roster_number, len(self.config.devices))
 

@@ -28,7 +28,14 @@ from conformesh.result.calibration import Calibration
 FORMAT = "conformesh-node-result/3"
 NAME = "result.json"
 LOG = logging.getLogger("conformesh.node")
-HOW = ("protocol", "on_lost", "links", "mode", FIELD)  # how devices talk, and to whom: the result says that itself
+HOW = (
+    "protocol",
+    "on_lost",
+    "links",
+    "mode",
+    "online",
+    FIELD,
+)  # how devices talk, and to whom: the result says that itself
 
 
 class _ResultFields(Struct, forbid_unknown_fields=True):

@@ -1,0 +1,43 @@
+"""From the body of a request to what it says: an object, and tables of numbers in it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.io.json_numbers import with_infinities
+
+
+def parsed(body: bytes) -> dict[str, Any]:
+    """Return the object that a body is; a ValueError in words where it is none."""
+
+    def refuse(word: str) -> NoReturn:
+        raise ValueError(f"JSON has no {word}; write infinity as the string 'inf', and drop rows with NaN")
+
+    try:
+        request = json.loads(body, parse_constant=refuse)
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"the body must be a JSON object, but it does not parse: {error}") from None
+    except RecursionError:
+        raise ValueError("the body must be a JSON object with a table of numbers, got lists too deep to read") from None
+    if not isinstance(request, dict):
+        raise ValueError(f"the body must be a JSON object, got {type(request).__name__}")
+    return request
+
+
+def table_of(name: str, rows: Any) -> NDArray[Any]:
+    """Return a list of rows as numbers, with infinities where their words stand."""
+    if not isinstance(rows, list):
+        raise ValueError(f"{name!r} must be a list with a row for each example, got {type(rows).__name__}")
+    try:
+        table = np.asarray(rows)
+        if table.dtype.kind == "U":
+            table = np.asarray(with_infinities(rows))
+    except ValueError:
+        raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
+    if table.dtype.kind not in "fiu":
+        raise ValueError(f"{name!r} must hold numbers only, in rows of equal length; infinity is the string 'inf'")
+    return table

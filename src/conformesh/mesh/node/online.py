@@ -1,0 +1,298 @@
+"""A node that learns online: takes labels of local programs, and tells its neighbours what it has counted.
+
+Whatever a program is told has been written down and flushed to the disk before, each record by itself: neither a kill
+nor a power cut loses an observation that was acknowledged, and its id makes sure that none is counted twice. After
+some thousand records the journal begins anew, with all that is known in one of them.
+
+Counters travel beside the frames, under a key of their own: they are no part of a pulse, since they matter to what is
+predicted, must also go where nobody wants pulses, and are larger. All that is known goes to all neighbours, soon after
+it has changed and now and then anyway: what is lost on the way is said again, and what comes twice changes nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import secrets
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import Any, NamedTuple
+
+from conformesh.io.json_numbers import in_json
+from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.link import COUNTERS, Transport
+from conformesh.mesh.node.observations import (
+    Example,
+    Heard,
+    Judged,
+    Observations,
+    Pinned,
+    Record,
+    encode,
+)
+from conformesh.mesh.node.state import NodeState
+from conformesh.online.accounts import Account
+from conformesh.online.counters import Counters
+from conformesh.peer.journal import FileJournal
+
+LOG = logging.getLogger("conformesh.node")
+FILE, BEFORE = "online.bin", "online-before.bin"
+COMPACT = 4096  # records after which the journal begins anew
+WINDOW = 0.1  # seconds between two looks at what was heard, and at least between two messages
+EVERY = 1.0  # seconds after which all is said again, though nothing is new
+BUDGET = 50_000.0  # bytes a second to each neighbour, about
+WRITE = 10.0  # seconds between two records of what was heard, which others could say again
+
+
+class _View(NamedTuple):
+    """What can be seen of the state while the next record is being written."""
+
+    threshold: float
+    device: Account
+    everybody: Account
+    late: int
+    pending: int
+    counters: Counters
+
+
+class Online:
+    """The online part of one node, safe to use from any thread.
+
+    Parameters
+    ----------
+    config
+        Of a device that learns online.
+    state
+        Knows the certified threshold, which all begin with.
+    """
+
+    def __init__(self, config: DeviceConfig, state: NodeState) -> None:
+        rule = config.rule
+        assert rule is not None  # else there is nothing to learn by
+        self.rule, self.score = rule, config.chosen_score
+        self._path, self._state = config.folder / FILE, state
+        self._lock = threading.Lock()  # of the journal and the observations; who only looks takes none
+        self._journal: FileJournal | None = None
+        self._known = self._made(config.name)
+        self._view = self._seen()
+        self._since = 0  # records since the journal began
+        self._written = -math.inf, Counters({})  # when it was last written down what others have counted, and what
+        self.refused: Counter[str] = Counter()
+        self.under(config)
+
+    def _made(self, name: str) -> Observations:
+        return Observations(name, self.rule, _fresh())
+
+    def under(self, config: DeviceConfig) -> None:
+        """Go on under another roster; who is in none of those that were seen is not heard of."""
+        gone = () if config.roster is None else (one.name for one in config.roster.revoked)
+        self._names = {*config.devices, *gone}
+
+    # --- what local programs say --------------------------------------------------------------------------------------
+
+    def predict(self) -> Example:
+        """Give the next example an id and a threshold; OSError where it cannot be written down."""
+        with self._writing():
+            example, record = self._known.predict()
+            self._write(record)
+            return example
+
+    def observe(self, score: float, id: str | None = None) -> Judged:
+        """Count a label: of the example with this id, or of one that is predicted now.
+
+        ValueError for a score out of range, LookupError for an id that is not known, OSError where it cannot be written
+        down; then nothing is counted.
+        """
+        with self._writing():
+            judged, record = self._known.judge(score, id)
+            if record is not None:
+                self._write(record)
+            return judged
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Let one thread at a time work, with an open journal and what all begin with."""
+        with self._lock:
+            self._open()
+            if self._known.counters.origin is None:
+                certified = self._state.certified
+                if certified is not None:
+                    self._write(Pinned(min(max(certified.calibration.threshold, 0.0), self.rule.bound)))
+            yield
+
+    def shown(self) -> dict[str, Any]:
+        """Return the state as JSON."""
+        view = self._view
+        heard: dict[str, dict[str, int]] = {}
+        for life, tally in view.counters.tallies.items():
+            one = heard.setdefault(life.device, {"steps": 0, "misses": 0, "lives": 0})
+            for name, count in (("steps", tally.steps), ("misses", tally.misses), ("lives", 1)):
+                one[name] += count
+        shown = {
+            "alpha": float(self.rule.alpha),
+            "learning": self.rule.learning,
+            "local": self.rule.local,
+            "bound": self.rule.bound,
+            "origin": view.counters.origin,
+            "threshold": view.threshold,
+            "device": _account(view.device),
+            "everybody": _account(view.everybody),
+            "late": view.late,
+            "pending": view.pending,
+            "heard": heard,
+            "refused": dict(self.refused),
+        }
+        return dict(in_json(shown))
+
+    def _seen(self) -> _View:
+        known = self._known
+        return _View(known.threshold, *known.accounts(), known.own.late, len(known.pending), known.counters)
+
+    # --- what is written down -----------------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Read the journal; a problem with it is logged, and comes again with the first observation."""
+        with self._lock:
+            try:
+                self._open()
+            except OSError as problem:
+                LOG.warning("%s: the node cannot learn: %s", self._path, problem)
+            else:
+                LOG.info("online: threshold %.6g, %s", self._view.threshold, self._view.everybody)
+
+    def close(self) -> None:
+        """Write down what was heard, and close the journal."""
+        with suppress(OSError):
+            self.keep(math.inf)
+        with self._lock:
+            self._shut()
+
+    def _open(self) -> None:
+        """Open the journal, if it is not; it always begins with all that was known."""
+        if self._journal is not None:
+            return
+        known = self._made(self._known.name)
+        journal = FileJournal(self._path, durable=True)
+        try:
+            try:
+                known.read(journal.records())
+            except ValueError as problem:  # it is of another rule, or none at all
+                os.replace(self._path, self._path.with_name(BEFORE))
+                LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, BEFORE)
+                known = self._made(known.name)
+            known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
+            journal.begin(encode(known.kept()))
+        except OSError:
+            with suppress(OSError):
+                journal.close()
+            raise
+        self._known, self._journal, self._since = known, journal, 0
+        self._view = self._seen()
+
+    def _write(self, *records: Record) -> None:
+        """Write records down, and only then take them up; what could not be written is as if it had never been."""
+        assert self._journal is not None
+        size = self._path.stat().st_size
+        try:
+            for record in records:
+                self._journal.append(encode(record))
+            for record in records:
+                self._known.take(record)
+        except OSError as problem:
+            # Half a record may be at the end, behind which nothing would be found again.
+            with suppress(OSError):
+                os.truncate(self._path, size)
+            self._shut()
+            raise OSError(f"{self._path}: the journal cannot be written: {problem}; nothing is counted") from None
+        self._since += len(records)
+        if self._since >= COMPACT:
+            self._compact()
+        self._view = self._seen()
+
+    def _compact(self) -> None:
+        assert self._journal is not None
+        try:
+            self._journal.begin(encode(self._known.kept()))
+        except OSError as problem:  # the long one is as good
+            LOG.warning("%s: the journal cannot be made shorter: %s", self._path, problem)
+            self._shut()
+        self._since = 0
+
+    def _shut(self) -> None:
+        """Close the journal; it is read anew when it is next needed."""
+        if self._journal is not None:
+            with suppress(OSError):
+                self._journal.close()
+            self._journal = None
+
+    # --- what neighbours say ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def over(self, transport: Transport) -> Iterator[None]:
+        """Share counters over these links for as long as they are open."""
+        stopping = threading.Event()
+        thread = threading.Thread(target=self._go_on, args=(transport, stopping), name="counters", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            stopping.set()
+            thread.join()
+
+    def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
+        said, said_at, due = Counters({}), -math.inf, -math.inf
+        while not stopping.wait(WINDOW):
+            try:
+                for _, data, _ in transport.asides(COUNTERS):
+                    self.hear(data)
+                now, counters = time.monotonic(), self._view.counters
+                self.keep(now)
+                if now >= due and (counters is not said or now >= said_at + EVERY):
+                    message = counters.encode(self.rule)
+                    transport.send_aside(COUNTERS, message)
+                    said, said_at, due = counters, now, now + len(message) / BUDGET
+            except Exception:  # whatever it is, it is no reason to end
+                LOG.warning("counters could not be shared", exc_info=True)
+
+    def hear(self, data: bytes) -> None:
+        """Take what a neighbour says, which may be anything."""
+        try:
+            heard = Counters.decode(data, self.rule)
+        except ValueError as problem:
+            self.refused[str(problem)] += 1
+            return
+        known = {*self._names, *(life.device for life in self._view.counters.tallies)}
+        with self._lock:
+            if self._journal is None:
+                return  # what is known of this device itself is in it
+            before = self._known.counters
+            records = self._known.hear(heard.only(known), _fresh())
+            if self._known.counters is not before:
+                self._write(*records)
+
+    def keep(self, now: float) -> None:
+        """Write down what others have counted, now and then: who has left by the next start could not say it again."""
+        with self._lock:
+            when, what = self._written
+            if self._journal is not None and self._known.counters is not what and now >= when + WRITE:
+                self._write(Heard(self._known.counters.encode(self.rule)))
+                self._written = now, self._known.counters
+
+
+def _account(account: Account) -> dict[str, Any]:
+    return {
+        "alpha": account.alpha,
+        "steps": account.labels,
+        "misses": account.misses,
+        "rate": account.rate if account.labels else None,
+        "within": account.bound,
+        "words": str(account),
+    }
+
+
+def _fresh() -> int:
+    return secrets.randbits(62)

@@ -1,0 +1,208 @@
+r"""What devices that learn online know of each other: how many examples each has seen, and how many it missed.
+
+The `counted` coupling with a local integrator. Device k predicts with
+
+.. math:: q_k = g_k + \gamma (E_k - \alpha N_k), \qquad g_k = \text{clip}(q_1 + h (E - \alpha N), 0, B)
+
+where :math:`N_k, E_k` are its own steps and misses, and N, E those of everybody, as far as it has heard.
+
+Guarantees  scores in [0, B]: for every sequence, and whatever was heard of the others, lies or nothing at all,
+            -B / local - alpha (late + 1) <= E_k - alpha N_k <= B / local + (1 - alpha) (late + 1). *Proof*: above B /
+            local + (1 - alpha) late, what the device knows of its own sum is above B / local, so its threshold is above
+            g + B >= B and nothing is missed: the sum only falls. Below, everything is missed, and it only rises
+Late        the most labels that a prediction was made without: of earlier predictions of the device, and came later
+Everybody   the sums of all devices add up, and so do their bounds, as far as what was heard of them is true. Who leaves
+            stays in both; who joins adds its own
+Lives       a device that has lost its journal counts anew, as another life: one bound more
+Merging     of two tallies of one life the greater counts, so that counters may come late, twice, or in any order
+
+Departures  the sharper bound of the counters alone needs to know how far behind they are, which no device can know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import groupby
+from typing import Annotated, Final, Literal, NamedTuple
+
+import msgspec
+from msgspec import Meta, Struct
+
+from conformesh.online.accounts import Account
+from conformesh.online.bounds import Gap
+
+VERSION: Final = 1
+LARGEST = 2**20  # bytes of encoded counters
+LIVES = 16  # of one device, of which tallies are kept: those with most steps
+
+_Count = Annotated[int, Meta(ge=0, lt=2**53)]
+
+
+class Tally(Struct, array_like=True, frozen=True, order=True):
+    """What one life of a device has counted.
+
+    Attributes
+    ----------
+    steps, misses
+        Examples whose label came, and how many of them had a score above the threshold.
+    late
+        The most labels that one of its predictions was made without.
+    parts
+        How many bounds it owes: one, and one more each time it went on from an old journal.
+    """
+
+    steps: _Count = 0
+    misses: _Count = 0
+    late: _Count = 0
+    parts: Annotated[int, Meta(ge=1, lt=2**32)] = 1
+
+
+class Life(NamedTuple):
+    """A device, and which of its journals."""
+
+    device: str
+    number: int
+
+
+class _Row(Struct, array_like=True, frozen=True):
+    device: Annotated[str, Meta(max_length=256)]
+    number: Annotated[int, Meta(ge=0, lt=2**62)]
+    tally: Tally
+
+
+class _Message(Struct, array_like=True, frozen=True):
+    version: Literal[1]
+    rule: str
+    origin: float | None
+    rows: list[_Row]
+
+
+_ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(_Message)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """The tallies of all lives that were heard of; a value, merged and never changed.
+
+    Attributes
+    ----------
+    tallies
+        By life.
+    origin
+        The threshold that all began with, where there was one: the largest that anybody began with.
+    """
+
+    tallies: dict[Life, Tally]
+    origin: float | None = None
+
+    @property
+    def steps(self) -> int:
+        """Examples of everybody."""
+        return sum(tally.steps for tally in self.tallies.values())
+
+    @property
+    def misses(self) -> int:
+        """Misses of everybody."""
+        return sum(tally.misses for tally in self.tallies.values())
+
+    def merge(self, other: Counters) -> Counters:
+        """Return what both together know: the same in whatever order, and however often, states are merged."""
+        tallies = dict(self.tallies)
+        for life, tally in other.tallies.items():
+            mine = tallies.get(life)
+            tallies[life] = tally if mine is None else max(mine, tally)
+        origins = [one.origin for one in (self, other) if one.origin is not None]
+        return Counters(_bounded(tallies), max(origins, default=None))
+
+    def only(self, devices: Collection[str]) -> Counters:
+        """Return what is about these devices."""
+        return Counters({life: tally for life, tally in self.tallies.items() if life.device in devices}, self.origin)
+
+    def encode(self, rule: Counting) -> bytes:
+        """Return the bytes of a message; equal states have equal bytes."""
+        rows = [_Row(*life, tally) for life, tally in sorted(self.tallies.items())]
+        return _ENCODER.encode(_Message(VERSION, str(rule), self.origin, rows))
+
+    @classmethod
+    def decode(cls, data: bytes, rule: Counting) -> Counters:
+        """Return what a message says, which may be anything: a ValueError of few different ones where it is refused."""
+        if len(data) > LARGEST:
+            raise ValueError("too large")
+        try:
+            message = _DECODER.decode(data)
+        except (msgspec.MsgspecError, ValueError, RecursionError):
+            raise ValueError("malformed") from None
+        if message.rule != str(rule):
+            raise ValueError("another rule")
+        tallies = {Life(row.device, row.number): row.tally for row in message.rows}
+        wrong = any(tally.misses > tally.steps for tally in tallies.values())
+        origin = message.origin
+        if wrong or len(tallies) < len(message.rows) or not (origin is None or 0 <= origin <= rule.bound):
+            raise ValueError("malformed")
+        return cls(_bounded(tallies), origin)
+
+
+def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
+    """Forget lives without a step, and the smallest of a device with too many, with the bounds they owe.
+
+    What is left is the greatest of all in one order, so merging stays the same in whatever order it is done.
+    """
+    tallies = {life: tally for life, tally in tallies.items() if tally.steps}
+    if max(Counter(life.device for life in tallies).values(), default=0) <= LIVES:
+        return tallies
+    kept: dict[Life, Tally] = {}
+    for _, lives in groupby(sorted(tallies), key=lambda life: life.device):
+        kept |= {life: tallies[life] for life in sorted(lives, key=lambda life: (tallies[life], life))[-LIVES:]}
+    return kept
+
+
+@dataclass(frozen=True)
+class Counting:
+    """How devices learn, the same on all of them.
+
+    Attributes
+    ----------
+    alpha
+        The share of examples that may be missed.
+    learning, local
+        How far one miss moves the threshold of everybody, and that of its own device.
+    bound
+        Scores lie between 0 and this.
+    """
+
+    alpha: Fraction
+    learning: float
+    local: float
+    bound: float
+
+    def __post_init__(self) -> None:
+        for name in ("local", "bound"):
+            value = getattr(self, name)
+            if not 0 < value < math.inf:
+                raise ValueError(f"online {name} must be a positive number, got {value}: without it nothing is bounded")
+        if not 0 <= self.learning < math.inf:
+            raise ValueError(f"online learning must be 0 or a positive number, got {self.learning}")
+
+    def __str__(self) -> str:
+        return f"alpha {self.alpha}, learning {self.learning!r}, local {self.local!r}, bound {self.bound!r}"
+
+    def threshold(self, counters: Counters, own: Tally) -> float:
+        """Return the threshold for the next example of a device with this tally; without an origin all are covered."""
+        origin = self.bound if counters.origin is None else counters.origin
+        shared = origin + self.learning * self._owed(counters.steps, counters.misses)
+        return min(max(shared, 0.0), self.bound) + self.local * self._owed(own.steps, own.misses)
+
+    def _owed(self, steps: int, misses: int) -> float:
+        return float(misses - self.alpha * steps)
+
+    def account(self, *tallies: Tally) -> Account:
+        """Return what is guaranteed of these together."""
+        alpha, reach = float(self.alpha), self.bound / self.local
+        begun = [one for one in tallies if one.steps]
+        down = sum(one.parts * (reach + alpha * (one.late + 1)) for one in begun)
+        up = sum(one.parts * (reach + (1 - alpha) * (one.late + 1)) for one in begun)
+        return Account(alpha, sum(one.steps for one in begun), sum(one.misses for one in begun), Gap(down, up))
