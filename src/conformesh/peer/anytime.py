@@ -44,9 +44,8 @@ class Anytime(Spreading):
     Parameters
     ----------
     *parts, **named
-        As in `Linked`; the protocol that `make` makes asks nothing but `Gather`.
-    seal
-        Signs this device's entries, and tells whether others were signed by their owners; None: nobody signs.
+        As in `Linked`; the protocol that `make` makes asks nothing but `Gather`. And `seal`, which signs this device's
+        entries and tells whether others were signed by their owners; None: nobody signs.
     """
 
     def __init__(self, *parts: Any, **named: Any) -> None:
