@@ -46,8 +46,6 @@ def read_streams(source: str, time: str = "time", layout: Layout | None = None) 
     layout = layout or Layout()
     table = read_table(source, NEEDED, None, layout)
     device, score = (column_named(table, word, getattr(layout, word)) for word in ("device", "score"))
-    if table.lines is None:
-        same_length(table, (time, device, score))
     values = table.numbers(score)
     if not len(values):
         raise ValueError(f"{table.name} has no rows; needed {NEEDED}")
@@ -56,6 +54,8 @@ def read_streams(source: str, time: str = "time", layout: Layout | None = None) 
         raise ValueError(f"{table.where(row)}: score must be a number, got NaN; repair or drop this row")
     names, who = table.names(device)
     times, step = _steps(table, time)
+    if table.lines is None:
+        same_length(table, (time, device, score))
     devices = natural_order(names)
     row_of = {name: row for row, name in enumerate(devices)}
     rows = np.array([row_of[name] for name in names], dtype=np.int64)[who]
@@ -69,6 +69,10 @@ def read_streams(source: str, time: str = "time", layout: Layout | None = None) 
 
 def _steps(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the times, ascending, and which of them each row has: by number where all are, else by text."""
+    try:
+        table.column(time)
+    except ValueError as problem:
+        raise ValueError(f"{problem}; another name is given with --time") from None
     try:
         return np.unique(table.numbers(time), return_inverse=True)
     except ValueError:
