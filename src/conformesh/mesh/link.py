@@ -13,6 +13,7 @@ import json
 import os
 import queue
 import re
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -135,6 +136,19 @@ def opened(config: DeviceConfig) -> Iterator[Transport]:
     finally:
         with suppress(zenoh.ZError):  # neighbours that cannot be reached do not answer in time; all was said by then
             links.close()
+
+
+@contextmanager
+def beside(name: str, work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Let a thread work beside the frames inside the block; it ends soon after it is told to stop."""
+    stopping = threading.Event()
+    thread = threading.Thread(target=work, args=(stopping,), name=name, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        thread.join()
 
 
 def drive(

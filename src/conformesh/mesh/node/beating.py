@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.link import PULSE, Transport
+from conformesh.mesh.link import PULSE, Transport, beside
 from conformesh.mesh.node.health import CODES, judged
 from conformesh.mesh.node.pulses import HEALTH, PHASES, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Phase
@@ -63,14 +63,8 @@ class Beating:
         if not self._interval:
             yield
             return
-        stopping = threading.Event()
-        thread = threading.Thread(target=self._go_on, args=(transport, stopping), name="pulse", daemon=True)
-        thread.start()
-        try:
+        with beside("pulse", lambda stopping: self._go_on(transport, stopping)):
             yield
-        finally:
-            stopping.set()
-            thread.join()
 
     def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
         while True:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 from conformesh.io.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.link import COUNTERS, Transport
+from conformesh.mesh.link import COUNTERS, Transport, beside
 from conformesh.mesh.node.observations import (
     Example,
     Heard,
@@ -234,14 +234,8 @@ class Online:
     @contextmanager
     def over(self, transport: Transport) -> Iterator[None]:
         """Share counters over these links for as long as they are open."""
-        stopping = threading.Event()
-        thread = threading.Thread(target=self._go_on, args=(transport, stopping), name="counters", daemon=True)
-        thread.start()
-        try:
+        with beside("counters", lambda stopping: self._go_on(transport, stopping)):
             yield
-        finally:
-            stopping.set()
-            thread.join()
 
     def _go_on(self, transport: Transport, stopping: threading.Event) -> None:
         said, said_at, due = Counters({}), -math.inf, -math.inf
