@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,16 @@ from conformesh.graph.network import Network
 from conformesh.names import unknown
 from conformesh.promises import AUTO, PLAIN, Promise
 from conformesh.protocols.gathering import flooded
-from conformesh.protocols.joint import joint
+from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
+from conformesh.scores.base import Score
+
+if TYPE_CHECKING:
+    from conformesh.protocols.masks import Secrets
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
@@ -98,7 +102,10 @@ class Method:
     signed
         Whether devices without rounds must sign what they say.
     private
-        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values.
+        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values, nobody is
+        told how many scores a device holds, and on a mesh a device has secrets for each run.
+    suited
+        The options that suit a score, where none were given.
     """
 
     protocol: MethodProtocol
@@ -121,6 +128,7 @@ class Method:
     anytime: Callable[[Any], Any] = lambda options: None
     signed: bool = False
     private: bool = False
+    suited: Callable[[Score], Mapping[str, Any]] = lambda score: {}
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -210,6 +218,19 @@ METHODS: dict[str, Method] = {
         bears=lambda options: frozenset({"liars"}),
         anytime=at("r_dcp.without_agreement"),
         signed=True,
+    ),
+    "p-dcp": Method(
+        at("p_dcp.p_dcp"),
+        at("p_dcp.PDCP"),
+        at("p_dcp.predict_p_dcp"),
+        guarantee="counted, or counted with noise",
+        needs="neighbours",
+        sends="a key, then masked counts",
+        paper="",
+        summary="private: neighbours learn sums over all devices and nothing else; with epsilon differentially private",
+        weights=lambda options: "said",
+        private=True,
+        suited=at("p_dcp.suited"),
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -356,6 +377,11 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
 
 
+def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
+    """Return the options that were given and, where others suit a score better than the defaults, these."""
+    return {**(get_method(name).suited(score) if score is not None else {}), **given}
+
+
 def promise_of(name: str, asked: Promise = PLAIN) -> Promise:
     """Return the promise that a method keeps: the one asked for, or its own, from which nothing else can be asked."""
     own = get_method(name).promise
@@ -475,10 +501,18 @@ def promised_alone(
     promise: Promise = PLAIN,
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,
+    secrets: Secrets | None = None,
 ) -> Protocol[Outcome]:
-    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
+    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh.
+
+    A private method is not told how many scores the others hold; `secrets` are what it keeps to itself.
+    """
 
     def method(site: Site, mine: Samples) -> Protocol[Outcome]:
         return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
-    return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
+    if not get_method(name).private:
+        return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
+    nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
+    here, kept = np.array([row]), promise_of(name, promise)
+    return on_its_own(Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method)

@@ -30,6 +30,19 @@ Amount = Annotated[float, Meta(ge=0)]
 Rank = int | list[Count] | None
 
 
+class _NoiseFields(Struct, forbid_unknown_fields=True):
+    """A `Noise` as JSON."""
+
+    epsilon: Annotated[float, Meta(gt=0)]
+    unit: Literal["score", "device"]
+    honest: Annotated[int, Meta(ge=1)]
+    devices: Annotated[int, Meta(ge=1)]
+    stages: Annotated[int, Meta(ge=1)]
+    inflation: Amount
+    floor: Count
+    cap: Annotated[int, Meta(ge=1)] | None
+
+
 class _CertificateFields(Struct, forbid_unknown_fields=True):
     """A `Certificate` as JSON."""
 
@@ -49,6 +62,7 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     losses: Count | None = None
     heard: list[str] = []
     liars: Count | None = None
+    noise: _NoiseFields | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
@@ -228,6 +242,10 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         certificate.counted_rank is None or (by_rank and certificate.required_rank is None)
     ):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
+    if (certificate.kind == "counted with noise") != (certificate.noise is not None):
+        yield "a certificate that was counted with noise, and no other, must say what noise"
+    elif certificate.noise is not None and certificate.noise.honest > certificate.noise.devices:
+        yield f"honest devices must be at most {certificate.noise.devices}, got {certificate.noise.honest}"
     yield from _of_risk(file)
     yield from _of_whom(file)
     required, counted = certificate.required_rank, certificate.counted_rank
