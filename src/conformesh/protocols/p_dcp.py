@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 from conformesh.names import listed
 from conformesh.privacy.inflation import Inflation, inflation
 from conformesh.privacy.noise import Shares
-from conformesh.promises import AUTO, Promise
+from conformesh.promises import AUTO, Promise, exact_number
 from conformesh.protocols.aggregate import Total, get_aggregator
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.grids import GridName, check_grid, grid_points
@@ -357,14 +357,14 @@ class Plan:
         assert options.epsilon is not None
         K, honest, name = devices, options.honest_of(devices), options.chosen_grid
         cells, stages = (options.width or NOISY_WIDTH) + 1, options.stages or STAGES[name]
-        unit = options.cap or 1  # scores of which one changes all
+        epsilon = exact_number(options.epsilon, "") / (options.cap or 1)  # all scores of a device may change at once
         ghosts = 1 if promise.target == "paper" else 0
         costs = tuple(
             inflation(
                 alpha=alpha,
                 cells=cells,
                 stages=stages,
-                epsilon=options.epsilon / unit,
+                epsilon=epsilon,
                 ratio=Fraction(K, honest),
                 least=alpha * max(K * (options.floor + ghosts), 1),
             )
@@ -386,7 +386,7 @@ class Plan:
         if len(grid) < points:
             raise ValueError(f"the range {options.range} holds fewer than {points:,} floats; use a wider one")
         slack = tuple((1 - alpha) * K if ghosts else Fraction(1) for alpha in alphas)
-        return cls(cells, stages, grid, Shares(options.epsilon / unit / stages, honest), honest, slack, costs)
+        return cls(cells, stages, grid, Shares(epsilon / stages, honest), honest, slack, costs)
 
     def accepts(self, level: int, alpha: Fraction, cells: list[int]) -> int:
         """Return the first of the thresholds between noisy cells that is accepted; as many as there are if none is."""
