@@ -515,4 +515,6 @@ def promised_alone(
         return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), promise_of(name, promise)
-    return on_its_own(Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method)
+    return on_its_own(
+        Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method
+    )

@@ -101,7 +101,9 @@ def _closed(alpha: Fraction, noise: Noise, least: Fraction) -> Fraction:
     a, b = float(alpha), 1 - float(alpha)
     rate = np.geomspace(1e-3, 0.999, 400) * float(noise.epsilon) / max(a, b)
     j = np.arange(1, noise.cells)[:, None]
-    moments = np.logaddexp.reduce(j * noise.log_moment(a * rate) + (noise.cells - j) * noise.log_moment(b * rate), axis=0)
+    moments = np.logaddexp.reduce(
+        j * noise.log_moment(a * rate) + (noise.cells - j) * noise.log_moment(b * rate), axis=0
+    )
     room = np.minimum(float(least), 1 / rate)
     value = np.min(room + (math.log(noise.stages) + moments - np.log(rate * math.e * room)) / rate)
     return _upwards(float(value) * _SAFE, alpha)

@@ -25,7 +25,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
+from conformesh.protocols.aggregate import Total
+from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
 from conformesh.streams import stream
 
@@ -120,9 +121,8 @@ def agree_on_masks(site: Site, secrets: Secrets) -> Gathering[Masks]:
     """Tell everybody the public keys, check whose they are, and agree on secrets along the mask graph."""
     if site.devices > MOST:
         raise ValueError(
-            f"masks are for up to {MOST:,} devices, got {site.devices:,}: every device hears everybody's key and agrees "
-            f"on {DEGREE} secrets, which takes hours of one machine and megabytes on every link; use e-dcp, or a "
-            "network of fewer devices"
+            f"masks are for up to {MOST:,} devices, got {site.devices:,}: each hears everybody's key, megabytes "
+            f"over every link, and agrees on {DEGREE} secrets, hours of one machine; use e-dcp, or fewer devices"
         )
     context = run_context(site, secrets.context)
     own = [_key_pair(seed, context) for seed in secrets.seeds]
@@ -210,3 +210,51 @@ def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: li
         raise KeyRefused(f"the key of one of devices {i} and {j} is none; nothing was sent") from None
     rows = struct.pack("<QQ", i, j)
     return derived(point, context, b"pair" + rows + keys[i] + keys[j])
+
+
+class MaskedSums:
+    """Sums over all devices of masked numbers, stage by stage, and a digest of all that was heard.
+
+    Parameters
+    ----------
+    total
+        Adds up over all devices, exactly or modulo 2^32.
+    floods
+        Whether it passes on whole numbers from 0 on, everybody's to everybody, and adds them up as they are.
+    """
+
+    def __init__(self, site: Site, masks: Masks, total: Total, floods: bool) -> None:
+        self.site, self.masks, self.total, self.floods = site, masks, total, floods
+        self.stage, self.digest = 0, hashlib.sha256()
+
+    def __call__(self, values: Ints) -> Protocol[Ints]:
+        """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
+        ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
+        own = np.concatenate([ones, values], axis=1).astype(np.int32)
+        masked = own + self.masks.at(self.stage, own.shape[1])  # arrays wrap around, without a word
+        found: NDArray[Any]
+        if self.floods:
+            found = yield from self.total(masked.view(np.uint32).astype(np.int64))
+            found = found.astype(np.uint32).view(np.int32)
+        else:
+            found = yield from self.total(masked, LARGEST)
+        if (found[:, 0] != self.site.devices).any():
+            raise ArithmeticError(
+                f"{self.site.devices} devices add up to {found[:, 0].min()} in stage {self.stage}: masks have not "
+                "cancelled, or somebody has changed a sum; no threshold can be certified from it"
+            )
+        self.stage += 1
+        self.digest.update(found[0].astype("<i4").tobytes())
+        return np.asarray(found[0, 1:], dtype=np.int64)
+
+    def compared(self) -> Protocol[None]:
+        """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""
+        digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")
+        mine = np.repeat(digest[None], len(self.site.here), axis=0)
+        heard = yield Each(mine, np.ones(len(mine), dtype=np.bool_))
+        others = np.flatnonzero((heard.values != digest).any(axis=1))
+        if len(others):
+            raise ValueError(
+                f"device {self.site.network.ids[int(heard.sender[others[0]])]} has heard other totals than its "
+                "neighbour: somebody tells different devices different sums; no threshold counts"
+            )

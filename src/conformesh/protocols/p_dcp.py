@@ -8,14 +8,8 @@ that has enough of them; no true score is ever told. Last, neighbours compare wh
 different totals is found out.
 
 With `epsilon` totals have noise, and the threshold is differentially private: adding or taking away one score changes
-the chance of anything that is ever told by a factor of at most exp(epsilon). There is no stage 0, for n is not told.
-Each of `stages` stages adds up how many scores lie in each of `width` + 1 cells, to which every device adds its share of
-the noise before it masks them. With D(p) = alpha below(p) - (1 - alpha) above(p), the first threshold with
-
-    D(p) + Z(p) >= slack + I        slack: 1 by the swap rank, (1 - alpha) K by the ghost rank
-
-ends a stage, Z being the noise of D and I what that noise costs (`privacy.inflation`): coverage is then at least
-1 - alpha whatever the scores are, on average over scores and noise (docs/privacy-proofs.md).
+the chance of anything that is ever told by a factor of at most exp(epsilon). There is no stage 0, for n is not told,
+and as many stages whatever the scores are (`noisy`).
 
 Assumes     everybody follows the protocol, curious as they may be; of K devices at least `honest` keep their noise to
             themselves
@@ -26,29 +20,28 @@ Departures  none
 
 from __future__ import annotations
 
-import hashlib
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.names import listed
-from conformesh.privacy.inflation import Inflation, inflation
-from conformesh.privacy.noise import Shares
-from conformesh.promises import AUTO, Promise, exact_number
-from conformesh.protocols.aggregate import Total, get_aggregator
+from conformesh.promises import AUTO, Demand
+from conformesh.protocols import noisy
+from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.grids import GridName, check_grid, grid_points
-from conformesh.protocols.masks import BITS, COMPLETE, KEY, LARGEST, Keystream, Masks, Secrets, agree_on_masks, derived
-from conformesh.protocols.messages import Each, Gathering, Protocol
+from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks
+from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Stretch, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.quantities import several
-from conformesh.result.certificate import Certificate, Noise
+from conformesh.result.certificate import Certificate
 from conformesh.samples import Samples
 from conformesh.scores.base import Score
 
@@ -56,10 +49,8 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 WAYS = ("tree", "flood")
 POINTS = 2**14  # of a grid that is searched without noise
-WIDTH, NOISY_WIDTH = 7, 15
-STAGES = {"logit": 2, "linear": 2, "powers": 3}  # with noise: how finely each grid must be cut
+WIDTH = 7
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
-ROOM = 4  # of alpha, the part that privacy of whole devices may cost: beyond, sets say nothing any more
 MOST_TOLD = 64  # totals that a result lists
 
 
@@ -68,8 +59,10 @@ class PDCP:
     """Options of P-DCP."""
 
     grid: GridName = option(AUTO, "thresholds that may be asked at; auto: logit for scores from 0 to 1, else powers")
-    range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers; not from the scores themselves")
-    width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {NOISY_WIDTH}")
+    range: tuple[float, float] | None = option(
+        None, "LO HI of the grid linear or powers; not from the scores themselves"
+    )
+    width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {noisy.WIDTH}")
     aggregate: Literal["tree", "flood"] = option("tree", "how masked numbers are added up")
     coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
     epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
@@ -82,7 +75,7 @@ class PDCP:
     seed: int = option(0, "of the secrets, in a simulation; on a mesh every device draws its own")
 
     def __post_init__(self) -> None:
-        check_choice("grid", self.grid, (AUTO, *STAGES))
+        check_choice("grid", self.grid, (AUTO, *noisy.STAGES))
         check_choice("aggregate", self.aggregate, WAYS)
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
@@ -132,7 +125,7 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     secrets = site.secrets or Secrets.simulated(site, options.seed)
     masks = yield from agree_on_masks(site, secrets)
     total = yield from get_aggregator(options.aggregate).prepare(site)
-    sums = _Sums(site, masks, total, options.aggregate == "flood")
+    sums = MaskedSums(site, masks, total, options.aggregate == "flood")
     secrets.permit(options.epsilon)
     if options.epsilon is None:
         outcome = yield from _exact(site, samples, alphas, options, sums)
@@ -145,10 +138,10 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
 def _check(site: Site, samples: Samples, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
     K, promise = site.devices, site.promise
-    if K < options.coalition + 2:
+    if options.coalition + 2 > K:
         raise ValueError(
-            f"p-dcp: {several(K, 'device')} cannot hide from {several(options.coalition, 'curious device')}: what a sum "
-            f"hides, the others must hold; at least {options.coalition + 2} are needed"
+            f"p-dcp: {several(K, 'device')} cannot hide from {several(options.coalition, 'curious device')}: what a "
+            f"sum hides, others must hold; at least {options.coalition + 2} are needed"
         )
     if promise.target not in ("sizes", "paper") or promise.losses or {*promise.bounds} != {1}:
         raise ValueError(
@@ -170,47 +163,8 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
     for place, held in enumerate(samples.sizes.tolist()):
         if not least <= min(held) <= max(held) <= most:
             raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds {listed(held)} scores, and p-dcp takes from {least} "
-                f"to {most:,} here; change floor or cap, or leave it out"
-            )
-
-
-class _Sums:
-    """Masked sums over all devices, stage by stage, and a digest of all that was heard."""
-
-    def __init__(self, site: Site, masks: Masks, total: Total, floods: bool) -> None:
-        self.site, self.masks, self.total, self.floods = site, masks, total, floods
-        self.stage, self.digest = 0, hashlib.sha256()
-
-    def __call__(self, values: Ints) -> Protocol[Ints]:
-        """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
-        ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
-        own = np.concatenate([ones, values], axis=1).astype(np.int32)
-        masked = own + self.masks.at(self.stage, own.shape[1])  # arrays wrap around, without a word
-        if self.floods:  # which passes on whole numbers from 0 on
-            found = yield from self.total(masked.view(np.uint32).astype(np.int64))
-            totals = found.astype(np.uint32).view(np.int32)
-        else:
-            totals = yield from self.total(masked, LARGEST)
-        if (totals[:, 0] != self.site.devices).any():
-            raise ArithmeticError(
-                f"p-dcp: {self.site.devices} devices add up to {totals[:, 0].min()} in stage {self.stage}: masks have "
-                "not cancelled, or somebody has changed a sum; no threshold can be certified from it"
-            )
-        self.stage += 1
-        self.digest.update(totals[0].astype("<i4").tobytes())
-        return np.asarray(totals[0, 1:], dtype=np.int64)
-
-    def compared(self) -> Protocol[None]:
-        """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""
-        digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")
-        mine = np.repeat(digest[None], len(self.site.here), axis=0)
-        heard = yield Each(mine, np.ones(len(mine), dtype=np.bool_))
-        others = np.flatnonzero((heard.values != digest).any(axis=1))
-        if len(others):
-            raise ValueError(
-                f"p-dcp: device {self.site.network.ids[int(heard.sender[others[0]])]} has heard other totals than its "
-                "neighbour: somebody tells different devices different sums; no threshold counts"
+                f"device {site.network.ids[site.here[place]]} holds {listed(held)} scores, and p-dcp takes from "
+                f"{least} to {most:,} here; change floor or cap, or leave it out"
             )
 
 
@@ -218,7 +172,7 @@ class _Sums:
 
 
 def _exact(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: _Sums
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
 ) -> Protocol[Outcome]:
     """Count on the grid until the threshold is known."""
     n = yield from sums(samples.sizes)
@@ -257,7 +211,7 @@ def _exact(
     )
 
 
-def _demand(site: Site, n: int, alphas: tuple[Fraction, ...]) -> Any:
+def _demand(site: Site, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
     rule = "swap" if site.promise.target == "sizes" else "ghost"
     one = np.array([n, *[0] * (site.devices - 1)])  # as if one device held them all; the others have no say, or a ghost
@@ -290,7 +244,7 @@ class _Search:
         """Take in how many scores lie at or below these places."""
         for at, place, total in zip(which.tolist(), places.tolist(), totals.tolist(), strict=True):
             known = [self.below[at], *total, self.counted[at]]
-            if any(a > b for a, b in zip(known, known[1:], strict=False)):
+            if any(a > b for a, b in pairwise(known)):
                 raise ArithmeticError(
                     f"p-dcp: totals {total} at ascending thresholds do not ascend: somebody has changed a sum; no "
                     "threshold can be certified from it"
@@ -310,9 +264,10 @@ class _Search:
     def revealed(self) -> dict[str, str]:
         """Return what everybody has learnt, for the record; of several problems only how much."""
         if len(self.n) > 1 or len(self.told) > MOST_TOLD:
-            return {"revealed": f"{len(self.told)} totals, how many scores there are, and thresholds"}
-        told = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
-        return {"revealed": f"{int(self.n[0])} scores in all; at or below thresholds {{{told}}}; the threshold"}
+            return {"revealed": "how many scores there are in all and at or below asked thresholds, and thresholds"}
+        totals = ", ".join(f"{self.grid[place - 1]:.6g}: {count}" for place, count in sorted(self.told.items()))
+        words = f"{self.n[0]:,} scores in all, totals at {several(len(self.told), 'threshold')}, and the threshold"
+        return {"revealed": words, "revealed_totals": totals}
 
 
 def _coarse(search: _Search, at: int) -> str:
@@ -322,133 +277,27 @@ def _coarse(search: _Search, at: int) -> str:
     )
 
 
-# --- with noise -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How a search with noise goes: all of it is public, and known before the first message.
-
-    Attributes
-    ----------
-    cells, stages
-        Into how many cells a stage cuts, and how many stages there are.
-    grid
-        The thresholds, one less than cells to the power of stages.
-    shares
-        The noise that each device adds to a cell.
-    slack
-        What the promise asks beyond its share of the scores.
-    inflation
-        What the noise costs, by level.
-    """
-
-    cells: int
-    stages: int
-    grid: Floats
-    shares: Shares
-    honest: int
-    slack: tuple[Fraction, ...]
-    inflation: tuple[Inflation, ...]
-
-    @classmethod
-    def of(cls, devices: int, promise: Promise, alphas: tuple[Fraction, ...], options: PDCP) -> Plan:
-        """Return the plan, or refuse what cannot be had."""
-        assert options.epsilon is not None
-        K, honest, name = devices, options.honest_of(devices), options.chosen_grid
-        cells, stages = (options.width or NOISY_WIDTH) + 1, options.stages or STAGES[name]
-        epsilon = exact_number(options.epsilon, "") / (options.cap or 1)  # all scores of a device may change at once
-        ghosts = 1 if promise.target == "paper" else 0
-        costs = tuple(
-            inflation(
-                alpha=alpha,
-                cells=cells,
-                stages=stages,
-                epsilon=epsilon,
-                ratio=Fraction(K, honest),
-                least=alpha * max(K * (options.floor + ghosts), 1),
-            )
-            for alpha in alphas
-        )
-        if options.cap is not None:
-            for alpha, cost in zip(alphas, costs, strict=True):
-                needed = math.ceil(ROOM * cost.value / (alpha * options.cap))
-                if K < needed:
-                    raise ValueError(
-                        f"p-dcp: to hide whole devices at epsilon {options.epsilon:g} and alpha {float(alpha):g} takes "
-                        f"at least {needed:,} devices, got {K:,}: with fewer the noise would cost more than a quarter "
-                        "of alpha; use unit 'score', a larger epsilon, or more devices"
-                    )
-        points = cells**stages - 1
-        if points > 2**20:
-            raise ValueError(f"{cells} cells in {stages} stages make a grid of {points:,} points; use fewer")
-        grid = grid_points(name, points, options.range)
-        if len(grid) < points:
-            raise ValueError(f"the range {options.range} holds fewer than {points:,} floats; use a wider one")
-        slack = tuple((1 - alpha) * K if ghosts else Fraction(1) for alpha in alphas)
-        return cls(cells, stages, grid, Shares(epsilon / stages, honest), honest, slack, costs)
-
-    def accepts(self, level: int, alpha: Fraction, cells: list[int]) -> int:
-        """Return the first of the thresholds between noisy cells that is accepted; as many as there are if none is."""
-        whole, needed, below = sum(cells), self.slack[level] + self.inflation[level].value, 0
-        for at, cell in enumerate(cells[:-1]):
-            below += cell
-            if below - (1 - alpha) * whole >= needed:  # D = alpha below - (1 - alpha) above
-                return at
-        return len(cells) - 1
-
-
 def _noisy(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: _Sums, secrets: Secrets
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums, secrets: Secrets
 ) -> Protocol[Outcome]:
-    """Search on the grid with noise in every total, in as many stages whatever the scores are."""
-    plan = Plan.of(site.devices, site.promise, alphas, options)
-    problems = site.trials * len(alphas)
-    trial_of = np.repeat(np.arange(site.trials), len(alphas))
-    noise = [derived(seed, secrets.context, b"noise") for seed in secrets.seeds]
-    low, top = np.zeros(problems, dtype=np.int64), plan.cells**plan.stages
-    told = []
-    for stage in range(plan.stages):
-        step = plan.cells ** (plan.stages - 1 - stage)
-        places = low[:, None] + step * np.arange(1, plan.cells)
-        counts = samples.counts_of(trial_of, plan.grid[places - 1])  # (devices here, cells - 1, problems)
-        whole = samples.sizes[:, trial_of]
-        cells = np.diff(counts, axis=1, prepend=0, append=whole[:, None])
-        drawn = [plan.shares.draw(Keystream(secret, stage), plan.cells * problems) for secret in noise]
-        totals = yield from sums(cells.reshape(len(cells), -1) + np.array(drawn))
-        table = totals.reshape(plan.cells, problems).T.tolist()
-        told.append(table[0])
-        low += step * np.array(
-            [plan.accepts(p % len(alphas), alphas[p % len(alphas)], row) for p, row in enumerate(table)]
-        )
-    answers = np.append(plan.grid, math.inf)[low]  # the end of the cell that is left: its last point, or +inf
-    assert int(low.max(initial=0)) < top
+    """Search with noise."""
+    plan = noisy.Plan.of(site.devices, site.promise, alphas, options)
+    answers, told = yield from noisy.search(samples, plan, sums, secrets)
+    rule = "swap" if site.promise.target == "sizes" else "ghost"
     certificates = [
         Certificate(
             "counted with noise",
             target=site.promise.target,
-            rule="swap" if site.promise.target == "sizes" else "ghost",
-            noise=Noise(
-                options.epsilon or 0.0,
-                options.unit,
-                plan.honest,
-                site.devices,
-                plan.stages,
-                float(plan.inflation[at % len(alphas)].value),
-                options.floor,
-                options.cap,
-            ),
+            rule=rule,
+            noise=plan.noise(site.devices, level, options),
         )
-        for at in range(problems)
+        for _ in range(site.trials)
+        for level in range(len(alphas))
     ]
-    facts = _facts(options, len(plan.grid))
-    if problems == 1:
-        facts["revealed"] = f"with noise, the scores in the cells of each stage: {told}; the threshold"
-    return Outcome(
-        _everywhere(site, answers.reshape(site.trials, len(alphas))),
-        _rows(certificates, len(alphas)),
-        facts={**facts, "inflation": plan.inflation[0].how},
-    )
+    facts = {**_facts(options, len(plan.grid)), "inflation": plan.costs[0].how}
+    if len(certificates) == 1:
+        facts |= {"revealed": "noisy counts, and the threshold", "revealed_cells": str(told)}
+    return Outcome(_everywhere(site, answers), _rows(certificates, len(alphas)), facts=facts)
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
@@ -479,10 +328,10 @@ def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Predictio
         return way.sent_for(terrain, what, numbers + 1, LARGEST)
 
     last = Stretch("compare totals", 1, 1, 64)
-    shared = (K - 1 if K <= COMPLETE else 64) * K / 2
+    shared = (K - 1 if K <= COMPLETE else DEGREE) * K / 2
     work = shared * 110_000.0  # nanoseconds of a secret
     if options.epsilon is not None:
-        plan = Plan.of(K, terrain.promise, (alpha,), options)
+        plan = noisy.Plan.of(K, terrain.promise, (alpha,), options)
         sums = [part for _ in range(plan.stages) for part in stage("sum noisy cells", plan.cells)]
         return Prediction((*before, *sums, last), "counted with noise", uses=way.uses, nanoseconds=work)
     width = options.width or WIDTH

@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.protocols.site import Outcome
 
-PROMISED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")  # the certificate's facts
+# the certificate's facts
+PROMISED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")
 
 
 @dataclass(frozen=True, eq=False)

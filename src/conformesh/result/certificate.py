@@ -53,8 +53,8 @@ class Noise:
 
     def __str__(self) -> str:
         return (
-            f"epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep their noise "
-            f"to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
+            f"epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep their "
+            f"noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
         )
 
 

@@ -242,10 +242,7 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         certificate.counted_rank is None or (by_rank and certificate.required_rank is None)
     ):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
-    if (certificate.kind == "counted with noise") != (certificate.noise is not None):
-        yield "a certificate that was counted with noise, and no other, must say what noise"
-    elif certificate.noise is not None and certificate.noise.honest > certificate.noise.devices:
-        yield f"honest devices must be at most {certificate.noise.devices}, got {certificate.noise.honest}"
+    yield from _of_noise(certificate)
     yield from _of_risk(file)
     yield from _of_whom(file)
     required, counted = certificate.required_rank, certificate.counted_rank
@@ -255,6 +252,15 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         yield f"counted_rank must be of the kind of required_rank, a whole number, got {counted[:5]}"
     elif required is not None:
         yield from _for_all(file, required, counted, min(thresholds))
+
+
+def _of_noise(certificate: _CertificateFields) -> Iterator[str]:
+    """Check what only a noisy count says."""
+    noise = certificate.noise
+    if (certificate.kind == "counted with noise") != (noise is not None):
+        yield "a certificate that was counted with noise, and no other, must say what noise"
+    elif noise is not None and noise.honest > noise.devices:
+        yield f"honest devices must be at most {noise.devices}, got {noise.honest}"
 
 
 def _of_risk(file: _CalibrationFields) -> Iterator[str]:
