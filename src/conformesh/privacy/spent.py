@@ -20,8 +20,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from msgspec import Meta, Struct
-from msgspec.structs import asdict
+from msgspec import Meta, Struct, to_builtins
 from numpy.typing import NDArray
 
 from conformesh.io.files import PRIVATE, write_file
@@ -84,7 +83,7 @@ class Spent:
         else:
             self._spend(account, run.epsilon, values, run.epsilon if budget is None else budget)
         account.runs.append(run)
-        write_file(self.path, to_json(asdict(account), indent=1), PRIVATE)
+        write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
 
     def _refuse_differences(self, account: _Fields, run: Run, hidden: int) -> None:
         before = [one for one in account.runs if one.epsilon is None]
