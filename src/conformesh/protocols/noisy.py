@@ -120,7 +120,7 @@ def _refuse_few_devices(
             raise ValueError(
                 f"p-dcp: to hide whole devices at epsilon {options.epsilon:g} and alpha {float(alpha):g} takes "
                 f"at least {needed:,} devices, got {devices:,}: with fewer, noise costs more than a quarter of alpha; "
-                "use unit 'score', a larger epsilon or more devices, or say with floor how many scores each surely holds"
+                "use unit 'score', a larger epsilon, more devices, or a floor of scores that each surely holds"
             )
 
 
