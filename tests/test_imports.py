@@ -17,7 +17,7 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"_version", "cards", "names", "progress", "quantities", "streams", "kernels"},
     {"faults", "io", "promises"},
     {"samples", "scores", "graph"},
-    {"losses"},
+    {"losses", "privacy"},
     {"data", "inputs", "result"},
     {"protocols"},
     {"methods", "peer"},

@@ -14,7 +14,7 @@ the law of M, worked out on a lattice, with everything that was cut off or round
   it is where it was on average, and (M - c)^+ is convex in the noise: its mean only grows (Jensen);
 - walks that leave the lattice are bounded by Doob's inequality for exp(lambda L).
 
-Where there are too many cells for that: (x)^+ <= exp(lambda x)/(lambda e), summed over all pivots, with the best lambda.
+Where cells are too many for that, x^+ <= exp(lambda x)/(lambda e) is summed over all pivots, with the best lambda.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from typing import NamedTuple
 import numpy as np
 
 from conformesh.privacy.noise import Floats, exact_epsilon, law
+from conformesh.promises import Ints
 
-POINTS = 200  # of the lattice, on either side of 0
+POINTS = 200  # of the lattice on either side of 0, at most
 CELLS = 300  # more cells than this are bounded in closed form
 UNITS = 400_000  # different values of M that are told apart, at most
 _SAFE = 1 + 1e-9  # more than round-off of sums of products of positive numbers comes to
@@ -113,72 +114,90 @@ def _upwards(value: float, alpha: Fraction) -> Fraction:
     return Fraction(math.ceil(Fraction(value) * alpha.denominator), alpha.denominator)
 
 
+class Lattice(NamedTuple):
+    """Multiples of `step` up to `points` of them on either side, and what walks that leave it add to E (M - c)^+."""
+
+    step: int
+    points: int
+    outside: float
+
+    @property
+    def width(self) -> int:
+        """How far it reaches."""
+        return self.step * self.points
+
+    @property
+    def side(self) -> Ints:
+        """The multiples."""
+        return np.arange(-self.points, self.points + 1)
+
+
 def _exact(alpha: Fraction, noise: Noise, least: Fraction) -> Fraction:
     """Return the smallest I with E (M - c)^+ <= A, c = I - A, from the law of M on a lattice."""
-    width, outside = _width(noise, least)
-    step = math.ceil(width / POINTS)
-    room = min(float(least), float(width))  # `outside` is so small for c >= -width only; less room is harder
-    units, tails = _tails(alpha, _kept(noise, step), step)
-    either = -np.expm1(noise.stages * np.log1p(-np.minimum(tails * _SAFE, 1 - 1e-16)))  # P(M > x)
+    lattice = _lattice(noise, least)
+    room = min(float(least), float(lattice.width))  # `outside` holds for c >= -width; with less room I is larger
+    units, tails = _tails(alpha, noise, lattice)
+    either = -np.expm1(noise.stages * np.log1p(-np.minimum(tails, 1 - 1e-16)))  # P(M > x)
     gaps = np.diff(units, append=units[-1])
-    excess = np.cumsum((gaps * either)[::-1])[::-1] * _SAFE + outside  # E (M - x)^+
-    low, q = float(units[0]), alpha.denominator
-    tried = np.arange(math.ceil(float(units[-1]) * q) + q) / q  # I is not negative: all Z have mean 0
+    excess = np.cumsum((gaps * either)[::-1])[::-1] * _SAFE + lattice.outside  # E (M - x)^+, linear between units
+    q, low = alpha.denominator, units[0]
+    tried = np.arange(math.ceil(units[-1] * q) + 1) / q  # I is not negative: every Z has mean 0
     c = tried - room
     found = np.where(c < low, excess[0] + (low - c) * _SAFE, np.interp(c, units, excess))
-    return Fraction(int(np.argmax(found <= room * (2 - _SAFE))), q)
+    return Fraction(int(np.argmax(found <= room)), q)
 
 
-def _width(noise: Noise, least: Fraction) -> tuple[int, float]:
-    """Return R, and what walks that leave [-R, R] in some stage add to E (M - c)^+, for any c >= -R.
+def _lattice(noise: Noise, least: Fraction) -> Lattice:
+    """Return a lattice which walks leave so rarely that it does not matter.
 
-    Y = max |L_j| has P(Y > y) <= 2 exp(-rate y) E exp(rate L), and M <= 2 Y within a stage, so they add at most
-    2 exp(-rate R) (3 R + 2/rate) E exp(rate L) each.
+    Y = max |L_j| has P(Y > y) <= 2 exp(-rate y) E exp(rate T) (Doob), and M <= 2 Y within a stage. So for c >= -R the
+    walks that leave [-R, R] add at most 2 exp(-rate R) (3 R + 2/rate) E exp(rate T) in each stage. Moving noise to
+    multiples of a step multiplies E exp(rate X) by no more than exp(rate^2 step^2/8) (Hoeffding).
     """
     rate = np.linspace(0.02, 0.98, 97) * float(noise.epsilon)
-    step = 0.0
     wide = 8 / float(noise.epsilon)
     while True:
-        step = max(1.0, math.ceil(wide / POINTS))  # moving to multiples of it: a factor exp(rate^2 step^2/8), at most
-        moment = noise.cells * (noise.log_moment(rate) + (0.0 if step == 1 else 1.0) * (rate * step) ** 2 / 8)
-        outside = 2 * noise.stages * float(np.min(np.exp(moment - rate * wide) * (3 * wide + 2 / rate)))
+        step = math.ceil(wide / POINTS)
+        moved = (rate * step) ** 2 / 8 if step > 1 else 0.0
+        chance = np.exp(noise.cells * (noise.log_moment(rate) + moved) - rate * wide)
+        outside = 2 * noise.stages * float(np.min(chance * (3 * wide + 2 / rate)))
         if outside <= 1e-6 * min(float(least), 1.0):
-            return math.ceil(wide), outside
+            return Lattice(step, math.ceil(wide / step), outside)
         wide *= 1.05
 
 
-def _kept(noise: Noise, step: int) -> Floats:
-    """Return P(max L_j = m, T = t) for all m, t on the lattice of so many steps: of walks that never leave it."""
-    f = _moved(noise, step)
-    side = np.arange(-POINTS, POINTS + 1)
-    between = f[side[None, :] - side[:, None] + 2 * POINTS]
+def _kept(noise: Noise, lattice: Lattice) -> Floats:
+    """Return P(max L_j = m, T = t) for all m and t on the lattice, of walks that never leave it."""
+    f, side = _moved(noise, lattice), lattice.side
+    between = f[side[None, :] - side[:, None] + 2 * lattice.points]
     allowed = side[None, :] <= side[:, None]  # row m: walks that were never above m
-    state = np.where(allowed, f[side + 2 * POINTS], 0.0)
+    state = np.where(allowed, f[side + 2 * lattice.points], 0.0)
     for _ in range(noise.cells - 2):
         state = np.where(allowed, state @ between, 0.0)
     return np.asarray(np.diff(state @ between, axis=0, prepend=0.0).clip(min=0.0))
 
 
-def _moved(noise: Noise, step: int) -> Floats:
-    """Return the chances of -2 POINTS .. 2 POINTS steps: noise between two multiples of the step goes to either."""
-    known = law(noise.epsilon, noise.shape)
-    reach = (2 * POINTS + 1) * step
+def _moved(noise: Noise, lattice: Lattice) -> Floats:
+    """Return the chances of -2 points .. 2 points steps: noise between two multiples of the step goes to either."""
+    known, step = law(noise.epsilon, noise.shape), lattice.step
+    reach = (2 * lattice.points + 1) * step
     full = np.full(2 * reach + 1, known.cut)
     inner = min(reach, known.reach)
     full[reach - inner : reach + inner + 1] += known.chances[known.reach - inner : known.reach + inner + 1]
     share = 1 - np.abs(np.arange(-step, step + 1)) / step
-    windows = np.lib.stride_tricks.sliding_window_view(full, 2 * step + 1)[::step]
-    return np.asarray(windows @ share)
+    return np.asarray(np.lib.stride_tricks.sliding_window_view(full, 2 * step + 1)[::step] @ share)
 
 
-def _tails(alpha: Fraction, kept: Floats, step: int) -> tuple[Floats, Floats]:
-    """Return the values of max L_j - (1 - alpha) T, ascending, and the chance to lie above each."""
+def _tails(alpha: Fraction, noise: Noise, lattice: Lattice) -> tuple[Floats, Floats]:
+    """Return the values of max L_j - (1 - alpha) T, ascending, and how likely one stage leads above each, at most."""
     a, q = alpha.numerator, alpha.denominator
-    side = np.arange(-POINTS, POINTS + 1) * step
+    side = lattice.side * lattice.step
     values = q * side[:, None] - (q - a) * side[None, :]  # in units of 1/q
-    grain = max(1, math.ceil(2 * int(values.max()) / UNITS))
+    grain = math.ceil(2 * int(values.max()) / UNITS)
     index = -(-values // grain)
     low = int(index.min())
-    chance = np.bincount((index - low).ravel(), weights=kept.ravel())
+    chance = np.bincount((index - low).ravel(), weights=_kept(noise, lattice).ravel())
     above = np.cumsum(chance[::-1])[::-1] - chance
-    return (np.arange(len(chance)) + low) * (grain / q), np.asarray(above.clip(min=0.0))
+    units = (np.arange(len(chance)) + low) * (grain / q)
+    # Sums of differences of two rows are differences of two sums, each with a relative error below cells points 2e-16
+    return units.astype(np.float64), above.astype(np.float64) * _SAFE + 1e-15 * noise.cells * lattice.points
