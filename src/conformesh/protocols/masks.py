@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.protocols.aggregate import Total
+from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
 from conformesh.streams import stream
@@ -213,31 +213,24 @@ def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: li
 
 
 class MaskedSums:
-    """Sums over all devices of masked numbers, stage by stage, and a digest of all that was heard.
+    """Sums over all devices of masked numbers, stage by stage, and a digest of all that was heard."""
 
-    Parameters
-    ----------
-    total
-        Adds up over all devices, exactly or modulo 2^32.
-    floods
-        Whether it passes on whole numbers from 0 on, everybody's to everybody, and adds them up as they are.
-    """
-
-    def __init__(self, site: Site, masks: Masks, total: Total, floods: bool) -> None:
-        self.site, self.masks, self.total, self.floods = site, masks, total, floods
+    def __init__(self, site: Site, masks: Masks, total: Total, kind: Any) -> None:
+        self.site, self.masks, self.total, self.kind = site, masks, total, kind
         self.stage, self.digest = 0, hashlib.sha256()
+
+    @classmethod
+    def over(cls, site: Site, masks: Masks, way: Aggregator) -> Protocol[MaskedSums]:
+        """Have an aggregator ready, and add up over it."""
+        return cls(site, masks, (yield from way.prepare(site)), way.masked)
 
     def __call__(self, values: Ints) -> Protocol[Ints]:
         """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
         ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
         own = np.concatenate([ones, values], axis=1).astype(np.int32)
         masked = own + self.masks.at(self.stage, own.shape[1])  # arrays wrap around, without a word
-        found: NDArray[Any]
-        if self.floods:
-            found = yield from self.total(masked.view(np.uint32).astype(np.int64))
-            found = found.astype(np.uint32).view(np.int32)
-        else:
-            found = yield from self.total(masked, LARGEST)
+        sums = yield from self.total(masked.view(np.uint32).astype(self.kind), LARGEST)
+        found = sums.astype(np.int64).astype(np.uint32).view(np.int32)
         if (found[:, 0] != self.site.devices).any():
             raise ArithmeticError(
                 f"{self.site.devices} devices add up to {found[:, 0].min()} in stage {self.stage}: masks have not "

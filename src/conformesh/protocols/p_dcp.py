@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from conformesh.names import listed
 from conformesh.promises import AUTO, Demand
 from conformesh.protocols import noisy
-from conformesh.protocols.aggregate import get_aggregator
+from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.grids import GridName, check_grid, grid_points
 from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks
@@ -47,7 +47,6 @@ from conformesh.scores.base import Score
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-WAYS = ("tree", "flood")
 POINTS = 2**14  # of a grid that is searched without noise
 WIDTH = 7
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
@@ -63,7 +62,7 @@ class PDCP:
         None, "LO HI of the grid linear or powers; not from the scores themselves"
     )
     width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {noisy.WIDTH}")
-    aggregate: Literal["tree", "flood"] = option("tree", "how masked numbers are added up")
+    aggregate: str = option("tree", "how masked numbers are added up", lambda: _ways())
     coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
     epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
     honest: int | None = option(None, "devices whose noise nobody else knows; by default all but the coalition")
@@ -76,7 +75,7 @@ class PDCP:
 
     def __post_init__(self) -> None:
         check_choice("grid", self.grid, (AUTO, *noisy.STAGES))
-        check_choice("aggregate", self.aggregate, WAYS)
+        check_choice("aggregate", self.aggregate, _ways())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
         if self.width is not None and self.width < 1:
@@ -114,6 +113,10 @@ class PDCP:
         return honest
 
 
+def _ways() -> tuple[str, ...]:
+    return tuple(name for name, way in AGGREGATORS.items() if way.masked is not None)
+
+
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
     return {"grid": "logit"} if score.from_zero_to_one else {}
@@ -124,8 +127,7 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     _check(site, samples, options)
     secrets = site.secrets or Secrets.simulated(site, options.seed)
     masks = yield from agree_on_masks(site, secrets)
-    total = yield from get_aggregator(options.aggregate).prepare(site)
-    sums = MaskedSums(site, masks, total, options.aggregate == "flood")
+    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
     secrets.permit(options.epsilon)
     if options.epsilon is None:
         outcome = yield from _exact(site, samples, alphas, options, sums)
@@ -138,7 +140,7 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
 def _check(site: Site, samples: Samples, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
     K, promise = site.devices, site.promise
-    if options.coalition + 2 > K:
+    if 1 < K < options.coalition + 2:  # alone there is nobody to hide from
         raise ValueError(
             f"p-dcp: {several(K, 'device')} cannot hide from {several(options.coalition, 'curious device')}: what a "
             f"sum hides, others must hold; at least {options.coalition + 2} are needed"
@@ -273,7 +275,7 @@ class _Search:
 def _coarse(search: _Search, at: int) -> str:
     return (
         f"p-dcp: {search.counted[at] - search.ranks[at]} scores more than required lie at or below the threshold, "
-        "because the grid is coarse there; name the score, or give a grid (linear, powers, logit) and its range"
+        "where they are equal or the grid is coarse; name the score, or give a grid and its range"
     )
 
 
