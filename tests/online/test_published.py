@@ -167,12 +167,13 @@ PUBLISHED = {
         },
     ),
 }
+SLOW = {("pid, scorecaster", "elec2"), *((which, "all of elec2") for which in PUBLISHED)}
 CASES = [
     pytest.param(
         which,
         stream,
         id=f"{which} on {stream}",
-        marks=[pytest.mark.shared_data] * ("elec2" in stream) + [pytest.mark.slow] * (stream == "all of elec2"),
+        marks=[pytest.mark.shared_data] * ("elec2" in stream) + [pytest.mark.slow] * ((which, stream) in SLOW),
     )
     for which, published in PUBLISHED.items()
     for stream in published.figures
