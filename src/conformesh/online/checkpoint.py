@@ -77,12 +77,13 @@ class Checkpoint:
                 arrays = {name: file[name] for name in file.files}
             facts = json.loads(str(arrays.pop("facts")))
             if facts["kind"] != KIND:
-                raise ValueError(f"it is a {facts['kind']!r}")
+                raise ValueError("it is of another kind")
+            done, settings = int(facts["done"]), dict(facts["settings"])
         except Exception as problem:  # a damaged file can fail in any way
             raise unreadable(self.path, problem) from None
-        require_same(self.path, facts["settings"], self.settings)
-        leaves = [arrays.pop(f"state {i}") for i in range(len([*_leaves(like)]))]
-        return Kept(int(facts["done"]), _grown(like, iter(leaves)), arrays)
+        require_same(self.path, settings, self.settings)
+        leaves = (arrays.pop(f"state {i}") for i in range(len(arrays)))
+        return Kept(done, _grown(like, leaves), arrays)
 
 
 def digest(*arrays: NDArray[Any] | None) -> str:
