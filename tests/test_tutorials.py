@@ -65,10 +65,10 @@ def assert_is_notebook(notebook):
     assert not [cell for cell in notebook["cells"] if not cell["source"]]
 
 
-def test_there_are_six_and_the_site_lists_them():
+def test_there_are_seven_and_the_site_lists_them():
     listed = re.findall(r": tutorials/(\S+)\.md$", (DOCS.parent / "mkdocs.yml").read_text(), re.MULTILINE)
     assert sorted(listed) == [script.stem for script in SCRIPTS]
-    assert len(listed) == 6
+    assert len(listed) == 7
 
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.stem)

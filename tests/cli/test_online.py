@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from conformesh import Network
-from conformesh.online import LEARNERS, online
+from conformesh.online import LEARNERS, online, simulating
 
 STEPS, DEVICES = 120, 6
 
@@ -74,6 +74,46 @@ def test_late_labels_and_lost_messages(run, stream):
     assert abs(said["rate"] - 0.1) <= said["bound"]
 
 
+def test_an_interrupted_run_says_how_to_go_on_and_does(run, stream, monkeypatch):
+    """Interrupted in the network's run, then in that of the first lone learner; the third time goes to the end."""
+    words = (*WORDS, "--no-picture", "--json", "--checkpoint", "kept/c.npz")
+    straight = run("online", stream, *WORDS, "--no-picture", "--json")
+    monkeypatch.setattr(simulating, "BLOCK", 16)
+    share = simulating.Rule.share
+    for steps, note in (
+        (50, "note: following streams: step 48 of 120 is saved in kept/c.npz; the same command goes on there"),
+        (95, "note: tracker, alone: step 16 of 120 is saved in kept/c-tracker.npz; the same command goes on there"),
+    ):
+        left = iter([True] * steps)
+        with monkeypatch.context() as patched:
+            patched.setattr(simulating.Rule, "share", lambda *asked, left=left: _shared(share, left, *asked))
+            stopped = run("online", stream, *words)
+        assert stopped.exit_code == 130
+        assert stopped.stderr.splitlines()[-1] == note
+        assert not stopped.stdout
+    went_on = run("online", stream, *words)
+    assert went_on.exit_code == 0, went_on.stderr
+    assert "note: tracker, alone: going on after step 16 of 120, from kept/c-tracker.npz; --no-resume" in went_on.stderr
+    assert went_on.stdout == straight.stdout
+    other = run("online", stream, *words, "--alpha", "0.2")
+    assert other.exit_code == 2
+    assert "kept/c.npz: is a checkpoint of a run with rule" in other.stderr
+    assert run("online", stream, *words, "--alpha", "0.2", "--no-resume").exit_code == 0
+
+
+def _shared(share, left, *asked):
+    if not next(left, False):
+        raise KeyboardInterrupt
+    return share(*asked)
+
+
+def test_an_interrupted_run_without_a_file_says_what_would_have_kept_it(run, stream, monkeypatch):
+    monkeypatch.setattr(simulating.Rule, "share", lambda *asked: _shared(None, iter([])))
+    stopped = run("online", stream, *WORDS)
+    assert stopped.exit_code == 130
+    assert "note: nothing was saved; with --checkpoint FILE the same command would go on from here" in stopped.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "why"),
     [
@@ -82,6 +122,7 @@ def test_late_labels_and_lost_messages(run, stream):
         (("--learner", "dtaci", "--coupling", "mixed"), "mixed"),
         (("--alpha", "1.5"), "alpha"),
         (("--out", "p.txt"), "the picture must end in"),
+        (("--rows", "rows.txt"), "rows.txt: the name must end in .csv or .parquet or .npz"),
         (("--fault", "liars=1"), "liars and attack go together"),
     ],
 )

@@ -1,7 +1,7 @@
 """Slow, obvious versions of the single-stream learners, one score at a time, from papers and published conventions.
 
-`aci`, `pid`: aangelopoulos/conformal-time-series, one step ahead and without burn-in for ACI. `dtaci`, `sf_ogd`:
-salesforce/online_conformal, without calibration. `decaying`: aangelopoulos/online-conformal-decaying.
+`aci`, `pid`: aangelopoulos/conformal-time-series, one step ahead and without burn-in for ACI. `dtaci`: isgibbs/DtACI.
+`sf_ogd`: salesforce/online_conformal, without calibration. `decaying`: aangelopoulos/online-conformal-decaying.
 """
 
 import math
@@ -56,18 +56,19 @@ def dtaci(scores, alpha, gammas, interval):
     k = len(gammas)
     alphas, weights, past, thresholds = [alpha] * k, [1 / k] * k, [], []
     sigma = 1 / (2 * interval)
-    denominator = ((1 - alpha) ** 2 * alpha**3 + alpha**2 * (1 - alpha) ** 3) / 3
-    rate = math.sqrt(3 / interval) * math.sqrt((math.log(interval * k) + 2) / denominator)
+    squares = ((1 - alpha) ** 2 * alpha**3 + alpha**2 * (1 - alpha) ** 3) / 3  # of the loss of a uniform rank
+    rate = math.sqrt((math.log(2 * k * interval) + 1) / (interval * squares))
     for s in scores:
         mean = sum(w * a for w, a in zip(weights, alphas, strict=True))
-        level = min(max(1 - mean, 0), 1)
-        thresholds.append(float(np.quantile(past, level, method="inverted_cdf")) if past else 0.0)
+        ordered, place = sorted(past, reverse=True), math.ceil(mean * len(past))  # so many are at least the threshold
+        inside = ordered[place - 1] if 0 < place <= len(past) else -math.inf
+        thresholds.append(0.0 if not past else math.inf if mean <= 0 else inside)
         if len(past) > math.floor(1 / alpha):
             beta = float(np.mean(np.array(past) >= s))
             losses = [max(alpha * (beta - a), (1 - alpha) * (a - beta)) for a in alphas]
             raw = [w * math.exp(-rate * loss) for w, loss in zip(weights, losses, strict=True)]
             weights = [(1 - sigma) * w / sum(raw) + sigma / k for w in raw]
-            alphas = [min(max(a + g * (alpha - (a > beta)), 0), 1) for a, g in zip(alphas, gammas, strict=True)]
+            alphas = [a + g * (alpha - (a > beta)) for a, g in zip(alphas, gammas, strict=True)]
         past.append(s)
     return np.array(thresholds)
 

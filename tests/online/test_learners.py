@@ -24,7 +24,7 @@ PAIRS = {
     "tracker": (QuantileTracker(ALPHA, 0.05, high=9.0), lambda s: reference.tracker(s, ALPHA, 0.05)),
     "decaying": (Decaying(ALPHA, 0.5, high=9.0, decay=0.6), lambda s: reference.decaying(s, ALPHA, 0.5, 0.6)),
     "aci": (ACI(ALPHA, 0.01, window=300), lambda s: reference.aci(s, ALPHA, 0.01, 300)),
-    "dtaci": (DtACI(ALPHA, window=2000), lambda s: reference.dtaci(s, ALPHA, DtACI().gammas, 100)),
+    "dtaci": (DtACI(ALPHA, window=2000), lambda s: reference.dtaci(s, ALPHA, DtACI().gammas, 500)),
     "pid": (PID(ALPHA, 0.1), lambda s: reference.pid(s, ALPHA, 0.1, 10.0, 5.0, 300)),
     "sf-ogd": (SFOGD(ALPHA, 1.0, high=9.0), lambda s: reference.sf_ogd(s, ALPHA, 1.0)),
 }

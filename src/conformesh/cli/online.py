@@ -15,9 +15,11 @@ from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_netw
 from conformesh.cli.options import chosen_faults, whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.reading import Decimal, Separator
+from conformesh.io.files import make_folder
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
 from conformesh.io.tables import Layout
+from conformesh.io.writing import check_ending
 from conformesh.online import COUPLINGS, LEARNERS, Online
 from conformesh.online import online as follow
 from conformesh.online.alarm import Alarm
@@ -105,6 +107,18 @@ def online(
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of the topology and of the alarm.", rich_help_panel=RUNNING)
     ] = "0",
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="Saved from time to time and when interrupted; the same command goes on from there.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.", rich_help_panel=RUNNING)
+    ] = True,
     fault: Annotated[
         list[str] | None,
         typer.Option(
@@ -118,10 +132,15 @@ def online(
     """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
 
     Every step each device predicts with its threshold; then the label comes, and the devices talk to their neighbours.
-    The last lines say how many were missed so far, and how far from alpha that can get whatever the scores are.
+    The last lines say how many were missed so far, and how far from alpha that can get whatever the scores are. With
+    --checkpoint a run that was interrupted goes on when the same command is given again.
     """
     level, key = float(exact_alpha(alpha)), whole(seed, "seed", 0)
     drawn_to = picture_file(out, PICTURE.name) if picture else None
+    if rows is not None:  # perhaps hours before it is written
+        check_ending(rows)
+    if checkpoint is not None:
+        make_folder(checkpoint.parent)
     held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
     nobody = ScoreFile(held.devices, (), held.name)
     network = chosen_network(nobody, topology, topology_option or [], graph, key)
@@ -130,11 +149,12 @@ def online(
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
-    with Progress("following streams", scores.shape[1], "steps") as bar:
-        found = follow(
-            scores, network, level, learner, coupling, observer=lambda done: bar.begin(scores.shape[1], done), **asked
-        )
-    others = _lone(scores, network, level, delay) if beside else {}
+    long = _Long(checkpoint, resume, scores.shape[1])
+    found = long.run("following streams", "", scores, network, level, learner, coupling, **asked)
+    others = {
+        name: long.run(f"{name}, alone", name, scores, network, level, name, "alone", delays=delay)
+        for name in (LEARNERS if beside else ())
+    }
     if rows is not None:
         found.save(rows)
     if drawn_to is not None:
@@ -157,14 +177,39 @@ def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
     return np.array([held.scores[row[name]] if name in row else nothing for name in ids])
 
 
-def _lone(scores: Any, network: Any, alpha: float, delay: int) -> dict[str, Online]:
-    """Run the learners that know no network, each with its defaults."""
-    found = {}
-    with Progress("learners alone", len(LEARNERS)) as bar:
-        for name in LEARNERS:
-            found[name] = follow(scores, network, alpha, name, "alone", delays=delay)
-            bar.step(name)
-    return found
+class _Long:
+    """Runs that show how far they are, and that can be stopped and go on; each has a file of its own."""
+
+    def __init__(self, checkpoint: Path | None, resume: bool, steps: int) -> None:
+        self.checkpoint, self.resume, self.steps = checkpoint, resume, steps
+
+    def run(self, what: str, name: str, *asked: Any, **options: Any) -> Online:
+        """Follow the streams; what is saved of a lone learner has its name in the name of the file."""
+        done, file = 0, self.checkpoint
+        if file is not None and name:
+            file = file.with_name(f"{file.stem}-{name}{file.suffix}")
+        resumed = file is not None and self.resume and file.exists()
+
+        def tell(now: int) -> None:
+            nonlocal done
+            if resumed and not done:
+                bar.begin(self.steps, now)  # the time left follows from the pace of now
+                console.note(
+                    f"{what}: going on after step {now:,} of {self.steps:,}, from {file}; --no-resume starts anew"
+                )
+            bar.steps = done = now
+
+        try:
+            with Progress(what, self.steps, "steps") as bar:
+                return follow(*asked, observer=tell, checkpoint=file, resume=self.resume, **options)
+        except KeyboardInterrupt:
+            if file is None:
+                console.note("nothing was saved; with --checkpoint FILE the same command would go on from here")
+            else:
+                console.note(
+                    f"{what}: step {done:,} of {self.steps:,} is saved in {file}; the same command goes on there"
+                )
+            raise
 
 
 def _alarms(found: Online, chance: float, alpha: float, seed: int) -> dict[str, int]:

@@ -155,7 +155,8 @@ class ACI(QuantileTracker):
     1)``, as in the authors' code of conformal PID. The first level is ``1 - alpha`` unless `start` says otherwise;
     `window` is how many scores are kept.
 
-    Departures: below a level of 0 the set is empty, as the paper has it; that code takes the smallest score.
+    Departures: below a level of 0 the set is empty, as the paper has it; that code takes the smallest score. And n is
+    how many scores are kept; that code has all that ever came, and so asks of a window what it cannot tell.
     """
 
     step: float = 0.005

@@ -25,11 +25,15 @@ class Experts(NamedTuple):
 
 @dataclass(frozen=True)
 class DtACI:
-    """Dynamically tuned ACI: experts with different steps, weighted by how well they did ([Gibbs2024]).
+    """Dynamically tuned ACI: experts with different steps, weighted by how well they did ([Gibbs2024] Algorithm 1).
 
-    The set is that of the weighted mean of the experts' levels. Constants are those of salesforce/online_conformal:
-    eight steps from .001 on, an interval of 100 examples, levels kept in [0, 1], nothing learned from the first ``1 /
-    alpha`` examples. No deterministic bound is known: the paper's holds in expectation, for experts drawn at random.
+    The set is that of the weighted mean of the experts' levels. Constants are those of the authors' code: eight steps
+    from .001 on, and an interval of 500 examples, from which the rate of the weights follows. Nothing is learned from
+    the first ``1 / alpha`` examples, which are no history to rank others in. No deterministic bound is known: the
+    paper's holds in expectation, for experts drawn at random.
+
+    salesforce/online_conformal has ``DtACI(interval=100, rate=9.8232, clipped=True)``. Its experts forget what they
+    owe whenever a level is cut at 0, and so miss more than alpha.
 
     Attributes
     ----------
@@ -41,17 +45,23 @@ class DtACI:
         How many scores are kept.
     gammas
         Steps of the experts.
+    rate
+        How fast weights follow losses, eta of the paper; by default the best for `interval` where nothing changes.
+    clipped
+        Whether levels are kept in [0, 1], and thresholds among the scores, which the paper does not.
     """
 
     alpha: float = 0.1
-    interval: int = 100
+    interval: int = 500
     window: int = 2000
     gammas: tuple[float, ...] = GAMMAS
+    rate: float | None = None
+    clipped: bool = False
     linear: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require_alpha(self.alpha)
-        require_positive(self, "interval")
+        require_positive(self, "interval", *([] if self.rate is None else ["rate"]))
 
     def begin(self, devices: int) -> Experts:
         """Return the state of so many devices before the first example."""
@@ -60,10 +70,13 @@ class DtACI:
 
     def threshold(self, state: Experts) -> Floats:
         """Return the thresholds for the next examples, (devices,): 0 as long as there is no score."""
-        level = 1 - (_shares(state.weights) * state.alphas).sum(axis=1)
-        n = state.past.sizes
-        place = np.maximum(np.ceil(n * np.clip(level, 0, 1)).astype(np.int64) - 1, 0)
-        return np.where(n == 0, 0.0, state.past.smallest(place))
+        alpha, n = (_shares(state.weights) * state.alphas).sum(axis=1), state.past.sizes
+        if self.clipped:
+            place = np.maximum(np.ceil(n * np.clip(1 - alpha, 0, 1)).astype(np.int64) - 1, 0)
+            return np.where(n == 0, 0.0, state.past.smallest(place))
+        place = n - np.ceil(n * np.clip(alpha, 0, 1)).astype(np.int64)  # of n scores at least n alpha are no smaller
+        found = np.where(alpha <= 0, np.inf, state.past.smallest(np.maximum(place, 0)))
+        return np.where(n == 0, 0.0, np.where(alpha > 1, -np.inf, found))
 
     def observe(self, state: Experts, score: Floats, seen: Bools, miss: Bools | None = None) -> Experts:
         """Return the state after labels of the devices in `seen`, as in `QuantileTracker.observe`."""
@@ -73,7 +86,9 @@ class DtACI:
         loss = np.maximum(self.alpha * (beta - state.alphas), (1 - self.alpha) * (state.alphas - beta))
         sigma = 1 / (2 * self.interval)
         shares = (1 - sigma) * _shares(state.weights - self._rate * loss) + sigma / len(self.gammas)
-        moved = np.clip(state.alphas + np.array(self.gammas) * (self.alpha - (state.alphas > beta)), 0, 1)
+        moved = state.alphas + np.array(self.gammas) * (self.alpha - (state.alphas > beta))
+        if self.clipped:
+            moved = np.clip(moved, 0, 1)
         return Experts(
             np.where(learns, moved, state.alphas),
             np.where(learns, np.log(shares), state.weights),
@@ -82,8 +97,12 @@ class DtACI:
 
     @property
     def _rate(self) -> float:
+        """Return sqrt((log(2 k I) + 1) / sum of squared losses over I uniform ranks): 2.72 for I = 500, alpha = .1."""
+        if self.rate is not None:
+            return self.rate
         a, n, k = self.alpha, self.interval, len(self.gammas)
-        return float(3 * np.sqrt((np.log(n * k) + 2) / (n * ((1 - a) ** 2 * a**3 + a**2 * (1 - a) ** 3))))
+        squares = n * ((1 - a) ** 2 * a**3 + a**2 * (1 - a) ** 3) / 3
+        return float(np.sqrt((np.log(2 * k * n) + 1) / squares))
 
 
 def _shares(weights: Floats) -> Floats:

@@ -10,16 +10,19 @@ so far 0.109, guaranteed within 0.011 of 0.1
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh._version import __version__
 from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals
+from conformesh.online.checkpoint import Checkpoint, Kept, digest
 from conformesh.online.couplings import Coupled
 from conformesh.online.integrators import ACI, Bools, Decaying, Floats
 from conformesh.online.learners import LEARNERS, Learner
@@ -59,6 +62,8 @@ def online(
     present: ArrayLike | None = None,
     largest: float | None = None,
     observer: Callable[[int], None] | None = None,
+    checkpoint: str | Path | None = None,
+    resume: bool = True,
 ) -> Online:
     """Predict all examples of all devices, and learn from each as its label comes.
 
@@ -87,7 +92,12 @@ def online(
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
-        Called with the number of steps done, from time to time.
+        Called with the number of steps done, from time to time, and at first if there are some.
+    checkpoint
+        A file that is saved from time to time and when the run is interrupted, so that the same call goes on from
+        there, to the same bits. One of another run is refused.
+    resume
+        Whether to go on from the checkpoint, if it is there; otherwise it is replaced.
 
     Returns
     -------
@@ -101,7 +111,8 @@ def online(
         scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, delays, there)
     run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
-    return run.through(observer)
+    saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
+    return run.through(observer or (lambda done: None), saved, resume)
 
 
 class _Run:
@@ -127,21 +138,69 @@ class _Run:
         self.thresholds = np.empty(scores.shape)
         self.misses = np.full(scores.shape, -1, dtype=np.int8)
 
-    def through(self, observer: Callable[[int], None] | None) -> Online:
-        """Go through all steps."""
+    def settings(self) -> dict[str, str]:
+        """Return what makes this run the same as another, in words."""
         devices, steps = self.scores.shape
-        state = self._began(self.rule.begin(devices))
-        with np.errstate(invalid="ignore"):  # comparisons with what is not a number
-            for a in range(0, steps, BLOCK):
-                b = min(a + BLOCK, steps)
-                state = self._block(state, a, b)
-                if observer is not None:
+        network, arrivals = self.links.network, self.arrivals
+        edges = digest(np.array(network.ids), self.links.receiver, self.links.sender)
+        return {
+            "version": __version__,
+            "streams": f"{devices} devices, {steps} steps ({digest(self.scores)})",
+            "network": f"{network.name} ({edges})",
+            "rule": repr(self.rule),
+            "faults": "none" if self.weather is None else repr(self.weather.faults),
+            "labels": f"({digest(arrivals.has_label, arrivals.step, self.present)})",
+            "largest": repr(float(self.largest)),
+        }
+
+    def through(self, observer: Callable[[int], None], saved: Checkpoint | None, resume: bool) -> Online:
+        """Go through all steps, or those that a checkpoint has left."""
+        devices, steps = self.scores.shape
+        at = (
+            0,
+            self._began(self.rule.begin(devices)),
+        )  # steps done and the state after them, never one without the other
+        if saved is not None:
+            saved.check(at[1])
+        if saved is not None and resume and saved.path.exists():
+            at = self._restored(saved.load(at[1]))
+            observer(at[0])
+        try:
+            with np.errstate(invalid="ignore"):  # comparisons with what is not a number
+                for a in range(at[0], steps, BLOCK):
+                    b = min(a + BLOCK, steps)
+                    at = b, self._block(at[1], a, b)
+                    if saved is not None and (saved.due or b == steps):
+                        saved.save(self._kept(*at))
                     observer(b)
+        except KeyboardInterrupt:
+            if saved is not None and at[0]:
+                saved.save(self._kept(*at))
+            raise
         trail = self.trail
         trail.late = self.arrivals.late()
         return Online(
             self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, trail
         )
+
+    def _kept(self, done: int, state: Coupled) -> Kept:
+        """Return all that a run needs to go on after these steps; of a block that was begun nothing is kept."""
+        joined = np.array([one for one in self.trail.joined if one[0] < done])  # step, device and level
+        written: dict[str, NDArray[Any]] = {
+            "thresholds": self.thresholds[:, :done],
+            "misses": self.misses[:, :done],
+            "clock": self.trail.clock[:done],
+            "unheard": self.trail.unheard[:done],
+            "joined": joined,
+        }
+        return Kept(done, state, written)
+
+    def _restored(self, kept: Kept) -> tuple[int, Coupled]:
+        done, written = kept.done, kept.written
+        self.thresholds[:, :done], self.misses[:, :done] = written["thresholds"], written["misses"]
+        self.trail.clock[:done], self.trail.unheard[:done] = written["clock"], written["unheard"]
+        self.trail.joined = [(int(step), int(row), float(level)) for step, row, level in written["joined"]]
+        return done, kept.state
 
     def _began(self, state: Coupled) -> Coupled:
         first = self.everybody if self.present is None else self.present[:, 0]

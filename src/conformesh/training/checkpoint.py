@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conformesh.io.checkpoints import require_same, unreadable
 from conformesh.io.files import write_file
 from conformesh.training.torch_extra import needs_torch
 
@@ -44,7 +45,6 @@ class Checkpoint:
     @classmethod
     def load(cls, path: Path, device: str, settings: dict[str, Any]) -> Checkpoint:
         """Read the file, which holds nothing but numbers and text, and which must be of a run with these settings."""
-        mend = f"use another checkpoint file, or do not resume (--no-resume), which replaces {path}"
         data = io.BytesIO(path.read_bytes())
         try:
             found = needs_torch().load(data, map_location=device, weights_only=True)
@@ -52,10 +52,6 @@ class Checkpoint:
                 raise ValueError("it is not one of conformesh")
             checkpoint = cls(**found)
         except Exception as problem:  # a damaged file can fail in any way
-            why = (str(problem).strip() or type(problem).__name__).splitlines()[0]
-            raise ValueError(f"{path}: cannot be read as a checkpoint: {why}; {mend}") from None
-        for name, asked in settings.items():
-            held = checkpoint.settings.get(name)
-            if held != asked:
-                raise ValueError(f"{path}: is a checkpoint of a run with {name} {held}, now it is {asked}; {mend}")
+            raise unreadable(path, problem) from None
+        require_same(path, checkpoint.settings, settings)
         return checkpoint
