@@ -274,7 +274,7 @@ class Observations:
             case Scaled(scale, taken):
                 self.scale, self.taken = scale, taken
             case Raised(when):
-                self.raised = when
+                self.raised = when if self.undated else self.raised  # the level may be another one by now
             case Heard(counters):
                 self.counters = self.counters.merge(Counters.decode(counters, self.rule))
             case Began(life, tally):
