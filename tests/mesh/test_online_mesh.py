@@ -27,7 +27,7 @@ zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip ins
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 pytestmark = pytest.mark.xdist_group("online")
 
-LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0}
+LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0, "alarm": 0.05}
 RULE = Counting(Fraction(1, 10), **LEARNING)
 PATIENCE = 120.0  # seconds, for a machine that is busy
 
@@ -132,6 +132,10 @@ def assert_all_counted_once(running, counted):
         for account in (shown["device"], shown["everybody"]):
             assert abs(account["rate"] - account["alpha"]) <= account["within"] < 0.9
         assert shown["everybody"]["steps"] == sum(steps.values())
+        assert (shown["alarm"]["steps"], shown["alarm"]["counted"]) == (steps[device.folder.name], len(running))
+    alarms = [device.client.online()["alarm"]["evidence"] for device in running]
+    largest = max(one["device"] for one in alarms)  # what anybody says of the fleet follows from all that were told
+    assert [one["fleet"] for one in alarms] == pytest.approx([largest / len(running)] * len(running))
 
 
 def test_three_devices_that_are_killed_count_everything_once():
@@ -165,6 +169,12 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         for _ in range(30):
             clients[0].observe(1.0)
         wait_for(lambda: clients[1].online()["heard"].get("device-00", {}).get("steps") == 30, PATIENCE)
+        fleets = [client.online()["alarm"]["evidence"]["fleet"] for client in clients]
+        assert (
+            fleets[0]
+            == pytest.approx(fleets[1])
+            == pytest.approx(clients[0].online()["alarm"]["evidence"]["device"] / 2)
+        )
         owed = clients[0].online()["device"]["misses"] - 0.1 * 30
         assert clients[1].online()["threshold"] == pytest.approx(thresholds[0] + LEARNING["learning"] * owed)
         newcomer = add_device(root / "m", "late", ["device-01"], f"127.0.0.1:{free_ports(1)}")
@@ -222,8 +232,9 @@ def test_it_is_switched_on_when_a_mesh_is_made(tmp_path):
     assert found.exit_code == 0, found.output
     config = read_device(tmp_path / "m" / "device-01")
     assert config.online == LEARNING
-    assert "alpha 1/10, learning 0.05, local 0.05, bound 1.0" in config.agreement()["online"]
+    assert config.agreement()["online"] == "alpha 1/10, learning 0.05, local 0.05, bound 1.0"  # each may have its alarm
     assert "alpha 1/10" in found.stdout
+    assert "alarm 0.05" in found.stdout
     for pairs, said in ((["learning=1"], "lacks local, bound"), (["lerning=1"], "did you mean 'learning'")):
         more = [word for pair in pairs for word in ("--online", pair)]
         found = CliRunner().invoke(app, [*words[:2], str(tmp_path / "n"), *words[3:], *more])
