@@ -1,5 +1,6 @@
 """Devices that learn online, in processes that are killed at random moments: nothing is lost or counted twice."""
 
+import math
 import random
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from contextlib import ExitStack
 from fractions import Fraction
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -17,10 +19,14 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.observations import Kept
+from conformesh.mesh.node.online import FILE
 from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
 from tests.mesh.test_beating import speaking
+from tests.mesh.test_drift import fed
 from tests.mesh.test_serving import staying_up
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -77,7 +83,7 @@ def stream(device, seed, steps, counted):
             id, threshold, score = waiting.pop(rng.randrange(len(waiting)))
             answer = insisting(lambda id=id, score=score: device.client.observe(score, example=id))
             assert (answer["threshold"], answer["score"], answer["missed"]) == (threshold, score, score > threshold)
-            counted[id] = score > threshold
+            counted[id] = score > threshold, score
 
 
 def played(stack, root, devices, steps, kills, seed):
@@ -119,7 +125,10 @@ def _progress(counted, steps):
 def assert_all_counted_once(running, counted):
     """Every device knows of every other exactly what its program was told, and all keep their bound."""
     steps = {device.folder.name: len(mine) for device, mine in zip(running, counted, strict=True)}
-    misses = {device.folder.name: sum(mine.values()) for device, mine in zip(running, counted, strict=True)}
+    misses = {
+        device.folder.name: sum(missed for missed, _ in mine.values())
+        for device, mine in zip(running, counted, strict=True)
+    }
 
     def known(device):
         heard = insisting(device.client.online)["heard"]
@@ -127,11 +136,14 @@ def assert_all_counted_once(running, counted):
 
     expected = {name: (steps[name], misses[name], 1) for name in steps}
     wait_for(lambda: all(known(device) == expected for device in running), PATIENCE)
-    for device in running:
+    for device, mine in zip(running, counted, strict=True):
         shown = device.client.online()
         for account in (shown["device"], shown["everybody"]):
             assert abs(account["rate"] - account["alpha"]) <= account["within"] < 0.9
         assert shown["everybody"]["steps"] == sum(steps.values())
+        first, *_ = whole_records((device.folder / FILE).read_bytes())
+        (largest,) = fed(msgspec.msgpack.decode(first, type=Kept).seed, [score for _, score in mine.values()]).largest
+        assert shown["alarm"]["evidence"]["device"] == math.exp(largest)  # as if it had never been killed
         assert (shown["alarm"]["steps"], shown["alarm"]["counted"]) == (steps[device.folder.name], len(running))
     alarms = [device.client.online()["alarm"]["evidence"] for device in running]
     largest = max(one["device"] for one in alarms)  # what anybody says of the fleet follows from all that were told
