@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network
+from conformesh.cli.mesh_status import _line
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import online
 from conformesh.mesh.node.beating import vitals_of
@@ -23,6 +24,7 @@ from conformesh.online.fleet import FleetAlarm
 from conformesh.online.integrators import QuantileTracker
 from conformesh.online.simulating import online as simulated
 
+from .beats import CALM, World
 from .nodes import numbers, serving, short_folder, state
 from .test_online import LEARNING, WHOLE, message, opened
 
@@ -354,6 +356,17 @@ def test_everybody_can_see_it_and_the_device_stays_healthy(folder, caplog):
     vitals = vitals_of(node.snapshot(), 1.0)
     assert (vitals.healthy, vitals.codes, vitals.alarms) == (True, 0, 3)
     assert judged(node.snapshot()).codes == []
+
+
+def test_a_pulse_tells_it_from_device_to_device():
+    world = World(Network.chain(3))
+    world.pass_by(2.0)
+    first, _, last = world.network.ids
+    assert world.shown(last)[first]["alarms"] == []
+    world.vitals[first] = msgspec.structs.replace(CALM, alarms=1)
+    world.pass_by(0.9)  # it is news: before the next beat, over two links
+    row = world.shown(last)[first]
+    assert (row["health"], row["alarms"], _line(row)[-1]) == ("healthy", ["device"], "drift")
 
 
 def test_a_status_says_where_there_is_drift_and_is_fine():
