@@ -1,5 +1,6 @@
 """The own scale and the drift alarm on a mesh: the same numbers as without one, whatever is killed, for all to see."""
 
+import errno
 import math
 import random
 from fractions import Fraction
@@ -23,6 +24,7 @@ from conformesh.online.counters import Counters, Counting, Life, Tally
 from conformesh.online.fleet import FleetAlarm
 from conformesh.online.integrators import QuantileTracker
 from conformesh.online.simulating import online as simulated
+from conformesh.peer.journal import FileJournal
 
 from .beats import CALM, World
 from .nodes import numbers, serving, short_folder, state
@@ -127,6 +129,29 @@ def test_that_it_was_raised_is_kept_where_the_moment_could_not_be_written(folder
     again = opened(folder, online=LEARNING | {"alarm": 0.05})
     assert again.shown()["alarm"]["raised_at"] == node._known.drift.raised_at
     assert again.shown()["alarm"]["raised_time"] is not None
+
+
+@pytest.mark.usefixtures("unflushed")
+def test_a_journal_that_cannot_be_made_shorter_now_and_then_loses_nothing(folder, monkeypatch):
+    """Also where one request writes several records: what scale and level begin with, and when it was raised."""
+    monkeypatch.setattr(online, "COMPACT", 1)
+    real, calls, scores = FileJournal.begin, [], shifted()
+
+    def broken(journal, record):
+        calls.append(1)
+        if len(calls) % 2 == 0:
+            raise OSError(errno.EIO, "not now")
+        real(journal, record)
+
+    monkeypatch.setattr(FileJournal, "begin", broken)
+    (folder / "scores.csv").write_text("score\n0.2\n0.3\n")
+    node = opened(folder, state(), online=WHOLE)
+    for score in scores:
+        node.observe(score)
+    assert len(calls) > 120
+    assert_is_alarm(node._known, scores)
+    assert node.shown()["alarm"]["raised_time"] is not None
+    assert node.shown()["scale"]["scores"] == 122
 
 
 @pytest.mark.usefixtures("unflushed")

@@ -132,9 +132,10 @@ class Online:
         """Let one thread at a time work, with an open journal and what all begin with."""
         with self._lock:
             self._open()
-            known, certified = self._known, self._state.certified
-            if self.rule.scale and not known.taken and (scaled := self._calibrated()) is not None:
+            certified = self._state.certified
+            if self.rule.scale and not self._known.taken and (scaled := self._calibrated()) is not None:
                 self._write(scaled)
+            known = self._known
             if known.counters.origin is None and certified is not None and (known.taken or not self.rule.scale):
                 origin = certified.calibration.threshold / known.scale
                 self._write(Pinned(min(max(origin, 0.0), self.rule.bound)))
@@ -255,6 +256,7 @@ class Online:
 
     def _write(self, *records: Record) -> None:
         """Write records down, and only then take them up; what could not be written is as if it had never been."""
+        self._open()  # again, where it could not be made shorter just now
         assert self._journal is not None
         size = self._path.stat().st_size
         try:
