@@ -80,8 +80,8 @@ def secrets_of(config: DeviceConfig, scores: OwnScores, vault: Vault, names: tup
     def permit(epsilon: float | None) -> None:
         told = Run(run, [*names], scores.digest, epsilon)
         try:
-            hidden = options.coalition + 2
-            Spent(config.folder / FILE).enter(told, scores.values, hidden=hidden, budget=options.budget)
+            limits = {"hidden": options.coalition + 2, "budget": options.budget, "unit": options.unit}
+            Spent(config.folder / FILE).enter(told, scores.values, **limits)
         except PrivacyRefused as refusal:
             raise OwnError(str(refusal), "privacy") from None
 
