@@ -53,8 +53,8 @@ def check_grid(name: str, ends: tuple[float, float] | None) -> None:
     low, high = ends
     if name in ("auto", "logit"):
         raise ValueError(f"a range is for the grids linear and powers, got one for grid={name!r}; name the grid")
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"range must be two numbers, LO below HI, got {low} {high}")
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"range must be two numbers, LO below HI, no farther apart than floats go, got {low} {high}")
     if name == "powers" and low <= 0:
         raise ValueError(f"the range of the grid powers must lie above 0, got {low} {high}; use linear, or no range")
 
