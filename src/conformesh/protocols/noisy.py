@@ -8,7 +8,7 @@ With D(p) = alpha below(p) - (1 - alpha) above(p), the first of the w thresholds
 is accepted, Z being the noise of D and I what noise costs (`privacy.inflation`), and the next stage cuts the cell that
 ends there; if none of its thresholds is accepted, that end stays. Coverage is at least 1 - alpha, on average over
 scores and noise, whatever the scores are (docs/privacy-proofs.md). One score more or less changes one cell of each
-stage by one, so that a stage with noise of exp(-epsilon/S) spends epsilon/S.
+stage by one, so that a stage with noise of exp(-epsilon/S) spends epsilon/S. Levels share the epsilon of their run.
 """
 
 from __future__ import annotations
@@ -74,7 +74,8 @@ class Plan:
         """Return the plan, or refuse what cannot be had."""
         name, honest = options.chosen_grid, options.honest_of(devices)
         cells, stages = (options.width or WIDTH) + 1, options.stages or STAGES[name]
-        epsilon = exact_number(options.epsilon, "") / (options.cap or 1)  # all scores of a device may change at once
+        epsilon = exact_number(options.epsilon, "") / len(alphas)  # each level asks for every score once more
+        epsilon /= options.cap or 1  # all scores of a device may change at once
         ghosts = int(promise.target == "paper")
         fewest = max(devices * (options.floor + ghosts), 1)
         costs = tuple(inflation(a, cells, stages, epsilon, Fraction(devices, honest), a * fewest) for a in alphas)
