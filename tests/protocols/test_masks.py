@@ -1,9 +1,10 @@
-"""Masks: they hide all but sums over components, cancel, and belong to one run; keys that are not theirs are refused."""
+"""Masks hide all but sums over components, cancel, and belong to one run; keys that are nobody's are refused."""
 
 import hashlib
 import itertools
 import time
 from collections import Counter
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -11,7 +12,8 @@ import pytest
 from scipy import sparse, stats
 
 from conformesh import Network, Samples, calibrate_batch
-from conformesh.protocols import masks, p_dcp
+from conformesh.engines import Simulator
+from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, mask_edges
 from conformesh.protocols.messages import Gathered, Packets
@@ -21,13 +23,8 @@ from tests.protocols.alone import Transcript, made, secrets_of, signer, threshol
 WHOLE = 2**32
 
 
-def site_of(devices, here=None):
-    sizes = np.ones((devices, 1), dtype=np.int64)
-    return Site(
-        Network.complete(devices) if devices < 50 else Network.star(devices),
-        np.arange(devices) if here is None else np.array(here),
-        sizes,
-    )
+def site_of(devices):
+    return Site.everywhere(Network.complete(devices), np.ones((devices, 1), dtype=np.int64))
 
 
 def agreed(site, secrets, everybody=None):
@@ -196,11 +193,9 @@ def features(view):
 
 def chance_of(one, other):
     """The p-value of two samples being alike: the smallest of chi-square tests of all columns, times their number."""
-    columns = [
-        (np.bincount(a, minlength=16), np.bincount(b, minlength=16)) for a, b in zip(one.T, other.T, strict=True)
-    ]
     chances = []
-    for a, b in columns:
+    for column in zip(one.T, other.T, strict=True):
+        a, b = (np.bincount(kinds, minlength=16) for kinds in column)
         some = a + b > 0
         statistic = float(((a - b)[some] ** 2 / (a + b)[some]).sum())  # of equally large samples
         chances.append(stats.chi2.sf(statistic, max(int(some.sum()) - 1, 1)))
@@ -304,8 +299,6 @@ def test_sums_may_be_negative_and_as_large_as_31_bits():
         sums = yield from MaskedSums.over(site, agreed(site, Secrets.simulated(site, 0)), get_aggregator("flood"))
         return (yield from sums(values))
 
-    from conformesh.engines import Simulator
-
     assert Simulator(site.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
 
 
@@ -362,7 +355,7 @@ def test_who_tells_different_totals_earlier_learns_nothing_from_the_next_stage()
     """The hub of a star, with nobody else to ask: device 3 would count at thresholds of its own. Masks then differ."""
     network, said = Network.star(6), Transcript()
     together(network, made(network, SCORES, grid="logit"), said=said)
-    first, second, *_ = stages_of(said)
+    second = stages_of(said)[1]
 
     def change(round_, sender, receiver, value):
         if round_ == second and sender == 0 and receiver == 3:
@@ -395,12 +388,9 @@ def test_totals_that_do_not_ascend_are_an_error(complete):
 
 def strings(site, context, run=0):
     """What every device says of its key, signed."""
-    return [
-        next(
-            agree_on_masks(Site(site.network, np.array([row]), site.sizes), secrets_of(site.network, row, run, context))
-        ).packets[0]
-        for row in range(site.devices)
-    ]
+    alone = [replace(site, here=np.array([row])) for row in range(site.devices)]
+    asked = [agree_on_masks(one, secrets_of(site.network, row, run, context)) for row, one in enumerate(alone)]
+    return [next(protocol).packets[0] for protocol in asked]
 
 
 LOW = (bytes(KEY), bytes([1]) + bytes(KEY - 1))  # points whose secret everybody knows
@@ -425,14 +415,13 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_keys_forged_replayed_or_of_another_run_are_refused(case):
     """By every device, by name, and before anything that depends on scores is said."""
-    network, site = Network.chain(5), Site.everywhere(Network.chain(5), np.ones((5, 1), dtype=np.int64))
+    site = site_of(5)
     replaced, words = REFUSED[case]
     everybody = strings(site, b"a run")
     everybody[2] = replaced(everybody[2], site, 2)
     for row in (0, 1, 4):
-        alone = Site(network, np.array([row]), site.sizes)
         with pytest.raises(KeyRefused, match=words):
-            agreed(alone, secrets_of(network, row), everybody)
+            agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), everybody)
 
 
 def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
@@ -464,23 +453,18 @@ def test_a_key_that_two_devices_tell_is_refused_where_nobody_signs():
 @pytest.mark.parametrize("point", LOW)
 def test_a_point_of_low_order_is_refused(point):
     """Also if it is signed: the secret would be known to everybody."""
-    network = Network.chain(5)
-    site = Site.everywhere(network, np.ones((5, 1), dtype=np.int64))
+    site = site_of(5)
     everybody = strings(site, b"a run")
     context = masks.run_context(site, b"a run")
-    everybody[2] = point + signer(network.ids[2])(masks._signed_part(context, 2, point))
+    everybody[2] = point + signer(site.network.ids[2])(masks._signed_part(context, 2, point))
     with pytest.raises(KeyRefused, match=r"the key of one of devices 0 and 2 is none"):
-        agreed(Site(network, np.array([0]), site.sizes), secrets_of(network, 0), everybody)
+        agreed(replace(site, here=np.array([0])), secrets_of(site.network, 0), everybody)
 
 
 def test_the_context_of_a_run_is_of_its_devices_and_its_name():
     def context(names, name=b"a run"):
-        return masks.run_context(
-            Site.everywhere(
-                Network.from_pairs(names, [*itertools.pairwise(names)]), np.ones((len(names), 1), np.int64)
-            ),
-            name,
-        )
+        network = Network.from_pairs(names, [*itertools.pairwise(names)])
+        return masks.run_context(Site.everywhere(network, np.ones((len(names), 1), dtype=np.int64)), name)
 
     assert context(["a", "b", "c"]) == context(["a", "b", "c"])
     found = {
@@ -503,7 +487,6 @@ def test_a_million_devices_are_refused_at_once_with_the_reason():
     with pytest.raises(ValueError, match=r"up to 20,000 devices, got 1,000,000: each hears everybody's key, megabytes"):
         calibrate_batch(samples, network, [0.1], "p-dcp")
     assert time.perf_counter() - started < 5  # keys of all would take hours
-    assert p_dcp.COMPLETE == masks.COMPLETE
 
 
 @pytest.mark.slow
