@@ -29,7 +29,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.names import listed
 from conformesh.promises import AUTO, Demand
 from conformesh.protocols import noisy
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
@@ -89,7 +88,7 @@ class PDCP:
         if self.epsilon is None:
             given = [name for name in ("honest", "stages", "cap", "budget") if getattr(self, name) is not None]
             if given or self.unit == "device":
-                raise ValueError(f"{listed(given or ['unit'])} is about noise: give epsilon too")
+                raise ValueError(f"{' and '.join(given or ['unit'])} is about noise: give epsilon too")
             return
         if not 0 < self.epsilon < math.inf:
             raise ValueError(f"epsilon must be above 0 and finite, got {self.epsilon}")
@@ -169,8 +168,8 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
     for place, held in enumerate(samples.sizes.tolist()):
         if not least <= min(held) <= max(held) <= most:
             raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds {listed(held)} scores, and p-dcp takes from "
-                f"{least} to {most:,} here; change floor or cap, or leave it out"
+                f"device {site.network.ids[site.here[place]]} holds {' and '.join(map(str, held))} scores, and p-dcp "
+                f"takes from {least} to {most:,} here; change floor or cap, or leave it out"
             )
 
 
