@@ -224,7 +224,7 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
     for run in range(20):
         said = Transcript()
         secrets = [secrets_of(network, row, run) for row in range(4)]
-        protocols = made(network, table, grid="linear", width=1, secrets=lambda _, row, own=secrets: own[row])
+        protocols = made(network, table, grid="linear", width=127, secrets=lambda _, row, own=secrets: own[row])
         together(network, protocols, said=said)
         first = min(at for at, *_ in said.masked)
         words += [np.frombuffer(raw, "<u4") for at, *_, raw in said.masked if at == first]
