@@ -159,7 +159,8 @@ def _lattice(noise: Noise, least: Fraction) -> Lattice:
     while True:
         step = math.ceil(wide / POINTS)
         moved = (rate * step) ** 2 / 8 if step > 1 else 0.0
-        chance = np.exp(noise.cells * (noise.log_moment(rate) + moved) - rate * wide)
+        power = noise.cells * (noise.log_moment(rate) + moved) - rate * wide
+        chance = np.exp(np.minimum(power, 600.0))  # so large a one is as useless as an infinite one
         outside = 2 * noise.stages * float(np.min(chance * (3 * wide + 2 / rate)))
         if outside <= 1e-6 * min(float(least), 1.0):
             return Lattice(step, math.ceil(wide / step), outside)
