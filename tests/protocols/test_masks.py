@@ -5,6 +5,7 @@ import itertools
 import time
 from collections import Counter
 from dataclasses import replace
+from functools import cache
 
 import networkx as nx
 import numpy as np
@@ -152,12 +153,18 @@ STAGES = [np.array([[3], [40], [0], [7], [120]]), np.array([[9], [2], [5], [70],
 RUNS = 400
 
 
+@cache
+def agreements():
+    """The masks of many runs on this graph, each with fresh keys."""
+    site = site_of(5)
+    return [agreed(site, Secrets.simulated(site, run)) for run in range(RUNS)]
+
+
 def views(monkeypatch, wrong=None):
     """What device 2 can make of all y_i in two stages, in many runs with fresh keys: (runs, stages, others)."""
     monkeypatch.setattr(masks, "mask_edges", lambda devices, context: CUT)
-    site, found = site_of(5), []
-    for run in range(RUNS):
-        right = agreed(site, Secrets.simulated(site, run))
+    found = []
+    for right in agreements():
         used = right if wrong is None else wrong(right.devices, right.pairs)
         known = Masks(5, tuple(pair for pair in right.pairs if 2 in pair[:2]))
         if wrong is not None:
