@@ -84,10 +84,8 @@ def test_the_same_run_again_costs_nothing(account):
 
 def test_a_spent_budget_is_refused_with_words(account):
     entered(account, 0, epsilon=1.0)
-    with pytest.raises(
-        PrivacyRefused,
-        match=r"4 scores of 4 would spend more than their budget: 1 of 1 is spent, and this run needs 1; take new scores",
-    ):
+    words = "4 scores of 4 would spend more than their budget: 1 of 1 is spent, and this run needs 1; take new scores"
+    with pytest.raises(PrivacyRefused, match=words):
         entered(account, 1, epsilon=1.0)
     entered(account, 2, epsilon=1.0, budget=2.5)
     with pytest.raises(PrivacyRefused, match=r"2 of 2\.5 is spent, and this run needs 1"):
