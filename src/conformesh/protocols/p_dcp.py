@@ -48,7 +48,6 @@ from conformesh.scores.base import Score
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
-WIDTH = 7
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists
 
@@ -63,12 +62,12 @@ class PDCP:
 
     grid: GridName = option(AUTO, "thresholds that may be asked at; auto: logit for scores from 0 to 1, else powers")
     range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers, known without the scores")
-    width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {noisy.WIDTH}")
+    width: int = option(7, "thresholds a stage")
     aggregate: str = option("tree", "how masked numbers are added up", _ways)
     coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
     epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
     honest: int | None = option(None, "devices whose noise nobody else knows; by default all but the coalition")
-    stages: int | None = option(None, "stages of a search with epsilon; by default 2, for the grid powers 3")
+    stages: int | None = option(None, "stages of a search with epsilon; by default 3, for the grid powers 4")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or all of a device together")
     floor: int = option(1, "the least scores that a device holds; who holds fewer takes no part")
     cap: int | None = option(None, "with unit device: the most scores that a device holds")
@@ -80,7 +79,7 @@ class PDCP:
         check_choice("aggregate", self.aggregate, _ways())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        if self.width is not None and self.width < 1:
+        if self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
@@ -190,7 +189,7 @@ def _exact(
     search = _Search(grid_points(options.chosen_grid, POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas)))
     trial_of = np.repeat(np.arange(site.trials), len(alphas))
     while len(which := search.open):
-        places = search.pivots(which, options.width or WIDTH)
+        places = search.pivots(which, options.width)
         counts = samples.counts_of(trial_of[which], search.grid[places - 1])  # (devices here, width, problems)
         totals = yield from sums(counts.reshape(len(counts), -1))
         search.narrow(which, places, totals.reshape(counts.shape[1:]).T)
@@ -339,7 +338,7 @@ def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Predictio
         plan = noisy.Plan.of(K, terrain.promise, (alpha,), options)
         sums = [part for _ in range(plan.stages) for part in stage("sum noisy cells", plan.cells)]
         return Prediction((*before, *sums, last), "counted with noise", uses=way.uses, nanoseconds=work)
-    width = options.width or WIDTH
+    width = options.width
     most = math.ceil(math.log(POINTS + 1, width + 1))
     usual = math.log(max(terrain.n, 2), width + 1)  # until as few scores as one are between two thresholds
     first = stage("count devices and scores", 1)
