@@ -36,9 +36,9 @@ LABEL = b"conformesh masks 1"
 BITS = 32
 LARGEST = 2**31 - 1  # of any sum: above it a number and a negative one look alike
 KEY = 32  # bytes of a public key, of a secret, and of a seed
-COMPLETE = 1000  # devices up to which each shares a secret with each
+COMPLETE = 200  # devices up to which each shares a secret with each
 DEGREE = 64  # of the mask graph beyond: 70 % of all devices together cut off another less than once in 10^6 draws
-MOST = 20_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
+MOST = 10_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
 
 
 @dataclass(frozen=True, eq=False)
