@@ -163,8 +163,8 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
         raise ValueError("p-dcp has no proof for a confidence with epsilon; leave one of them out")
     if len(site.alphas) > 1 and options.epsilon is not None:
         raise ValueError(
-            f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and share out "
-            "epsilon among them"
+            f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and "
+            "share it out among them"
         )
     most = LARGEST // (2 * site.devices) if options.cap is None else options.cap
     least = 0 if options.epsilon is None else options.floor
