@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.names import unknown
+from conformesh.privacy.exposure import Reveals
 from conformesh.promises import AUTO, PLAIN, Promise
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint
@@ -99,6 +100,8 @@ class Method:
         Whether devices without rounds must sign what they say.
     private
         Whether nobody may see of a device what its neighbours could not compute: a view then shows no values.
+    reveals
+        What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
     """
 
     protocol: MethodProtocol
@@ -121,6 +124,7 @@ class Method:
     anytime: Callable[[Any], Any] = lambda options: None
     signed: bool = False
     private: bool = False
+    reveals: Reveals | None = None
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -162,6 +166,7 @@ METHODS: dict[str, Method] = {
         variants="schedule",
         weights=lambda options: "said" if options.entries else "scores",
         anytime=lambda options: replace(options, entries=True),
+        reveals=at("exposures.e_dcp"),
     ),
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
@@ -179,6 +184,7 @@ METHODS: dict[str, Method] = {
         ),
         bears=lambda options: LOSSES if options.asynchronous else frozenset(),
         bearing={"asynchronous": True},
+        reveals=at("exposures.q_dcp"),
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
@@ -196,6 +202,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "devices",
         bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
         bearing={"consensus": "projection"},
+        reveals=at("exposures.h_dcp"),
     ),
     "r-dcp": Method(
         at("r_dcp.r_dcp"),
@@ -210,6 +217,7 @@ METHODS: dict[str, Method] = {
         bears=lambda options: frozenset({"liars"}),
         anytime=at("r_dcp.without_agreement"),
         signed=True,
+        reveals=at("exposures.r_dcp"),
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -221,6 +229,7 @@ METHODS: dict[str, Method] = {
         paper="Vovk2005",
         summary="split CP on the pooled scores",
         promise=Promise("exchangeable"),
+        reveals=at("exposures.pooled"),
     ),
     "fcp": Method(
         at("baselines.fcp"),
@@ -232,6 +241,7 @@ METHODS: dict[str, Method] = {
         paper="Lu2023",
         summary="pooled scores, for a mixture of devices",
         promise=PUBLISHED,
+        reveals=at("exposures.pooled"),
     ),
     "fedcp-qq": Method(
         at("fedcp_qq.fedcp_qq"),
@@ -245,6 +255,7 @@ METHODS: dict[str, Method] = {
         per_alpha=True,
         apart=_always,
         promise=Promise("exchangeable"),
+        reveals=at("exposures.fedcp_qq"),
     ),
     "wfcp": Method(
         at("wfcp.wfcp"),
@@ -257,6 +268,7 @@ METHODS: dict[str, Method] = {
         summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise and options.range is not None,
         promise=PUBLISHED,
+        reveals=at("exposures.wfcp"),
     ),
     "local": Method(
         at("baselines.local"),
@@ -269,6 +281,7 @@ METHODS: dict[str, Method] = {
         summary="each device on its own",
         apart=_always,
         promise=Promise("own"),
+        reveals=at("exposures.local"),
     ),
     "average": Method(
         at("baselines.average"),
@@ -281,6 +294,7 @@ METHODS: dict[str, Method] = {
         summary="mean of local quantiles",
         per_alpha=True,
         promise=PUBLISHED,
+        reveals=at("exposures.average"),
     ),
 }
 
