@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
 from typing import TYPE_CHECKING, Any, Literal
@@ -173,11 +173,13 @@ class Exposure:
     coalition
         Names of the devices that tell each other all they hear.
     bare
-        Names of the others whose own numbers the coalition learns, beyond how many scores they hold.
+        Names of the others of whom the coalition learns numbers that are theirs alone, besides their number of scores.
     worst
         Whether the coalition was looked for: the one of its size that learns most, as far as was tried.
     facts
         What the run itself says that it revealed.
+    ids
+        Names of all devices, by row.
     """
 
     method: str
@@ -188,10 +190,11 @@ class Exposure:
     bare: tuple[str, ...] = ()
     worst: bool = False
     facts: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[str, ...] = field(default=(), repr=False)
 
     def to_dict(self) -> dict[str, Any]:
         """Return it as a JSON object."""
-        rows = [{"to": r.to, "what": r.what, "about": r.about, "numbers": r.numbers} for r in self.rows]
+        rows = [{**asdict(row), "devices": [self.ids[at] for at in row.devices]} for row in self.rows]
         return {
             "method": self.method,
             "network": self.network,
@@ -254,24 +257,27 @@ def exposure_of_result(
     network: Network | None = None,
     *,
     coalition: int | Sequence[Any] = 1,
+    devices: int | None = None,
     masks: Edges | None = None,
 ) -> Exposure:
     """Say what a run has revealed; with its `network` also what a coalition of devices has learned.
 
-    Facts of the result whose names begin with "revealed" are handed on as they are.
+    `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
+    begin with "revealed" are handed on as they are.
     """
     from conformesh.methods import get_method
 
-    if network is not None and network.devices != result.devices:
-        raise ValueError(f"the result is of {result.devices} devices, and the network has {network.devices}")
-    known = get_method(result.method).option_names()
-    facts = {name: value for name, value in result.options.items() if name not in known}
-    options = {name: value for name, value in result.options.items() if name in known and value is not None}
-    if options.get("weights") == "matrix":  # one's own, of which a file has the name only
-        del options["weights"]
-    where = Where(
-        result.devices, network, scores=result.scores, alpha=exact_alpha(result.alpha), facts=facts, masks=masks
-    )
+    K = result.devices if devices is None else devices
+    if network is not None and network.devices != K:
+        raise ValueError(
+            f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
+        )
+    entry, options = get_method(result.method), {}
+    for name in entry.option_names():
+        value, words = result.options.get(name), entry.choices(name)
+        if value is not None and (not words or value in words):  # else a fact, or one's own matrix by its name
+            options[name] = value
+    where = Where(K, network, (), result.scores // K, exact_alpha(result.alpha), result.options, masks)
     found = _exposure(result.method, where, options, coalition)
     said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
     return replace(found, network=result.network or found.network, facts=said)
@@ -292,7 +298,7 @@ def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: in
         rows = tuple(sorted({network.row(name) for name in coalition}))
     where = replace(where, coalition=rows)
     found = reveals(where, options)
-    names = [*map(str, where.everyone)] if network is None else network.ids
+    names = tuple(map(str, where.everyone)) if network is None else network.ids
     return Exposure(
         method,
         f"{where.devices} devices" if network is None else network.name,
@@ -301,6 +307,7 @@ def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: in
         tuple(names[row] for row in rows),
         tuple(names[row] for row in _bare(where, found)) if rows else (),
         isinstance(coalition, int) and bool(rows),
+        ids=names,
     )
 
 

@@ -31,7 +31,7 @@ from conformesh.protocols.wfcp import WFCP
 
 SIZE = Revealed("everybody", "its number of scores")
 ENDS = "its smallest and its largest score, as they are"
-BELOW = "together with those of all below it in the spanning tree: bare, if it is a leaf"
+BELOW = "merged with all below it in the spanning tree: bare, if it is a leaf"
 QUANTILE = "the quantile of its own scores"
 A_SCORE = Revealed("everybody", "the threshold: a true score of somebody", ALL)
 NO_SCORE = Revealed("everybody", "the threshold: no true score", ALL)
@@ -120,12 +120,13 @@ def e_dcp(where: Where, options: EDCP) -> list[Revealed]:
     if schedule == "count" and over != "tree":
         return [SIZE, *_stages(where, options.warm is None, over), A_SCORE]
     if over == "flood":
-        top = "those of its scores that may be among the k largest (or smallest) of all, as they are, with its name"
-        return [SIZE, *_everybody(where, top, None), A_SCORE]
+        likely = "those of its scores that may be among the k largest (or smallest) of all, as they are"
+        top = "which of its scores are among the k largest (or smallest) of all, as they are, with its name"
+        return [SIZE, *_said(where, likely, None), *_everybody(where, top, None), A_SCORE]
     if schedule == "top-k":
         top = "those of its scores that may be among the k largest (or smallest) of all, as they are"
         return [SIZE, *_below(where, top, None, total=False), A_SCORE]
-    window = "counts of its scores at the ends of brackets, and its scores in the last of them, as they are"
+    window = "counts of its scores at asked thresholds, and its scores in a window, as they are"
     return [
         SIZE,
         *_leaves(where, "a sketch of its scores (rounded quantiles)", options.width or POINTS),
