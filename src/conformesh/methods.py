@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.names import unknown
-from conformesh.privacy.exposure import Reveals
 from conformesh.promises import AUTO, PLAIN, Promise
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint
@@ -24,6 +23,9 @@ from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
+
+if TYPE_CHECKING:
+    from conformesh.privacy.exposure import Reveals  # which a device of a mesh need not hold in memory
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]

@@ -94,6 +94,12 @@ def test_what_is_observable_is_what_the_row_space_holds():
             assert observable(network, [4], weights=weights)[0].tolist() == np.flatnonzero(inside).tolist()
 
 
+@pytest.mark.parametrize("network", [Network.torus(5, 4), Network.cycle(9), Network.complete(6)])
+def test_from_every_place_of_a_graph_that_looks_the_same_from_all_one_sees_as_much(network):
+    found = {(len(seen), rounds) for seen, rounds in (observable(network, [row]) for row in range(network.devices))}
+    assert len(found) == 1
+
+
 def test_nothing_is_certain_of_sums_that_are_masked(twenty_devices):
     """The same attack on words with masks that cancel over all devices: 0 of 20. Without them: who stands alone."""
     network, q = Network.torus(5, 4), 32

@@ -215,7 +215,7 @@ def observable(
     while news and (rounds is None or used < rounds):
         added = [vector for vector in map(basis.add, news) if vector is not None]
         used += bool(added)
-        news = [step @ vector % PRIME for vector in added]
+        news = [(step * vector % PRIME).sum(axis=1) % PRIME for vector in added]  # a sum of products would overflow
     return basis.units(), used
 
 
