@@ -15,7 +15,10 @@ from conformesh.graph.sketch import weights_below
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import read
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, promised_alone, ways_of
+from conformesh.peer import frames
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import Faults, play
 from conformesh.privacy.attack import Ear, tree_rows, within_earshot
 from conformesh.privacy.exposure import (
     ALL,
@@ -31,6 +34,7 @@ from conformesh.protocols.reports import Report, ends_said, reports_said
 from conformesh.protocols.site import Site
 from conformesh.protocols.waves import Waves
 from conformesh.samples import Samples
+from tests.peer.devices import drawn_scores, starter
 
 TORUS = Network.torus(5, 4)
 
@@ -267,6 +271,33 @@ def test_what_goes_to_a_server_is_what_is_said(twenty_devices):
         assert value in own
 
 
+@pytest.mark.parametrize(("method", "options"), [("e-dcp", {}), ("h-dcp", {"rounds": 6, "bins": 20})])
+@pytest.mark.filterwarnings("ignore:h-dcp")
+def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
+    """Frames of devices that run apart: the same words to all neighbours, parents or not, as the simulator's."""
+    network, heard = Network.torus(3, 3), {}
+
+    class Listening(Device):
+        def receive(self, data, sender, now):
+            frame = frames.decode(data)
+            if frame.kind == frames.DATA and not frame.silent and not frame.wants:
+                heard.setdefault((frame.round, sender), {})[self.full.ids[self.row]] = frame.body
+            super().receive(data, sender, now)
+
+    scores = drawn_scores(network)
+    start = starter(network, scores, method, device=Listening, **options)
+    play(network, start, Faults(), np.random.default_rng(1))
+    for (_, sender), bodies in heard.items():
+        assert {*bodies} == {network.ids[row] for row in network.neighbours(sender).tolist()}
+        assert len({*bodies.values()}) == 1
+    ear = overheard(scores, network, range(9), method, **options)
+    sizes = network.diameter  # rounds in which a mesh floods them first
+    for one in ear.heard:
+        for sender, said in zip(one.senders.tolist(), one.values, strict=True):
+            words = said if isinstance(said, bytes) else np.ascontiguousarray(said).tobytes()
+            assert words in next(iter(heard[one.round + sizes, sender].values()))
+
+
 # --- the command's questions ------------------------------------------------------------------------------------------
 
 
@@ -310,6 +341,33 @@ def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):
     assert exposure_of_result(told, TORUS).to_dict()["revealed_epsilon"] == "1"
     with pytest.raises(ValueError, match="20 devices, and the network has 6"):
         exposure_of_result(result, Network.star(6))
+
+
+OTHERWISE = [
+    ("e-dcp", {"schedule": "count", "aggregate": "flood"}),
+    ("e-dcp", {"schedule": "count", "aggregate": "chebyshev"}),
+    ("e-dcp", {"schedule": "top-k", "aggregate": "tree"}),
+    ("e-dcp", {"prefer": "rounds"}),
+    ("e-dcp", {"entries": True}),
+    ("q-dcp", {"s0": "min", "certify": True, "rounds": 60}),
+    ("q-dcp", {"s0": 0.5, "continuation": 2, "rounds": 60}),
+    ("q-dcp", {"asynchronous": True, "rounds": 20}),
+    ("h-dcp", {"wire": 32, "bins": 20}),
+    ("r-dcp", {"grid": "own"}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), [*((way.method, way.options) for way in ways_of()), *OTHERWISE])
+@pytest.mark.filterwarnings("ignore:.*")
+def test_a_plan_says_what_the_result_of_the_run_says(method, options):
+    """For every way to run a method, and some more: what is chosen on the way is chosen alike."""
+    rng = np.random.default_rng(3)
+    scores = [rng.random(50) for _ in range(20)]
+    options = {"bins": 20, **options} if "bins" in METHODS[method].option_names() else options  # which takes less time
+    planned = exposure_of(method, TORUS, coalition=["10"], scores=50, **options)
+    made = calibrate(scores, TORUS, 0.1, method, strict=False, **options)
+    assert exposure_of_result(made, TORUS, coalition=["10"]).rows == planned.rows
+    assert {row.to for row in exposure_of_result(made).rows} <= {"neighbours", "everybody", "a server"}
 
 
 @pytest.mark.parametrize("weights", ["metropolis", "matrix"])

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from fractions import Fraction
 from itertools import combinations
@@ -265,18 +266,18 @@ def exposure_of_result(
     `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
     begin with "revealed" are handed on as they are.
     """
-    from conformesh.methods import get_method
+    from conformesh.methods import get_method, make_options
 
     K = result.devices if devices is None else devices
     if network is not None and network.devices != K:
         raise ValueError(
             f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
         )
-    entry, options = get_method(result.method), {}
-    for name in entry.option_names():
-        value, words = result.options.get(name), entry.choices(name)
-        if value is not None and (not words or value in words):  # else a fact, or one's own matrix by its name
-            options[name] = value
+    options: dict[str, Any] = {}
+    for name in get_method(result.method).option_names():
+        with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
+            make_options(result.method, {name: result.options.get(name)})
+            options[name] = result.options.get(name)
     where = Where(K, network, (), result.scores // K, exact_alpha(result.alpha), result.options, masks)
     found = _exposure(result.method, where, options, coalition)
     said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
