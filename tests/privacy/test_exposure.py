@@ -110,11 +110,12 @@ def test_parts_of_a_graph_of_masks():
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_says_what_it_reveals(name):
     found = exposure_of(name, TORUS, coalition=1)
-    assert found.rows[0] == exposures.SIZE
+    assert (exposures.SIZE in found.rows) is not METHODS[name].private
     assert all(row.to in ("neighbours", "everybody", "a server", "the coalition") for row in found.rows)
     assert all(row.numbers is None or row.numbers > 0 for row in found.rows)
 
 
+@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if not entry.private])
 def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     """The first frame of a device on a mesh says how many scores it holds, whatever it is going to run."""
     own = np.sort(twenty_devices[4])
@@ -328,6 +329,10 @@ def test_the_worst_coalition_of_a_size_is_found():
     assert len(many.bare) >= len(exposure_of("e-dcp", TORUS, coalition=1).bare)
     with pytest.raises(ValueError, match="leave somebody out"):
         exposure_of("e-dcp", star, coalition=6)
+    large = row_of(exposure_of("h-dcp", Network.star(500), coalition=1), "its exact histogram", "the coalition")
+    assert len(large.devices) == 499  # its neighbours; what it can work out of others is not looked at
+    assert "up to 400 devices" in large.what
+    assert not [row for row in exposure_of("h-dcp", star, rounds=0).rows if "its exact histogram" in row.what]
 
 
 def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):

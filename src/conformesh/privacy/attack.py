@@ -28,7 +28,7 @@ Ints = NDArray[np.int64]
 UNIT = 2.0**-53  # relative error of a number on a wire of 64 bits
 PRIME = 2**31 - 1  # products of two remainders fit into 63 bits
 CUTS = 10.0 ** -np.arange(6, 16)  # singular values below such a part of the largest are left out
-LARGEST = 400  # devices: beyond, exact elimination takes minutes
+LARGEST = 400  # devices: beyond, exact elimination takes too long
 
 
 class Overheard(NamedTuple):
@@ -243,9 +243,8 @@ class _Basis:
 
     def add(self, vector: Ints) -> Ints | None:
         """Take a vector in; return what is new in it, None if nothing is."""
-        for pivot, known in zip(self.pivots.tolist(), self.vectors, strict=True):
-            if vector[pivot]:
-                vector = (vector - vector[pivot] * known) % PRIME
+        known = (vector[self.pivots, None] * self.vectors % PRIME).sum(axis=0)  # no vector has another's pivot
+        vector = (vector - known) % PRIME
         places = np.flatnonzero(vector)
         if not len(places):
             return None

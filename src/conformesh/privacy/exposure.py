@@ -31,7 +31,8 @@ if TYPE_CHECKING:
 To = Literal["neighbours", "everybody", "a server", "the coalition"]
 Edges = Iterable[tuple[int, int]]
 EACH, ALL = "each device", "all devices together"
-EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst
+EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
+TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
 
 
 @dataclass(frozen=True)
@@ -327,10 +328,13 @@ def _worst(reveals: Reveals, where: Where, options: Any, size: int) -> tuple[int
         return len(_bare(joined, reveals(joined, options)))
 
     def grown(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        return (tuple(sorted((*rows, row))) for row in where.everyone if row not in rows)
+        return (tuple(sorted((*rows, row))) for row in tried if row not in rows)
 
-    if math.comb(where.devices, size) <= EVERY_COALITION:
+    most = min(max(TRIED // where.devices**2, 8), EVERY_COALITION)
+    if math.comb(where.devices, size) <= most:
         return max(combinations(where.everyone, size), key=learned)
+    assert where.network is not None
+    tried = np.argsort(-where.network.degree, kind="stable")[: most + size].tolist()
     rows: tuple[int, ...] = ()
     for _ in range(size):
         rows = max(grown(rows), key=learned)

@@ -75,10 +75,15 @@ def _mixed(
 ) -> list[Revealed]:
     """What is averaged by gossip of any kind: bare in the first round, and later a known combination of everybody's."""
     rows = [Revealed("neighbours", f"{what}, as it is, in its first frame", numbers=numbers)]
+    if rounds == 0:  # nothing is said
+        return []
     if where.network is None or not where.coalition:
         return rows
-    if where.network.devices > LARGEST or rounds == 0:
-        return [*rows, *_known(where, what, numbers, where.near if rounds != 0 else ())]
+    if where.network.devices > LARGEST:
+        return [
+            *rows,
+            *_known(where, f"{what}; of how many more is worked out up to {LARGEST} devices", numbers, where.near),
+        ]
     return [*rows, *_known(where, what, numbers, observable(where.network, where.coalition, rounds, weights)[0])]
 
 
