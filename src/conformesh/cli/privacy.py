@@ -31,7 +31,7 @@ def privacy(
     result: Annotated[
         str | None,
         typer.Argument(
-            metavar="[RESULT]",
+            metavar="RESULT",
             help="What calibrate --out or --json wrote, or a device's result.json; - reads it from stdin.",
             show_default=False,
         ),
