@@ -17,8 +17,8 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"_version", "cards", "names", "progress", "quantities", "streams", "kernels"},
     {"faults", "io", "promises"},
     {"samples", "scores", "graph"},
-    {"losses", "privacy"},
-    {"data", "inputs", "result"},
+    {"losses"},
+    {"data", "inputs", "privacy", "result"},
     {"protocols"},
     {"methods", "peer"},
     {"engines"},
@@ -44,6 +44,8 @@ UPWARD = {  # what may look up, when first called, and why
     ("planning/planner.py", "plots"): "`Plan.plot` draws",
     ("result/control.py", "controlling"): "`Control.update` controls again",
     ("result/control.py", "methods"): "`Control.update` keeps the options of its method",
+    ("privacy/exposure.py", "methods"): "`exposure_of` asks the method what it reveals",
+    ("privacy/exposure.py", "result"): "`exposure_of_result` names the type of what it reads",
     ("result/files.py", "methods"): "a result file names a method that exists",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
