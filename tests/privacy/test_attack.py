@@ -100,6 +100,33 @@ def test_from_every_place_of_a_graph_that_looks_the_same_from_all_one_sees_as_mu
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("row", range(20))
+def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row):
+    """A listener anywhere that hears all frames of a real run, less the masks that it shares: 0 of 19 others' counts.
+
+    The listener takes its own masks away from what its neighbours say, as it can; the frames are those of the sums over
+    a tree. Without masks the same frames tell it of a neighbour that is a leaf.
+    """
+    network, heard = Network.torus(5, 4), []
+    parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
+    near = within_earshot(network, [row])
+
+    def ear(round_, message, answer):
+        if isinstance(message, Each) and message.values.dtype == np.int32 and message.values[0].size > 1:
+            heard.append((message.mask.copy(), message.values.copy()))
+
+    calibrate(twenty_devices, network, 0.1, "p-dcp", observer=ear)
+    assert heard
+    rising = heard[: int(network.centre_depth)]  # up the tree, in stage 0: the first words of every device
+    said = np.array([next(values[k] for mask, values in rising if mask[k]) for k in near.tolist() if parent[k] >= 0])
+    rows = tree_rows(parent, np.array([k for k in near.tolist() if parent[k] >= 0]))
+    sizes = np.array([*map(len, twenty_devices)])
+    found = recover(rows, said[:, 1:].astype(np.float64), 0.0, sizes)
+    others = np.arange(20) != row
+    assert not (found.counts[:, 0] == sizes)[others].any()
+    assert not found.certain[others].any()
+
+
 def test_nothing_is_certain_of_sums_that_are_masked(twenty_devices):
     """The same attack on words with masks that cancel over all devices: 0 of 20. Without them: who stands alone."""
     network, q = Network.torus(5, 4), 32

@@ -303,18 +303,14 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 
 
 def test_masked_sums_leave_nobody_alone_unless_the_masks_do():
-    where = Where(20, TORUS, (0, 1, 2))
-    assert not [row for row in exposures.p_dcp(where, None) if row.devices]
-    assert all(row.about == ALL for row in exposures.p_dcp(where, None))
+    where, plain = Where(20, TORUS, (0, 1, 2)), PDCP()
+    assert not [row for row in exposures.p_dcp(where, plain) if row.devices]
+    assert all(row.about == ALL for row in exposures.p_dcp(where, plain))
     chain = [(row, row + 1) for row in range(19)]
-    cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), None)
+    cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
     assert [row.devices for row in cut if row.devices] == [(0,)]
     assert "3 parts" in cut[-2].what
-
-    class Noisy:
-        epsilon = 1.0
-
-    words = " ".join(row.what for row in exposures.p_dcp(where, Noisy))
+    words = " ".join(row.what for row in exposures.p_dcp(where, PDCP(epsilon=1.0)))
     assert "with noise" in words
     assert "number of all scores" not in words
 
