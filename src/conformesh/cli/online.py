@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -15,6 +15,8 @@ from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_netw
 from conformesh.cli.options import chosen_faults, whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.reading import Decimal, Separator
+from conformesh.cli.recording import followed
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress, check_files
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
 from conformesh.io.tables import Layout
@@ -27,6 +29,9 @@ from conformesh.progress import Progress
 from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 from conformesh.streams import stream as drawn
+
+if TYPE_CHECKING:
+    from conformesh.view.online import OnlineRecorder
 
 PICTURE = Path("conformesh-online.png")
 COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
@@ -71,7 +76,7 @@ def online(
         bool, typer.Option("--beside/--no-beside", help="Show the learners that know no network beside it.")
     ] = True,
     alarm: Annotated[float, typer.Option(help="Chance of a false drift alarm, at any time; 0 for no alarm.")] = 0.05,
-    window: Annotated[int, typer.Option(min=1, help="Steps over which the picture averages.")] = 200,
+    window: Annotated[int, typer.Option(min=1, help="Steps over which picture and page average.")] = 200,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
     ] = PICTURE,
@@ -114,6 +119,9 @@ def online(
             rich_help_panel=RUNNING,
         ),
     ] = None,
+    view: ViewAddress = None,
+    trace: TraceFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
 
@@ -130,24 +138,80 @@ def online(
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
-    with Progress("following streams", scores.shape[1], "steps") as bar:
-        found = follow(
-            scores, network, level, learner, coupling, observer=lambda done: bar.begin(scores.shape[1], done), **asked
-        )
-    others = _lone(scores, network, level, delay) if beside else {}
-    if rows is not None:
-        found.save(rows)
-    if drawn_to is not None:
-        with Progress("drawing"):
-            draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
-    raised = _alarms(found, alarm, level, key) if alarm else None
-    if as_json:
-        print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
-        return
-    _report(named, found, others, raised)
-    for what, path in (("picture", drawn_to), ("rows", rows)):
-        if path is not None:
-            print(f"{what}: {path}")
+    check_files(trace, report)
+    with followed(view, trace, report, network, named, window) as recorder:
+        drift = _Drift(alarm, level, key) if alarm else None
+        with Progress("following streams", scores.shape[1], "steps") as bar:
+            watch = _Watch(bar, scores.shape[1], drift, recorder)
+            found = follow(scores, network, level, learner, coupling, observer=watch, **asked)
+        others = _lone(scores, network, level, delay) if beside else {}
+        raised = None if drift is None else drift.raised
+        if rows is not None:
+            found.save(rows)
+        if drawn_to is not None:
+            with Progress("drawing"):
+                draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
+        if recorder is not None:
+            recorder.finish(_facts(found, raised))
+        if as_json:
+            print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
+            return
+        _report(named, found, others, raised)
+        for what, path in (("picture", drawn_to), ("rows", rows)):
+            if path is not None:
+                print(f"{what}: {path}")
+
+
+class _Drift:
+    """The drift alarm of every device, block by block as a run goes on."""
+
+    def __init__(self, chance: float, alpha: float, seed: int) -> None:
+        self._alarm, self._draws = Alarm(level=chance, alpha=alpha), drawn(seed, "alarm")
+
+    def begin(self, found: Online) -> None:
+        self._found, self._done = found, 0
+        self._state = self._alarm.begin(len(found.ids))
+        self._labels = np.zeros(len(found.ids), dtype=np.int64)
+
+    @property
+    def raised(self) -> dict[str, int]:
+        """At which of its labels each device that raised the alarm did so."""
+        return {name: int(at) for name, at in zip(self._found.ids, self._state.raised_at, strict=True) if at}
+
+    def go_on(self, done: int) -> list[tuple[int, int, int]]:
+        """Return row, step and label of everybody who raises the alarm up to this step."""
+        scores = self._found.scores[:, self._done : done].T
+        seen = ~np.isnan(scores)
+        before = self._state.raised_at
+        self._state = self._alarm.follow(self._state, scores, self._draws.random(scores.shape), seen)
+        new = []
+        for row in np.flatnonzero((before == 0) & (self._state.raised_at > 0)).tolist():
+            label = int(self._state.raised_at[row])
+            step = int(np.searchsorted(np.cumsum(seen[:, row]), label - self._labels[row])) + self._done + 1
+            new.append((row, step, label))
+        self._labels += seen.sum(axis=0)
+        self._done = done
+        return sorted(new, key=lambda one: one[1])
+
+
+class _Watch:
+    """Sees a run go on, for the bar, the drift alarm, and what is recorded."""
+
+    def __init__(self, bar: Progress, steps: int, drift: _Drift | None, recorder: OnlineRecorder | None) -> None:
+        self._bar, self._steps, self._drift, self._recorder = bar, steps, drift, recorder
+
+    def begin(self, found: Online) -> None:
+        for part in (self._drift, self._recorder):
+            if part is not None:
+                part.begin(found)
+
+    def __call__(self, done: int) -> None:
+        self._bar.begin(self._steps, done)
+        new = [] if self._drift is None else self._drift.go_on(done)
+        if self._recorder is not None:
+            for row, step, label in new:
+                self._recorder.alarm(row, step, f"at its label {label:,}")
+            self._recorder(done)
 
 
 def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
@@ -167,15 +231,6 @@ def _lone(scores: Any, network: Any, alpha: float, delay: int) -> dict[str, Onli
     return found
 
 
-def _alarms(found: Online, chance: float, alpha: float, seed: int) -> dict[str, int]:
-    """Return at which step each device that raised the drift alarm did so."""
-    alarm = Alarm(level=chance, alpha=alpha)
-    scores = found.scores.T
-    u = drawn(seed, "alarm").random(scores.shape)
-    state = alarm.follow(alarm.begin(len(found.ids)), scores, u, ~np.isnan(scores))
-    return {name: int(at) for name, at in zip(found.ids, state.raised_at, strict=True) if at}
-
-
 def _cells(name: str, found: Online) -> tuple[str, ...]:
     rates, finite = found.rates, found.thresholds[np.isfinite(found.thresholds)]
     account = found.account()
@@ -191,11 +246,29 @@ def _report(named: str, found: Online, others: dict[str, Online], raised: dict[s
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
     console.print_table(COLUMNS, table, right=RIGHT)
     print(f"\nmisses of all devices: {found.account()}")
-    worst = found.ids[int(np.nanargmax(found.rates))]
-    print(f"of {worst}, which missed most: {found.account(worst)}")
+    if (worst := _worst(found)) is not None:
+        print(f"of {worst}, which missed most: {found.account(worst)}")
     if raised is not None:
-        first = ", ".join(f"{name} at its label {at:,}" for name, at in [*raised.items()][:5])
-        print(f"drift alarm: {several(len(raised), 'device')} of {len(found.ids)}" + (f", {first}" if raised else ""))
+        print(f"drift alarm: {_drifted(found, raised)}")
+
+
+def _drifted(found: Online, raised: dict[str, int]) -> str:
+    first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
+    return ", ".join([f"{several(len(raised), 'device')} of {len(found.ids)}", *first])
+
+
+def _facts(found: Online, raised: dict[str, int] | None) -> list[tuple[str, str]]:
+    """Return how a run ended, as its page says it."""
+    facts = [("misses", str(found.account()))]
+    if (worst := _worst(found)) is not None:
+        facts.append((f"most, of {worst}", str(found.account(worst))))
+    return facts if raised is None else [*facts, ("drift alarm", _drifted(found, raised))]
+
+
+def _worst(found: Online) -> str | None:
+    """Return who missed the largest share; None where no label came."""
+    rates = found.rates
+    return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
 
 
 def _object(found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None) -> dict[str, Any]:

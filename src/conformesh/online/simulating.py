@@ -87,7 +87,8 @@ def online(
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
-        Called with the number of steps done, from time to time.
+        Called with the number of steps done, from time to time. One that has a method `begin` is first given the
+        `Online` that fills up meanwhile; only what was done may be read of it.
 
     Returns
     -------
@@ -131,17 +132,19 @@ class _Run:
         """Go through all steps."""
         devices, steps = self.scores.shape
         state = self._began(self.rule.begin(devices))
+        self.trail.late = self.arrivals.late()
+        found = Online(
+            self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
+        )
+        if (begin := getattr(observer, "begin", None)) is not None:
+            begin(found)
         with np.errstate(invalid="ignore"):  # comparisons with what is not a number
             for a in range(0, steps, BLOCK):
                 b = min(a + BLOCK, steps)
                 state = self._block(state, a, b)
                 if observer is not None:
                     observer(b)
-        trail = self.trail
-        trail.late = self.arrivals.late()
-        return Online(
-            self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, trail
-        )
+        return found
 
     def _began(self, state: Coupled) -> Coupled:
         first = self.everybody if self.present is None else self.present[:, 0]
