@@ -178,7 +178,7 @@ def test_nodes_are_only_asked_what_changes_nothing(mesh, monkeypatch):
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "threshold", 0) == 0.75)
         watch.details(0, 0)
-    assert {*asked} == {("/status", None), ("/calibration", None)}
+    assert {*asked} == {("/status", None), ("/online", None), ("/calibration", None)}
 
 
 def test_details_of_a_node(mesh):

@@ -139,7 +139,7 @@ def online(
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
     check_files(trace, report)
-    with followed(view, trace, report, network, named, window) as recorder:
+    with followed(view, trace, report, network, f"{named}{' rule' if learner is None else ''}", window) as recorder:
         drift = _Drift(alarm, level, key) if alarm else None
         with Progress("following streams", scores.shape[1], "steps") as bar:
             watch = _Watch(bar, scores.shape[1], drift, recorder)

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.online.accounts import Account
+from conformesh.online.along import Along
 from conformesh.online.outcome import Ints, Online
-from conformesh.online.tallies import Tally
 from conformesh.view.recording import Recording
-from conformesh.view.trace import Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd
+from conformesh.view.trace import SHARES, Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd
 
 POINTS = 2000  # of a curve, at most
 NUMBERS = 2**19  # that are noted of single devices in a run, about
 FIELDS = 5  # of a device at a point
-SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, as in `Everybody.spread`
 Floats = NDArray[np.float64]
 
 
@@ -87,7 +86,7 @@ class OnlineRecorder:
 
     def begin(self, found: Online) -> None:
         """Begin: what is found fills up from now on."""
-        self._tally = Tally(found)
+        self._along = Along(found)
         self._stride, self._window = _strides(found.steps, self.window)
         at_most = max(NUMBERS // (FIELDS * len(found.ids)), 4)
         self._own = self._stride * math.ceil(found.steps / self._stride / at_most)
@@ -99,13 +98,13 @@ class OnlineRecorder:
 
     def __call__(self, done: int) -> None:
         """Note the points up to here that were not noted yet."""
-        found, before = self._tally.found, self._tally.done
+        found, before = self._along.found, self._along.done
         points = np.arange(before - before % self._stride + self._stride, done + 1, self._stride)
         if done == found.steps and done % self._stride:
             points = np.append(points, done)
         if len(points) == 0:
             return
-        labels, misses = self._tally.go_on(points)
+        labels, misses = self._along.go_on(points)
         own = (points % self._own == 0) | (points == found.steps)
         if own.any():  # before the points themselves, which may be taken at once
             self._devices.extend(self._each(points[own], labels[:, own], misses[:, own]))
@@ -114,12 +113,12 @@ class OnlineRecorder:
 
     def _everybody(self, points: Ints, labels: Ints, misses: Ints) -> Iterator[Everybody]:
         """Yield what all devices together have covered at each point."""
-        alpha, recent = self._tally.found.alpha, self._lately.of(labels, misses)
+        alpha, recent = self._along.found.alpha, self._lately.of(labels, misses)
         lately = _covered(*(counts.sum(axis=0) for counts in recent))
         spread = _spread(_covered(*recent))
         each = labels.T.copy(), misses.T.copy()
         for place, (at, own_labels, own_misses) in enumerate(zip(points.tolist(), *each, strict=True)):
-            account = self._tally.account(at, own_labels, own_misses)
+            account = self._along.account(at, own_labels, own_misses)
             yield Everybody(
                 alpha=alpha,
                 labels=account.labels,

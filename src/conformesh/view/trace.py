@@ -31,6 +31,7 @@ from conformesh.io.schemas import checked
 
 FORMAT = "conformesh-trace/1"
 MOST_DEVICES = 20_000  # that a page can draw
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `Everybody.spread`
 MOST_BYTES = 2**29  # of a file, unpacked: what is larger is not read
 
 Value = float | int | str | None

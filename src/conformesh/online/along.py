@@ -1,4 +1,4 @@
-"""Tallies: labels and misses of every device after some steps, counted once, also while a run still goes on.
+"""Along a run: labels and misses of every device after some steps, each counted once, also while it still goes on.
 
 `Online.account` counts from the first step on, which is quick once and slow for a curve; this goes on.
 
@@ -6,9 +6,9 @@
 >>> from conformesh import Network
 >>> from conformesh.online import online
 >>> found = online(np.random.default_rng(0).random((4, 2000)), Network.cycle(4))
->>> tally = Tally(found)
->>> labels, misses = tally.go_on(np.array([500, 1000]))
->>> tally.account(1000, labels[:, 1], misses[:, 1]) == found.account(after=1000)
+>>> along = Along(found)
+>>> labels, misses = along.go_on(np.array([500, 1000]))
+>>> along.account(1000, labels[:, 1], misses[:, 1]) == found.account(after=1000)
 True
 """
 
@@ -20,7 +20,7 @@ from conformesh.online.accounts import Account
 from conformesh.online.outcome import Ints, Online
 
 
-class Tally:
+class Along:
     """Counts the labels that have come, and their misses.
 
     Parameters
