@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from conformesh.quantities import several
-from conformesh.view.trace import SHARES, Everybody, Value
+from conformesh.view.trace import SHARES, Everybody, Value, rounded_up
 
 WINDOW = 200  # labels of a device over which coverage lately is taken
 ANSWERS = 4096  # that are kept of a window; beyond that it is shorter
@@ -67,7 +67,7 @@ class Lessons:
         if learnt is None:
             return found
         own = learnt["device"]
-        within = None if says_nothing(own) else float(own["within"])
+        within = None if says_nothing(own) else rounded_up(float(own["within"]))
         return {**found, "threshold": learnt["threshold"], "within": within, "alarm": alarm_of(learnt)}
 
     def everybody(self, answers: Iterable[Learnt], shares: Iterable[Value]) -> Everybody | None:

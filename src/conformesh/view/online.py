@@ -23,7 +23,7 @@ from conformesh.online.accounts import Account
 from conformesh.online.along import Along
 from conformesh.online.outcome import Ints, Online
 from conformesh.view.recording import Recording
-from conformesh.view.trace import SHARES, Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd
+from conformesh.view.trace import SHARES, Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd, rounded_up
 
 POINTS = 2000  # of a curve, at most
 NUMBERS = 2**19  # that are noted of single devices in a run, about
@@ -276,7 +276,7 @@ class _Made:
         for row, key in enumerate(keys):
             if key not in known:  # bounds depend on nothing else of a device
                 bound = Account(alpha, int(labels[row]), int(misses[row]), rule.own(past, row)).bound
-                known[key] = math.ceil(1e4 * bound - 1e-9) / 1e4 if bound < most else None  # never rounded down
+                known[key] = rounded_up(bound) if bound < most else None
             found.append(known[key])
         return found
 

@@ -193,6 +193,11 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
         )
 
 
+def rounded_up(bound: float) -> float:
+    """Return a bound in four digits after the point; it is never rounded down."""
+    return math.ceil(1e4 * bound - 1e-9) / 1e4
+
+
 def refuse_crowd(network: Network) -> None:
     """Refuse a network that no page can draw."""
     if network.devices > MOST_DEVICES:

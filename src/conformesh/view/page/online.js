@@ -105,9 +105,10 @@
   /** Coverage of the last labels: of all, of the chosen device, and how devices spread. */
   class Lately extends Shares {
     update(time) {
-      const { window: many } = this.run.latest.everybody;
+      const { window: many, own } = this.run.latest.everybody;
+      const one = own === many ? "" : `, of a device ${whole(own)}`;
       const spread = this.run.devices > 1 ? "; bands: devices, and their middle half" : "";
-      view.dom.write(this.caption, `covered in the last ${lately(this.run, many)}${spread}`);
+      view.dom.write(this.caption, `covered in the last ${lately(this.run, many)}${one}${spread}`);
       super.update(time);
     }
 
