@@ -86,7 +86,7 @@ window.conformesh = window.conformesh ?? {};
 
   /** A moment of a run in words; `of` is its last one. */
   const moment = (at, of, unit) => `${since(at, unit)} of ${unit === "seconds" ? seconds(of) : whole(of)}`;
-  const since = (at, unit) => (unit === "seconds" ? seconds(at) : `${unit.slice(0, -1)} ${whole(at)}`);
+  const since = (at, unit = "rounds") => (unit === "seconds" ? seconds(at) : `${unit.slice(0, -1)} ${whole(at)}`);
 
   /** What is known of where the threshold lies. */
   function search(heading, bracket) {
