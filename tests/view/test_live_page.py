@@ -215,9 +215,13 @@ def test_coverage_grows_as_nodes_say_more(page, server):
     page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
     until(page, "document.querySelectorAll('.learnt tbody tr').length === 2")
     words = " ".join(page.inner_text(".online").split())
-    assert "all devices 0.900 0.900 700 0.871 to 1.000 pump-1 0.900 0.900 700 nothing" in words
+    assert "all 0.900 0.900 700 0.871 to 1.000 pump-1 0.900 0.900 700 nothing" in words
     page.evaluate("conformesh.panels[0].asked.pick(0, 2)")
     until(page, "document.querySelectorAll('.learnt tbody tr').length === 1")  # it does not learn
     server.send("run", run=0, heading=HEADING)  # again from the beginning, as after a lost connection
     server.send("steps", run=0, **{"from": 0}, steps=ALL[:1], sent=time.time())
     until(page, "conformesh.panels[0].online.lately.figure.hidden")
+    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.set_viewport_size({"width": 1000, "height": 900})
+    drawn(page)
+    assert page.locator(".online").text_content() == ""

@@ -531,7 +531,7 @@ def test_coverage_lately_and_so_far_inside_its_bound(show):
     assert inside[3] > 0
     assert outside[3] == 0
     assert words(page, ".learnt tbody tr") == (
-        f"all devices {last.lately:.3f} {1 - last.misses / last.labels:.3f} {last.labels:,} "
+        f"all {last.lately:.3f} {1 - last.misses / last.labels:.3f} {last.labels:,} "
         f"{int(1000 * last.within[0]) / 1000:.3f} to {-int(-1000 * last.within[1] // 1) / 1000:.3f}"
     )
     assert words(page, ".counts") == "6 learning"
@@ -542,9 +542,7 @@ def test_coverage_lately_and_so_far_inside_its_bound(show):
         f"{row} {own[row]:.3f}" for row in least
     )
     label = page.locator(".frame").nth(1).get_attribute("aria-label")
-    assert label.startswith(
-        "covered so far; the band is guaranteed, whatever the scores; asked for 0.900; all devices: "
-    )
+    assert label.startswith("covered so far; the band is guaranteed, whatever the scores; asked for 0.900; all: ")
 
 
 def test_a_chosen_device_has_its_own_curves(show):

@@ -16,7 +16,7 @@ from conformesh.cli.options import chosen_faults, whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.reading import Decimal, Separator
 from conformesh.cli.recording import followed
-from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress, check_files
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
 from conformesh.io.tables import Layout
@@ -138,7 +138,6 @@ def online(
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
-    check_files(trace, report)
     with followed(view, trace, report, network, f"{named}{' rule' if learner is None else ''}", window) as recorder:
         drift = _Drift(alarm, level, key) if alarm else None
         with Progress("following streams", scores.shape[1], "steps") as bar:

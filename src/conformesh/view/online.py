@@ -212,10 +212,10 @@ def _covered(labels: Ints, misses: Ints) -> Floats:
 
 def _spread(covered: Floats) -> list[Any]:
     """Return at every point the least, the quartiles and the greatest of the devices' shares; None without any."""
-    ordered = np.sort(covered, axis=0)  # what is not a number comes last
-    many = np.count_nonzero(~np.isnan(ordered), axis=0)
-    places = np.rint(np.outer(SHARES, np.maximum(many - 1, 0))).astype(np.int64)
-    found = np.round(np.take_along_axis(ordered, places, axis=0), 4).T.tolist()
+    ordered = np.sort(np.ascontiguousarray(covered.T), axis=1)  # what is not a number comes last
+    many = ordered.shape[1] - np.count_nonzero(np.isnan(ordered), axis=1)
+    places = np.rint(np.outer(np.maximum(many - 1, 0), SHARES)).astype(np.int64)
+    found = np.round(np.take_along_axis(ordered, places, axis=1), 4).tolist()
     return [tuple(values) if count else None for values, count in zip(found, many.tolist(), strict=True)]
 
 

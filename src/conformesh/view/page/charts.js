@@ -33,9 +33,10 @@
     }
 
     update(time) {
-      const { own } = this.run.latest.everybody ?? {};
-      const mean = own !== undefined && this.run.heading.unit === "steps" ? `, mean of the last ${whole(own)} steps` : "";
-      const what = (this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median") + mean;
+      const { own } = (this.run.heading.unit === "steps" && this.run.latest.everybody) || {};
+      const mean = own === undefined ? "" : `, mean of the last ${whole(own)} steps`;
+      const whose = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
+      const what = whose + mean;
       const searched = this.run.series.bracket.some((bracket) => bracket !== null);
       view.dom.write(this.caption, searched ? `${what}; the band is where it is looked for` : what);
       super.update(time);

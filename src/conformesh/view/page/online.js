@@ -1,4 +1,4 @@
-// Devices that learn online: coverage of the last labels, coverage so far inside what is guaranteed, and the same in words.
+// Devices that learn online: coverage lately, coverage so far inside what is guaranteed, and the same in words.
 "use strict";
 
 (() => {
@@ -7,7 +7,11 @@
   const { named, trimmed, several, toNumber, whole } = view.words;
   const { stepped } = vendor.uPlot.paths;
   const STEPPED = stepped({ align: 1 }); // a value holds until the next one
+  const NAME = 16; // letters of a device's name in the table
   const LOWEST = 3; // devices that are named
+  const BOUNDS = 5; // bounds that a chart of what is guaranteed reaches, up and down
+  const LEAST = 0.005; // and shares, at least
+  const MILLION = 1e6;
   const FIELDS = ["labels", "misses", "lately", "within"];
   const plain = { paths: STEPPED, points: { show: false } };
   const clear = { ...plain, width: 0, stroke: () => "transparent" }; // ends of a band
@@ -168,9 +172,13 @@
       ];
     }
 
-    /** Around what was asked for; how it began, when nothing was certain yet, goes beyond the edge. */
+    /** Around what was asked for, some bounds wide; how it began, when little was certain, goes beyond the edge. */
     range() {
-      return [Math.max(0, 1 - 3 * (1 - this.target)), 1];
+      const { target, own } = this;
+      const ends = this.run.latest.everybody?.within ?? []; // a run that begins again has none
+      const far = Math.max(...ends.map((end) => Math.abs(end - target)), own.within.at(-1) ?? 0);
+      const reach = far > 0 ? Math.max(BOUNDS * far, LEAST) : 1;
+      return [Math.max(target - reach, 1 - 3 * (1 - target), 0), Math.min(target + reach, 1)];
     }
 
     drawn() {
@@ -188,7 +196,7 @@
       name,
       recent == null ? "" : three(recent),
       sofar === null ? "" : three(sofar),
-      whole(labels),
+      labels >= MILLION ? `${(labels / MILLION).toPrecision(3)} M` : whole(labels),
       within ? `${down(within[0])} to ${up(within[1])}` : "nothing",
     ];
   }
@@ -199,7 +207,7 @@
     if (labels === null) return null;
     const target = 1 - known.everybody.alpha;
     const ends = within === null ? null : [Math.max(target - within, 0), Math.min(target + within, 1)];
-    return cells(trimmed(named(run.heading.devices[row]), 30), { labels, misses, lately: recent, within: ends });
+    return cells(trimmed(named(run.heading.devices[row]), NAME), { labels, misses, lately: recent, within: ends });
   }
 
   /** Who has covered least lately, as pairs of a row and a share. */
@@ -215,13 +223,19 @@
     return found;
   }
 
+  const spoken = ([name, recent, sofar, labels, within]) =>
+    `${name}: ${recent || "unknown"} lately, ${sofar || "unknown"} of ${labels} labels so far, ${within} guaranteed`;
+
   function table(rows, target) {
     const head = ["", "lately", "so far", "labels", "guaranteed"];
+    const kind = (place) => (head[place] === "labels" ? "labels" : null); // which a narrow panel has no room for
+    const title = (words, place) => (words ? make("th", { scope: "col", class: kind(place) }, words) : make("td"));
+    const line = (place) => make("i", { class: place ? "line own" : "line", "aria-hidden": "true" });
     return make(
       "table",
       { class: "learnt" },
       make("caption", {}, `covered, of ${target} asked for`),
-      make("thead", {}, make("tr", {}, head.map((words) => (words ? make("th", { scope: "col" }, words) : make("td"))))),
+      make("thead", {}, make("tr", {}, head.map(title))),
       make(
         "tbody",
         {},
@@ -229,8 +243,8 @@
           make(
             "tr",
             {},
-            make("th", { scope: "row" }, make("i", { class: place ? "line own" : "line", "aria-hidden": "true" }), name),
-            values.map((value) => make("td", {}, value)),
+            make("th", { scope: "row" }, line(place), name),
+            values.map((value, column) => make("td", { class: kind(column + 1) }, value)),
           ),
         ),
       ),
@@ -263,6 +277,7 @@
       if (row === this.own.row) return;
       this.own.choose(row);
       this.own.update();
+      if (this.run.latest.everybody === null) return;
       for (const chart of [this.lately, this.sofar]) if (chart.plot) chart.update(chart.time);
     }
 
@@ -271,7 +286,7 @@
       const { everybody } = known;
       if (everybody === null) return renew(this.element, null, () => []);
       const mine = this.own.row === null ? null : ownCells(run, known, this.own.row);
-      const rows = [cells("all devices", everybody), mine].filter(Boolean);
+      const rows = [cells("all", everybody), mine].filter(Boolean);
       const least = run.devices < 2 ? [] : lowest(known);
       const target = three(1 - everybody.alpha);
       renew(this.element, [rows, least, target], () => [
@@ -280,10 +295,7 @@
           ? make("p", { class: "lowest" }, `lowest in the last ${lately(run, everybody.own)}: `, this.links(least))
           : null,
       ]);
-      const said = rows
-        .map(([name, recent, sofar, labels, within]) =>
-          `${name}: ${recent || "unknown"} lately, ${sofar || "unknown"} of ${labels} labels so far, ${within} guaranteed`)
-        .join("; ");
+      const said = rows.map(spoken).join("; ");
       for (const chart of [this.lately, this.sofar])
         chart.describe(`${chart.caption.textContent}; asked for ${target}; ${said}`);
     }
