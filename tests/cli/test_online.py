@@ -134,9 +134,9 @@ def test_a_page_is_there_while_streams_are_followed(run, stream, monkeypatch):
 def test_alarms_are_in_the_trace_where_they_were_raised(run, tmp_path):
     """In blocks of 1,024 steps, with labels that are missing; the same alarms as of all scores at once."""
     rng = np.random.default_rng(3)
-    scores = np.abs(rng.normal(size=(2, 1500))) * np.where(np.arange(1500) < 1100, 1, 4)[None]
+    scores = np.abs(rng.normal(size=(2, 1180))) * np.where(np.arange(1180) < 1060, 1, 4)[None]
     seen = (rng.random(scores.shape) < 0.8) | [[True], [False]]  # so that no step is without any label
-    rows = [f"{t},{k},{float(scores[k, t])!r}" for t in range(1500) for k in range(2) if seen[k, t]]
+    rows = [f"{t},{k},{float(scores[k, t])!r}" for t in range(1180) for k in range(2) if seen[k, t]]
     (tmp_path / "s.csv").write_text("\n".join(["time,device,score", *rows]))
     words = ("--topology", "chain", "--no-picture", "--no-beside", "--json", "--trace", "t.json")
     result = run("online", tmp_path / "s.csv", *words)

@@ -109,7 +109,7 @@ def test_who_is_watched_does_the_same():
 
 @pytest.mark.parametrize(
     ("steps", "window", "expected"),
-    [(700, 200, (1, 200)), (100_000, 200, (50, 200)), (37_000, 200, (20, 200)), (10**6, 200, (500, 500))],
+    [(700, 200, (1, 200)), (100_000, 200, (100, 200)), (37_000, 200, (40, 200)), (10**6, 200, (834, 834))],
 )
 def test_points_fit_the_window_where_they_can(steps, window, expected):
     stride, averaged = recording._strides(steps, window)

@@ -138,7 +138,8 @@ def online(
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
-    with followed(view, trace, report, network, f"{named}{' rule' if learner is None else ''}", window) as recorder:
+    title = named if learner or coupling else f"{named} rule"
+    with followed(view, trace, report, network, title, window) as recorder:
         drift = _Drift(alarm, level, key) if alarm else None
         with Progress("following streams", scores.shape[1], "steps") as bar:
             watch = _Watch(bar, scores.shape[1], drift, recorder)

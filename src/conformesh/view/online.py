@@ -25,7 +25,7 @@ from conformesh.online.outcome import Ints, Online
 from conformesh.view.recording import Recording
 from conformesh.view.trace import SHARES, Column, Everybody, Heading, Pair, Step, Trace, Value, refuse_crowd, rounded_up
 
-POINTS = 2000  # of a curve, at most
+POINTS = 1200  # of a curve, at most: as many as the page draws
 NUMBERS = 2**19  # that are noted of single devices in a run, about
 FIELDS = 5  # of a device at a point
 Floats = NDArray[np.float64]
@@ -263,7 +263,7 @@ class _Made:
             "threshold": Column(_digits(seen.thresholds)),
             "labels": Column(seen.labels.tolist()),
             "misses": Column(seen.misses.tolist()),
-            "lately": Column([_rounded(share) for share in seen.lately.tolist()]),
+            "lately": Column(_plain(np.round(seen.lately, 4))),
         }
         return found if within.count(None) == len(within) else {**found, "within": Column(within)}
 
@@ -283,4 +283,15 @@ class _Made:
 
 def _digits(values: Floats) -> list[Value]:
     """Return numbers in four digits, as JSON can hold them; None for those that are none."""
-    return [float(f"{value:.4g}") if math.isfinite(value) else None for value in values.tolist()]
+    known = np.isfinite(values) & (values != 0)
+    size = np.floor(np.log10(np.abs(values), where=known, out=np.zeros(len(values))))
+    scale = 10.0 ** (3 - size)
+    return _plain(np.round(values * scale) / scale)
+
+
+def _plain(values: Floats) -> list[Value]:
+    """Return numbers as JSON can hold them; None for those that are none."""
+    finite = np.isfinite(values)
+    if finite.all():
+        return list(values.tolist())
+    return [value if known else None for value, known in zip(values.tolist(), finite.tolist(), strict=True)]

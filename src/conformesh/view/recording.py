@@ -55,9 +55,11 @@ class Known:
         self.at, self.bracket = step.at, step.bracket or self.bracket
         self.everybody = step.everybody or self.everybody
         for name, column in step.devices.items():
+            if column.rows is None:
+                self.fields[name] = [*column.values]
+                continue
             values = self.fields.setdefault(name, [None] * self.devices)
-            rows = range(self.devices) if column.rows is None else column.rows
-            for row, value in zip(rows, column.values, strict=True):
+            for row, value in zip(column.rows, column.values, strict=True):
                 values[row] = value
 
     def as_step(self) -> Step:

@@ -80,7 +80,7 @@
     }
 
     label(value) {
-      return String(Number(value.toFixed(3)));
+      return String(Number(value.toFixed(4)));
     }
 
     drawTarget(plot) {
