@@ -9,6 +9,7 @@ from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.graph.sketch import weights_below
 from conformesh.graph.weights import WEIGHTS
 from conformesh.privacy.attack import Ear, observable, recover, recover_from_gossip, tree_rows, within_earshot
+from conformesh.protocols.messages import Each
 
 BINS, ROUNDS = 100, 40
 SEEN_FROM_0 = {  # of 20 devices, the listener among them, by exact elimination: what the page says

@@ -30,6 +30,7 @@ from conformesh.privacy.exposure import (
 )
 from conformesh.protocols import exposures, top_k
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.reports import Report, ends_said, reports_said
 from conformesh.protocols.site import Site
 from conformesh.protocols.waves import Waves
