@@ -225,6 +225,30 @@ def test_no_stairs_gain_more_than_the_game():
         assert limit < 0.95 * float(_excess(c))
 
 
+@pytest.mark.parametrize(("cells", "stages", "epsilon", "least"), [(8, 2, 2, 2), (8, 2, 2, 20), (4, 3, 3, 5)])
+def test_no_climb_over_stairs_of_several_stages_gains_too_much(cells, stages, epsilon, least):
+    """Exact gains over the whole grid: never above A with what is asked for; above it with a quarter of that."""
+    search = Search(TENTH, cells, stages, Fraction(epsilon), Fraction(20, 19))
+    asked = float(inflation(TENTH, cells, stages, epsilon, Fraction(20, 19), Fraction(least)).value)
+    rng = np.random.default_rng(6)
+
+    def climb(c):
+        best, at = 0.0, np.linspace(6, -3, search.grid - 1) / epsilon
+        for step in range(200):
+            moved = at.copy()
+            start, end = sorted(rng.integers(0, search.grid, 2))
+            moved[start : end if step % 2 else None] += rng.normal(0, 2 / epsilon)
+            tenths = np.maximum(np.minimum.accumulate(np.round(10 * moved)), math.ceil(10 * c))
+            chance = search.answers([Fraction(-int(t), 10) for t in tenths] + [0], 0)[:-1]
+            value = float(chance @ (tenths / 10 - c))
+            if value > best:
+                best, at = value, tenths / 10
+        return best
+
+    assert climb(asked - least) <= least
+    assert climb(asked / 4 - least) > least
+
+
 def _excess(c):
     values, tails = module._tails(TENTH, *_pair())
     return np.interp(c, values, np.cumsum((np.diff(values, append=values[-1]) * tails)[::-1])[::-1])
@@ -270,6 +294,15 @@ def test_more_scores_or_privacy_spent_ask_for_less():
     assert all(row == sorted(row, reverse=True) for row in rows)
     assert all(list(column) == sorted(column, reverse=True) for column in zip(*rows, strict=True))
     assert len({value for row in rows for value in row}) > 6
+
+
+@pytest.mark.parametrize("stages", [1, 2])
+def test_fewer_shares_ask_for_less_in_the_game_too(stages):
+    """Not proven in general, but each of these is: where m of 20 devices add theirs, I of all 20 is enough."""
+    asked = [inflation(TENTH, 8, stages, 2, Fraction(m, 16), Fraction(20)) for m in range(4, 21, 4)]
+    assert {each.how for each in asked} == {"game"}
+    assert [each.value for each in asked] == sorted(each.value for each in asked)
+    assert asked[0].value < asked[-1].value
 
 
 def test_small_epsilons_are_served():
