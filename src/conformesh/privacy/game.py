@@ -28,7 +28,7 @@ from conformesh.privacy.noise import Floats
 Gain = Callable[[Floats], Floats]
 
 NODES = np.array([-9.0, -3, -1.25, 0, 1.25, 3, 9])  # values of T for chords, in its standard deviations
-BASES = np.array([-3.0, -1.5, -0.5, 0.25, 1, 2, 4])  # values of c for chords, in standard deviations of T
+BASES = np.array([-3, -1.5, -0.75, -0.25, 0.25, 0.75, 1.25, 2, 3.5])  # values of c, in standard deviations of T
 SAFE = 1 + 1e-9  # more than round-off of sums of products of positive numbers comes to
 
 

@@ -35,7 +35,7 @@ from conformesh.promises import Ints
 POINTS = 200  # of the lattice on either side of 0, at most
 CELLS = 300  # more cells than this are bounded in closed form
 UNITS = 400_000  # different values of M that are told apart, at most
-PLAYED = 2e8  # the longest game that is played, in steps from a point to a point: some seconds
+PLAYED = 2.5e8  # the longest game that is played, in steps from a point to a point: some seconds
 _SAFE = 1 + 1e-9  # more than round-off of sums of products of positive numbers comes to
 
 
