@@ -201,28 +201,26 @@ def _maximum(alpha: Fraction, noise: Noise, lattice: Lattice, least: Fraction) -
 
 
 def _played(alpha: Fraction, noise: Noise, lattice: Lattice, least: Fraction, enough: Fraction) -> Fraction:
-    """Return the smallest I >= 0 at which no table gains more than A in the game; `enough` is known to be so.
-
-    V is convex and falls, so a chord crosses A where V is below it.
-    """
-    room, q = lattice.room(least) - lattice.outside, alpha.denominator
+    """Return the smallest I >= 0 at which no table gains more than A in the game, or `enough` if that is not larger."""
+    room, q = lattice.room(least), alpha.denominator
     game = Game(float(alpha), _between(noise, lattice), noise.cells)
     if game.work(noise.stages) > PLAYED:
         return enough
 
-    def over(i: int) -> float:
-        return game.best(noise.stages, i / q - lattice.room(least)) - room
+    def gain(i: int) -> float:
+        """What a table gains at I = i/q, in units of what it may: falls with i."""
+        return (game.best(noise.stages, i / q - room) + lattice.outside) / room
 
     low, high = 0, round(enough * q)
-    above, below = over(low), over(high)
-    if above <= 0 or below > 0:  # nothing to pay, or chords of the game are less sharp than what is known
-        return enough if below > 0 else Fraction(0)
-    while high - low > 1:
-        crossing = low + math.ceil((high - low) * above / (above - below))
-        for i in (min(crossing, high - 1), crossing - 1):
+    most, few = gain(low), gain(high)
+    if most <= 1 or few > 1:  # nothing to pay; or chords make the game less sharp than what is known
+        return Fraction(0) if most <= 1 else enough
+    while high - low > 1:  # gains fall about exponentially; the middle of the rest bounds how long it takes
+        guess = low + math.ceil((high - low) * math.log(most) / math.log(most / few))
+        for i in (min(guess, high - 1), guess - 1, (low + high) // 2):
             if low < i < high:
-                found = over(i)
-                low, above, high, below = (i, found, high, below) if found > 0 else (low, above, i, found)
+                found = gain(i)
+                low, most, high, few = (i, found, high, few) if found > 1 else (low, most, i, found)
     return Fraction(high, q)
 
 
