@@ -96,13 +96,14 @@ def test_an_import_that_looks_up_is_found(tmp_path, monkeypatch):
     assert [*looks_up(planted)] == ["engines.mpi"]
 
 
-@pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "promises", "online"])
+@pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "privacy", "promises", "online"])
 def test_what_is_pure_does_no_io(room):
     """No sockets, files, clocks or randomness of their own: an engine has these, and a stream comes with its seed."""
     banned = {"socket", "time", "random", "threading", "asyncio", "subprocess", "os", "pathlib", "numpy.random"}
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},
+        "privacy/ledger.py": {"os", "pathlib"},  # what was spent, on disk
         "online/outcome.py": {"pathlib"},  # where a user says to save rows
         "online/simulating.py": {"pathlib"},  # and a checkpoint
         "online/checkpoint.py": {"pathlib", "time"},  # which is saved every few seconds, not in every block

@@ -240,6 +240,10 @@ class MaskedSums:
         self.digest.update(found[0].astype("<i4").tobytes())
         return np.asarray(found[0, 1:], dtype=np.int64)
 
+    def note(self, words: bytes) -> None:
+        """Compare also this with what neighbours have."""
+        self.digest.update(words)
+
     def compared(self) -> Protocol[None]:
         """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""
         digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")

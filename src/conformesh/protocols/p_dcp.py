@@ -122,14 +122,15 @@ def suited(score: Score) -> dict[str, Any]:
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
     """Agree on masks, then search on the grid, with or without noise."""
     _check(site, samples, options)
+    plan = None if options.epsilon is None else noisy.Plan.of(site.devices, site.promise, alphas, options)
     secrets = site.secrets or Secrets.simulated(site, options.seed)
     masks = yield from agree_on_masks(site, secrets)
     sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
     secrets.permit(options.epsilon)
-    if options.epsilon is None:
+    if plan is None:
         outcome = yield from _exact(site, samples, alphas, options, sums)
     else:
-        outcome = yield from _noisy(site, samples, alphas, options, sums, secrets)
+        outcome = yield from _noisy(site, samples, plan, options, sums, secrets)
     yield from sums.compared()
     return outcome
 
@@ -286,10 +287,10 @@ def _coarse(search: _Search, at: int) -> str:
 
 
 def _noisy(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums, secrets: Secrets
+    site: Site, samples: Samples, plan: noisy.Plan, options: PDCP, sums: MaskedSums, secrets: Secrets
 ) -> Protocol[Outcome]:
-    """Search with noise."""
-    plan = noisy.Plan.of(site.devices, site.promise, alphas, options)
+    """Search with noise; what it costs was worked out in floats, and is compared with the totals."""
+    sums.note(repr([str(cost.value) for cost in plan.costs]).encode())
     answers, told = yield from noisy.search(samples, plan, sums, secrets)
     rule = "swap" if site.promise.target == "sizes" else "ghost"
     certificates = [
@@ -300,12 +301,12 @@ def _noisy(
             noise=plan.noise(site.devices, level, options),
         )
         for _ in range(site.trials)
-        for level in range(len(alphas))
+        for level in range(len(plan.alphas))
     ]
     facts = {**_facts(options, len(plan.grid)), "inflation": plan.costs[0].how}
     if len(certificates) == 1:
         facts |= {"revealed": "noisy counts, and the threshold", "revealed_cells": str(told)}
-    return Outcome(_everywhere(site, answers), _rows(certificates, len(alphas)), facts=facts)
+    return Outcome(_everywhere(site, answers), _rows(certificates, len(plan.alphas)), facts=facts)
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
