@@ -103,7 +103,7 @@ def test_what_is_pure_does_no_io(room):
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},
-        "privacy/ledger.py": {"os", "pathlib"},  # what was spent, on disk
+        "privacy/spent.py": {"os", "pathlib"},  # what was spent, on disk
         "online/outcome.py": {"pathlib"},  # where a user says to save rows
         "online/simulating.py": {"pathlib"},  # and a checkpoint
         "online/checkpoint.py": {"pathlib", "time"},  # which is saved every few seconds, not in every block
