@@ -15,7 +15,7 @@ from tests.protocols.alone import Transcript, made, secrets_of, thresholds, toge
 from tests.statistics import assert_coverage, power_against
 
 TENTH = (Fraction(1, 10),)
-NOISY = {"grid": "logit", "epsilon": 2.0, "width": 3}
+NOISY = {"grid": "logit", "epsilon": 2.0, "width": 3, "stages": 2}
 
 
 def plan_of(devices=6, promise=PLAIN, alphas=TENTH, **options):
@@ -119,17 +119,12 @@ def test_fewer_honest_devices_mean_more_noise_and_cost_more():
             plan_of(honest=honest)
 
 
-def test_levels_of_a_run_share_its_epsilon():
-    """Each level counts every score again: two of them have half of it each, and both certificates say the whole."""
-    rng = np.random.default_rng(6)
-    table = [rng.random(100) for _ in range(6)]
-    found = calibrate_several(table, Network.cycle(6), (0.1, 0.2), "p-dcp", **NOISY)
-    assert {item.certificate.noise.epsilon for item in found.items.values()} == {2.0}
-    assert {item.scores for item in found.items.values()} == {0}
-    one, two = plan_of(), plan_of(alphas=(Fraction(1, 10), Fraction(1, 5)))
-    assert (one.shares.epsilon, two.shares.epsilon) == (1, Fraction(1, 2))
-    assert two.costs[0].value > 1.8 * one.costs[0].value
-    assert found.get(0.1).certificate.noise.inflation == float(two.costs[0].value)
+def test_several_levels_are_refused_with_epsilon():
+    """Each would count every score again, and spend it anew."""
+    with pytest.raises(ValueError, match="spends epsilon on every level, got 2 levels; calibrate one at a time"):
+        calibrate_several([[0.5] * 20] * 6, Network.cycle(6), (0.1, 0.2), "p-dcp", **NOISY)
+    one = calibrate_several([[0.5] * 20] * 6, Network.cycle(6), (0.1,), "p-dcp", **NOISY)
+    assert {item.scores for item in one.items.values()} == {0}  # how many there are is not told
 
 
 def test_groups_have_no_proof_with_noise():
