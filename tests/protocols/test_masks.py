@@ -490,8 +490,9 @@ def test_the_context_of_a_run_is_of_its_devices_and_its_name():
 def test_a_million_devices_are_refused_at_once_with_the_reason():
     devices = 1_000_000
     network, samples = Network.chain(devices), Samples.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64))
+    words = rf"up to {masks.MOST:,} devices, got 1,000,000: each hears everybody's key, megabytes"
     started = time.perf_counter()
-    with pytest.raises(ValueError, match=rf"up to {masks.MOST:,} devices, got 1,000,000: each hears everybody's key, megabytes"):
+    with pytest.raises(ValueError, match=words):
         calibrate_batch(samples, network, [0.1], "p-dcp")
     assert time.perf_counter() - started < 5  # keys of all would take hours
 

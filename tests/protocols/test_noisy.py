@@ -161,16 +161,15 @@ def test_a_device_without_scores_takes_part_only_below_a_floor_of_one():
 
 @pytest.mark.parametrize("epsilon", [0.002, 100.0])
 def test_the_smallest_and_the_largest_epsilon_work(epsilon):
-    result = calibrate(
-        [np.linspace(0, 1, 50)] * 4, Network.cycle(4), 0.2, "p-dcp", grid="logit", epsilon=epsilon, width=3
-    )
+    options = NOISY | {"epsilon": epsilon}
+    result = calibrate([np.linspace(0, 1, 50)] * 4, Network.cycle(4), 0.2, "p-dcp", **options)
     assert (result.threshold == np.inf) == (epsilon < 1)
 
 
 @pytest.mark.parametrize("epsilon", [0.0019, 101.0])
 def test_an_epsilon_beyond_them_is_refused(epsilon):
     with pytest.raises(ValueError, match="epsilon per stage must be a number between"):
-        calibrate([np.linspace(0, 1, 50)] * 4, Network.cycle(4), 0.2, "p-dcp", grid="logit", epsilon=epsilon)
+        plan_of(epsilon=epsilon)
 
 
 def test_whole_devices_are_hidden_among_enough_of_them_and_the_number_is_said():
