@@ -5,9 +5,11 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from conformesh import Network, Samples, calibrate, calibrate_batch, calibrate_several
 from conformesh.privacy.inflation import Inflation
+from conformesh.privacy.noise import law
 from conformesh.promises import PLAIN, make_promise
 from conformesh.protocols.noisy import Plan
 from conformesh.protocols.p_dcp import PDCP
@@ -88,6 +90,31 @@ def test_noise_is_the_same_in_a_run_that_is_repeated_and_another_in_another_run(
         assert len({*thresholds(outcomes)}) == 1
         runs.append(outcomes[0].facts["revealed_cells"])
     assert runs[0] == runs[1] != runs[2]
+
+
+def test_the_noise_of_totals_has_the_law_that_was_said(monkeypatch):
+    """All devices' shares, in 1,500 runs of two stages: chi-square with a false alarm of 1e-6, and no two stages alike.
+
+    Power above .99 if it were that of H shares, and not of K: 6 devices of which 3 are honest.
+    """
+    seen, real = [], Plan.accepted
+    monkeypatch.setattr(Plan, "accepted", lambda plan, level, cells: seen.append(cells) or real(plan, level, cells))
+    samples = Samples.from_flat(np.full(6 * 1500 * 50, -np.inf), np.full(6 * 1500, 50), 1500)  # all in the first cell
+    calibrate_batch(samples, Network.star(6), TENTH, "p-dcp", **NOISY, honest=3)
+    noise = np.array(seen).reshape(2, 1500, 4) - [300, 0, 0, 0]
+    assert len({*map(bytes, noise.reshape(3000, 4))}) > 2500
+    assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 5 / np.sqrt(6000)
+
+    def chances(shape):
+        known = law(Fraction(1), shape)
+        whole = np.clip(np.arange(-known.reach, known.reach + 1), -6, 6)
+        return np.bincount(whole + 6, known.chances, minlength=13)
+
+    right, limit = 12_000 * chances(Fraction(2)), stats.chi2.isf(1e-6, 12)
+    observed = np.bincount(np.clip(noise.ravel(), -6, 6) + 6, minlength=13)
+    assert ((observed - right) ** 2 / right).sum() < limit
+    other = 12_000 * chances(Fraction(1))
+    assert stats.ncx2.sf(limit, 12, ((other - right) ** 2 / right).sum()) > 0.99
 
 
 def test_a_certificate_says_how_much_noise_there_was_and_what_it_cost():
