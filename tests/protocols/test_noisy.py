@@ -102,7 +102,6 @@ def test_the_noise_of_totals_has_the_law_that_was_said(monkeypatch):
     samples = Samples.from_flat(np.full(6 * 1500 * 50, -np.inf), np.full(6 * 1500, 50), 1500)  # all in the first cell
     calibrate_batch(samples, Network.star(6), TENTH, "p-dcp", **NOISY, honest=3)
     noise = np.array(seen).reshape(2, 1500, 4) - [300, 0, 0, 0]
-    assert len({*map(bytes, noise.reshape(3000, 4))}) > 2500
     assert abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 5 / np.sqrt(6000)
 
     def chances(shape):
