@@ -239,9 +239,8 @@ class MaskedSums:
         """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
         ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
         own = np.concatenate([ones, values], axis=1).astype(np.int32)
-        masked = own + self.masks.at(
-            self.stage, own.shape[1], self.digest.digest()
-        )  # arrays wrap around, without a word
+        masks = self.masks.at(self.stage, own.shape[1], self.digest.digest())
+        masked = own + masks  # arrays wrap around, without a word
         sums = yield from self.total(masked.view(np.uint32).astype(self.kind), LARGEST)
         found = sums.astype(np.int64).astype(np.uint32).view(np.int32)
         if (found[:, 0] != self.site.devices).any():
