@@ -20,7 +20,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.signal import fftconvolve
 
 from conformesh.promises import exact_number
 
@@ -139,4 +138,6 @@ def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
     cut = float(each[-1] * last / (1 - last))
     if most <= _LONG:
         return Law(np.correlate(each, each, mode="full"), cut)
+    from scipy.signal import fftconvolve  # takes a second to load, and is rarely needed
+
     return Law(np.maximum(fftconvolve(each, each[::-1]), 0.0), cut + 1e-15)  # round-off, which is not relative here

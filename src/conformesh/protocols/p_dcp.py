@@ -53,16 +53,18 @@ COARSE = 0.005  # more scores than this part of all at or below the threshold, b
 MOST_TOLD = 64  # totals that a result lists
 
 
+def _ways() -> tuple[str, ...]:
+    return tuple(name for name, way in AGGREGATORS.items() if way.masked is not None)
+
+
 @dataclass(frozen=True)
 class PDCP:
     """Options of P-DCP."""
 
     grid: GridName = option(AUTO, "thresholds that may be asked at; auto: logit for scores from 0 to 1, else powers")
-    range: tuple[float, float] | None = option(
-        None, "LO HI of the grid linear or powers; not from the scores themselves"
-    )
+    range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers, known without the scores")
     width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {noisy.WIDTH}")
-    aggregate: str = option("tree", "how masked numbers are added up", lambda: _ways())
+    aggregate: str = option("tree", "how masked numbers are added up", _ways)
     coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
     epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
     honest: int | None = option(None, "devices whose noise nobody else knows; by default all but the coalition")
@@ -113,10 +115,6 @@ class PDCP:
         return honest
 
 
-def _ways() -> tuple[str, ...]:
-    return tuple(name for name, way in AGGREGATORS.items() if way.masked is not None)
-
-
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
     return {"grid": "logit"} if score.from_zero_to_one else {}
@@ -137,14 +135,18 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     return outcome
 
 
+def _refuse_few(devices: int, options: PDCP) -> None:
+    if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
+        raise ValueError(
+            f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: "
+            f"what a sum hides, others must hold; at least {options.coalition + 2} are needed"
+        )
+
+
 def _check(site: Site, samples: Samples, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
-    K, promise = site.devices, site.promise
-    if 1 < K < options.coalition + 2:  # alone there is nobody to hide from
-        raise ValueError(
-            f"p-dcp: {several(K, 'device')} cannot hide from {several(options.coalition, 'curious device')}: what a "
-            f"sum hides, others must hold; at least {options.coalition + 2} are needed"
-        )
+    promise = site.promise
+    _refuse_few(site.devices, options)
     if promise.target not in ("sizes", "paper") or promise.losses or {*promise.bounds} != {1}:
         raise ValueError(
             f"p-dcp counts every score alike, for target 'sizes' or 'paper', got target {promise.target!r}; weights of "
@@ -160,7 +162,7 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
         )
     if promise.confidence is not None and options.epsilon is not None:
         raise ValueError("p-dcp has no proof for a confidence with epsilon; leave one of them out")
-    most = LARGEST // (2 * K) if options.cap is None else options.cap
+    most = LARGEST // (2 * site.devices) if options.cap is None else options.cap
     least = 0 if options.epsilon is None else options.floor
     for place, held in enumerate(samples.sizes.tolist()):
         if not least <= min(held) <= max(held) <= most:
@@ -323,8 +325,9 @@ def _facts(options: PDCP, points: int) -> dict[str, str]:
 def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Prediction:
     """Predict `p_dcp`: without noise a search may end early, with noise it never does."""
     K, way = terrain.devices, get_aggregator(options.aggregate)
+    _refuse_few(K, options)
     keys = np.full(K, KEY)
-    before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]
+    before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]  # in a simulation nobody signs
 
     def stage(what: str, numbers: int) -> list[Stretch]:
         return way.sent_for(terrain, what, numbers + 1, LARGEST)
