@@ -26,6 +26,7 @@ from .nodes import asked, numbers, serving, short_folder, state
 
 LEARNING = {"learning": 0.1, "local": 0.05, "bound": 1.0}
 RULE = Counting(Fraction(1, 10), **LEARNING)
+WHOLE = LEARNING | {"scale": 0.05, "alarm": 0.05}  # with an own scale and a drift alarm
 
 
 @pytest.fixture
@@ -59,10 +60,12 @@ def heard(*tallies, origin=None):
 # --- what is written down ---------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("learning", [LEARNING, WHOLE])
 @pytest.mark.usefixtures("unflushed")
-def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
+def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder, learning):
     """Closed in no way at all: the next one finds what was said, whatever was heard and whoever waits for a label."""
-    rng, first = random.Random(7), opened(folder, state())
+    rng, first = random.Random(7), opened(folder, state(), online=learning)
+    rule = first.rule
     waiting, said = [], {}
     for step in range(300):
         if rng.random() < 0.5:
@@ -73,10 +76,11 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
         if rng.random() < 0.2:
             judged = first.observe(rng.random())
             said[judged.id] = judged
-        first.hear(heard((Life("device-00", 4), Tally(step, step // 9))).encode(RULE))
+        first.hear(heard((Life("device-00", 4), Tally(step, step // 9))).encode(rule))
         first.keep(100.0 * step)
-    second = opened(folder)
+    second = opened(folder, online=learning)
     assert second.shown() == first.shown()
+    assert second._known.kept() == first._known.kept()
     assert message(second) == message(first)
     assert second.shown()["device"]["steps"] == len(said) > 150
     for id, judged in said.items():
@@ -86,21 +90,26 @@ def test_a_device_that_was_killed_goes_on_with_the_very_same_numbers(folder):
     assert [second.observe(0.5, id).repeated for id in waiting] == [False] * len(waiting)
 
 
+@pytest.mark.parametrize("learning", [LEARNING, WHOLE])
 @pytest.mark.usefixtures("unflushed")
-def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder):
-    node = opened(folder)
+def test_a_journal_cut_anywhere_is_one_that_ended_earlier(folder, learning):
+    node = opened(folder, online=learning)
+    stages = [node.shown()]
     for score in (0.3, 0.9):
         node.observe(score, node.predict().id)
+        stages.append(node.shown())
     node.close()
     data = (folder / FILE).read_bytes()
     counted = []
-    for size in range(len(data) + 1):
+    for size in range(0, len(data) + 1, 1 if learning is LEARNING else 5):
         (folder / FILE).write_bytes(data[:size])
-        again = opened(folder)
+        again = opened(folder, online=learning)
         counted.append(again.shown()["device"]["steps"])
-        if size % 9 == 0:  # and it can be written to
+        for what in ("scale", "alarm"):
+            assert again.shown()[what] == stages[counted[-1]][what]
+        if size % 15 == 0:  # and it can be written to
             again.observe(0.5)
-            assert opened(folder).shown() == again.shown()
+            assert opened(folder, online=learning).shown() == again.shown()
         again.close()
     assert counted == sorted(counted)
     assert {*counted} == {0, 1, 2}
@@ -420,8 +429,11 @@ def test_programs_predict_and_tell_labels(learning):
         "conformesh_online_misses_total",
         "conformesh_online_threshold",
         "conformesh_online_bound",
+        "conformesh_online_evidence",
+        "conformesh_online_alarm",
     ]
-    assert [metrics[name] for name in names] == [3, 1, node.shown()["threshold"], node.shown()["device"]["within"]]
+    assert [metrics[name] for name in names[:4]] == [3, 1, node.shown()["threshold"], node.shown()["device"]["within"]]
+    assert not any(name.startswith((*names[4:],)) for name in metrics)  # there is no alarm
 
 
 def test_intervals(folder):

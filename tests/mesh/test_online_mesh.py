@@ -1,5 +1,6 @@
 """Devices that learn online, in processes that are killed at random moments: nothing is lost or counted twice."""
 
+import math
 import random
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import time
 from contextlib import ExitStack
 from fractions import Fraction
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -17,17 +19,21 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import add_device, revoke_device
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.observations import Kept
+from conformesh.mesh.node.online import FILE
 from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.peer.journal import whole_records
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import free_ports, make_mesh, wait_for
 from tests.mesh.test_beating import speaking
+from tests.mesh.test_drift import fed
 from tests.mesh.test_serving import staying_up
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 pytestmark = pytest.mark.xdist_group("online")
 
-LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0}
+LEARNING = {"learning": 0.05, "local": 0.05, "bound": 1.0, "alarm": 0.05}
 RULE = Counting(Fraction(1, 10), **LEARNING)
 PATIENCE = 120.0  # seconds, for a machine that is busy
 
@@ -77,7 +83,7 @@ def stream(device, seed, steps, counted):
             id, threshold, score = waiting.pop(rng.randrange(len(waiting)))
             answer = insisting(lambda id=id, score=score: device.client.observe(score, example=id))
             assert (answer["threshold"], answer["score"], answer["missed"]) == (threshold, score, score > threshold)
-            counted[id] = score > threshold
+            counted[id] = score > threshold, score
 
 
 def played(stack, root, devices, steps, kills, seed):
@@ -119,7 +125,10 @@ def _progress(counted, steps):
 def assert_all_counted_once(running, counted):
     """Every device knows of every other exactly what its program was told, and all keep their bound."""
     steps = {device.folder.name: len(mine) for device, mine in zip(running, counted, strict=True)}
-    misses = {device.folder.name: sum(mine.values()) for device, mine in zip(running, counted, strict=True)}
+    misses = {
+        device.folder.name: sum(missed for missed, _ in mine.values())
+        for device, mine in zip(running, counted, strict=True)
+    }
 
     def known(device):
         heard = insisting(device.client.online)["heard"]
@@ -127,11 +136,18 @@ def assert_all_counted_once(running, counted):
 
     expected = {name: (steps[name], misses[name], 1) for name in steps}
     wait_for(lambda: all(known(device) == expected for device in running), PATIENCE)
-    for device in running:
+    for device, mine in zip(running, counted, strict=True):
         shown = device.client.online()
         for account in (shown["device"], shown["everybody"]):
             assert abs(account["rate"] - account["alpha"]) <= account["within"] < 0.9
         assert shown["everybody"]["steps"] == sum(steps.values())
+        first, *_ = whole_records((device.folder / FILE).read_bytes())
+        (largest,) = fed(msgspec.msgpack.decode(first, type=Kept).seed, [score for _, score in mine.values()]).largest
+        assert shown["alarm"]["evidence"]["device"] == math.exp(largest)  # as if it had never been killed
+        assert (shown["alarm"]["steps"], shown["alarm"]["counted"]) == (steps[device.folder.name], len(running))
+    alarms = [device.client.online()["alarm"]["evidence"] for device in running]
+    largest = max(one["device"] for one in alarms)  # what anybody says of the fleet follows from all that were told
+    assert [one["fleet"] for one in alarms] == pytest.approx([largest / len(running)] * len(running))
 
 
 def test_three_devices_that_are_killed_count_everything_once():
@@ -165,6 +181,12 @@ def test_who_joins_starts_from_the_network_and_who_leaves_stays_in_the_bound():
         for _ in range(30):
             clients[0].observe(1.0)
         wait_for(lambda: clients[1].online()["heard"].get("device-00", {}).get("steps") == 30, PATIENCE)
+        fleets = [client.online()["alarm"]["evidence"]["fleet"] for client in clients]
+        assert (
+            fleets[0]
+            == pytest.approx(fleets[1])
+            == pytest.approx(clients[0].online()["alarm"]["evidence"]["device"] / 2)
+        )
         owed = clients[0].online()["device"]["misses"] - 0.1 * 30
         assert clients[1].online()["threshold"] == pytest.approx(thresholds[0] + LEARNING["learning"] * owed)
         newcomer = add_device(root / "m", "late", ["device-01"], f"127.0.0.1:{free_ports(1)}")
@@ -222,8 +244,9 @@ def test_it_is_switched_on_when_a_mesh_is_made(tmp_path):
     assert found.exit_code == 0, found.output
     config = read_device(tmp_path / "m" / "device-01")
     assert config.online == LEARNING
-    assert "alpha 1/10, learning 0.05, local 0.05, bound 1.0" in config.agreement()["online"]
+    assert config.agreement()["online"] == "alpha 1/10, learning 0.05, local 0.05, bound 1.0"  # each may have its alarm
     assert "alpha 1/10" in found.stdout
+    assert "alarm 0.05" in found.stdout
     for pairs, said in ((["learning=1"], "lacks local, bound"), (["lerning=1"], "did you mean 'learning'")):
         more = [word for pair in pairs for word in ("--online", pair)]
         found = CliRunner().invoke(app, [*words[:2], str(tmp_path / "n"), *words[3:], *more])

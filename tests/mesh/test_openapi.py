@@ -49,7 +49,8 @@ def service(request):
     node = NODES[request.param]()
     beating = Beating(config(), node)
     with short_folder() as folder:
-        learning = {"learning": 0.1, "local": 0.05, "bound": 1.0}
+        scale = {"scale": 0.05} if request.param == "infinite" else {}
+        learning = {"learning": 0.1, "local": 0.05, "bound": 1.0, "alarm": 0.05, **scale}
         online = Online(config(folder=folder, score="lac", online=learning), node)
         more = {"recalibrate": lambda: "started", "hand": hand, "beating": beating, "online": online}
         with serving(node, where="tcp", **more) as service:

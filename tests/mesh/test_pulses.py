@@ -356,7 +356,7 @@ def test_every_field_of_vitals_has_its_place():
     """Positions are the format: what is new goes to the end."""
     assert Vitals.__struct_fields__ == (
         *("phase", "healthy", "codes", "run", "round", "roster", "interval"),
-        *("certified", "threshold", "about", "common"),
+        *("certified", "threshold", "about", "common", "alarms"),
     )
     assert CODES[:3] == ("lost", "disagreement", "refused")
     assert [phase.name for phase in PHASES] == ["STARTING", "WAITING", "CALIBRATING", "CERTIFIED", "FAILED"]

@@ -18,11 +18,13 @@ RULE = Counting(Fraction(1, 10), learning=0.5, local=0.05, bound=1.0)
 NOTHING = Counters({})
 
 tallies = st.builds(
-    lambda steps, share, late, parts: Tally(steps, int(steps * share), late, parts),
+    lambda steps, share, *rest: Tally(steps, int(steps * share), *rest),
     st.integers(0, 50),
     st.floats(0, 1),
     st.integers(0, 3),
     st.integers(1, 2),
+    st.integers(0, 2),
+    st.floats(0, 9),
 )
 lives = st.builds(Life, st.sampled_from("abc"), st.integers(0, 25))
 counters = st.builds(
@@ -69,6 +71,7 @@ def test_what_is_refused_and_why():
         Counters({}, 1.5),
         Counters({Life("a", -1): Tally(3, 1)}),
         Counters({Life("a", 1): Tally(2**53, 1)}),
+        *(Counters({Life("a", 1): Tally(3, 1, evidence=wrong)}) for wrong in (math.nan, math.inf, -0.1)),
     ):
         with pytest.raises(ValueError, match="malformed"):
             Counters.decode(bad.encode(RULE), RULE)

@@ -145,7 +145,7 @@ def init(
         list[str] | None,
         typer.Option(
             metavar="KEY=VALUE",
-            help="Learn from labels that come later: learning=, local= and bound=, each once.",
+            help="Learn from labels that come later: learning=, local= and bound=, and perhaps scale= and alarm=.",
             rich_help_panel=RUNNING,
         ),
     ] = None,
@@ -215,7 +215,7 @@ def init(
         ("scores", f"{sum(held.values()):,} spread over the folders" if held else f"none yet: {EMPTY.strip()}")
     )
     if config.rule is not None:
-        lines.append(("online", str(config.rule)))
+        lines.append(("online", config.rule.words))
     if get_method(method).needs == "server":
         lines.append(("note", f"{method} {FLOODS}"))
     lines.append(("next", f"read {root / 'README.md'}, then: conformesh mesh check {root}"))

@@ -78,5 +78,5 @@ def _line(row: dict[str, Any]) -> Sequence[str]:
         "" if about is None else f"{about} of {row['devices']}",
         "" if ago is None else f"{ago:.1f} s ago",
         "" if row["via"] == "nobody" else row["via"],
-        "; ".join([*row["reasons"], *([row["probe"]] if "probe" in row else [])]),
+        "; ".join([*row["reasons"], *["drift"] * bool(row.get("alarms")), *([row["probe"]] if "probe" in row else [])]),
     )

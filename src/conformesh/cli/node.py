@@ -111,7 +111,7 @@ def node(
         ("cost", console.in_cost([result.cost])),
     ]
     if config.rule is not None:
-        facts.append(("online", str(config.rule)))
+        facts.append(("online", config.rule.words))
     console.print_facts("conformesh node", facts)
 
 

@@ -128,6 +128,7 @@ def _unheard(name: str, config: DeviceConfig) -> Row:
         "health": "unknown",
         "via": "nobody",
         "reasons": [],
+        "alarms": [],
         **nothing,
         "devices": len(config.devices),
     }
@@ -156,7 +157,17 @@ def _judged(rows: Sequence[Row]) -> tuple[int, str]:
     sick = [f"{row['name']} is {row['health']}" for row in rows if row["health"] != "healthy"]
     differing = _differing(rows)
     health = f"{count}, all healthy" if not sick else f"{count}, {len(rows) - len(sick)} healthy; " + _few(sick)
-    return (WRONG if sick or differing else FINE), "; ".join(filter(None, [health, differing or _threshold(rows)]))
+    words = [health, _drifting(rows), differing or _threshold(rows)]
+    return (WRONG if sick or differing else FINE), "; ".join(filter(None, words))
+
+
+def _drifting(rows: Sequence[Row]) -> str:
+    """Say where drift alarms are raised: what has changed is the data, so nothing is wrong with a device."""
+    alarms = {row["name"]: row.get("alarms", ()) for row in rows}  # an earlier version has none
+    at = [name for name, whose in alarms.items() if "device" in whose]
+    fleet = ["of the fleet"] if any("fleet" in whose for whose in alarms.values()) else []
+    found = [*fleet, *([f"of {listed(at)}"] if at else [])]
+    return f"drift alarm {' and '.join(found)}" if found else ""
 
 
 def _few(words: Sequence[str], most: int = 5) -> str:

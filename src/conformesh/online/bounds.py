@@ -16,6 +16,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+SMALLEST = 1e-100  # a scale is never 0, so that a level of 0 and one above are told apart
+
 
 @dataclass(frozen=True)
 class Gap:

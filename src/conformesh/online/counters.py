@@ -15,6 +15,10 @@ Everybody   the sums of all devices add up, and so do their bounds, as far as wh
             stays in both; who joins adds its own
 Lives       a device that has lost its journal counts anew, as another life: one bound more
 Merging     of two tallies of one life the greater counts, so that counters may come late, twice, or in any order
+Scale       with one, a level is a multiple of the running scale of the device's scores, as in `rules.Rule`. From B on
+            it is infinite and covers any score: B bounds levels, scores need no bound, and the proof holds
+Evidence    the largest that a device's drift alarm had (`alarm.AlarmState`) travels in its tally. It only grows with
+            the steps of a life, unless the alarm begins anew, which is counted
 
 Departures  the sharper bound of the counters alone needs to know how far behind they are, which no device can know.
 """
@@ -33,7 +37,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from conformesh.online.accounts import Account
-from conformesh.online.bounds import Gap
+from conformesh.online.bounds import SMALLEST, Gap
 
 VERSION: Final = 1
 LARGEST = 2**20  # bytes of encoded counters
@@ -53,12 +57,21 @@ class Tally(Struct, array_like=True, frozen=True, order=True):
         The most labels that one of its predictions was made without.
     parts
         How many bounds it owes: one, and one more each time it went on from an old journal.
+    alarms, evidence
+        How often its drift alarm began, 0 where it has none; the largest logarithm of its evidence since.
     """
 
     steps: _Count = 0
     misses: _Count = 0
     late: _Count = 0
     parts: Annotated[int, Meta(ge=1, lt=2**32)] = 1
+    alarms: Annotated[int, Meta(ge=0, lt=2**32)] = 0
+    evidence: Annotated[float, Meta(ge=0, le=2.0**53)] = 0.0
+
+    @property
+    def counted(self) -> tuple[int, int, int, int]:
+        """All but what belongs to the alarm."""
+        return self.steps, self.misses, self.late, self.parts
 
 
 class Life(NamedTuple):
@@ -93,7 +106,8 @@ class Counters:
     tallies
         By life.
     origin
-        The threshold that all began with, where there was one: the largest that anybody began with.
+        The threshold that all began with, where there was one: the largest that anybody began with. With an own scale
+        it is the device's own, a multiple of it, and told to nobody.
     """
 
     tallies: dict[Life, Tally]
@@ -125,7 +139,7 @@ class Counters:
     def encode(self, rule: Counting) -> bytes:
         """Return the bytes of a message; equal states have equal bytes."""
         rows = [_Row(*life, tally) for life, tally in sorted(self.tallies.items())]
-        return _ENCODER.encode(_Message(VERSION, str(rule), self.origin, rows))
+        return _ENCODER.encode(_Message(VERSION, str(rule), None if rule.scale else self.origin, rows))
 
     @classmethod
     def decode(cls, data: bytes, rule: Counting) -> Counters:
@@ -143,7 +157,7 @@ class Counters:
         origin = message.origin
         if wrong or len(tallies) < len(message.rows) or not (origin is None or 0 <= origin <= rule.bound):
             raise ValueError("malformed")
-        return cls(_bounded(tallies), origin)
+        return cls(_bounded(tallies), None if rule.scale else origin)
 
 
 def _bounded(tallies: dict[Life, Tally]) -> dict[Life, Tally]:
@@ -171,13 +185,20 @@ class Counting:
     learning, local
         How far one miss moves the threshold of everybody, and that of its own device.
     bound
-        Scores lie between 0 and this.
+        Scores lie between 0 and this; with a scale levels do, and scores are anything from 0 on.
+    scale
+        How much the newest score weighs in the device's running scale, by which scores are divided; 0 for none.
+        Learning, local and bound are then in units of that scale, about a mean score.
+    alarm
+        The level of the drift alarm; 0 for none. It moves no threshold, so it is a device's own affair.
     """
 
     alpha: Fraction
     learning: float
     local: float
     bound: float
+    scale: float = 0.0
+    alarm: float = 0.0
 
     def __post_init__(self) -> None:
         for name in ("local", "bound"):
@@ -186,15 +207,36 @@ class Counting:
                 raise ValueError(f"online {name} must be a positive number, got {value}: without it nothing is bounded")
         if not 0 <= self.learning < math.inf:
             raise ValueError(f"online learning must be 0 or a positive number, got {self.learning}")
+        if not 0 <= self.scale <= 1:
+            raise ValueError(f"online scale must be 0 for none, or the weight of a score up to 1, got {self.scale}")
+        if not 0 <= self.alarm < 1:
+            raise ValueError(f"online alarm must be 0 for none, or a chance of false alarm below 1, got {self.alarm}")
 
     def __str__(self) -> str:
-        return f"alpha {self.alpha}, learning {self.learning!r}, local {self.local!r}, bound {self.bound!r}"
+        scale = f", scale {self.scale!r}" if self.scale else ""
+        return f"alpha {self.alpha}, learning {self.learning!r}, local {self.local!r}, bound {self.bound!r}{scale}"
 
-    def threshold(self, counters: Counters, own: Tally) -> float:
-        """Return the threshold for the next example of a device with this tally; without an origin all are covered."""
+    @property
+    def words(self) -> str:
+        """The same with the alarm, which devices need not agree on."""
+        return f"{self}, alarm {self.alarm!r}" if self.alarm else str(self)
+
+    def threshold(self, counters: Counters, own: Tally, scale: float = 1.0) -> float:
+        """Return the threshold for the next example of a device with this tally and running scale.
+
+        Without an origin all are covered, and so they are from a level of `bound` on, whatever the scores.
+        """
         origin = self.bound if counters.origin is None else counters.origin
         shared = origin + self.learning * self._owed(counters.steps, counters.misses)
-        return min(max(shared, 0.0), self.bound) + self.local * self._owed(own.steps, own.misses)
+        level = min(max(shared, 0.0), self.bound) + self.local * self._owed(own.steps, own.misses)
+        if not self.scale:
+            return level
+        return math.inf if level >= self.bound else level * scale
+
+    def scaled(self, scale: float, taken: int, score: float) -> float:
+        """Return the running scale after a score, which `taken` were in before: that of `rules.Rule`."""
+        weight = max(self.scale, 1 / (taken + 1))
+        return max(scale + weight * (score - scale), SMALLEST)
 
     def _owed(self, steps: int, misses: int) -> float:
         return float(misses - self.alpha * steps)

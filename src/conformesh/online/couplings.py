@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.online import bounds
-from conformesh.online.bounds import Gap
+from conformesh.online.bounds import SMALLEST, Gap
 from conformesh.online.integrators import Bools, Floats, QuantileTracker
 from conformesh.online.learners import Learner
 from conformesh.online.links import Links
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 Ints = NDArray[np.int64]
 YOUNG = 5  # scores that what neighbours have seen is worth, beside a device's own
-SMALLEST = 1e-100  # a scale is never 0
 OLD = 1000  # scores after which it is not asked for any more
 
 

@@ -13,8 +13,8 @@ import numpy as np
 
 from conformesh.names import unknown
 from conformesh.online import bounds
-from conformesh.online.bounds import Gap
-from conformesh.online.couplings import COUPLINGS, SMALLEST, Coupled, Past
+from conformesh.online.bounds import SMALLEST, Gap
+from conformesh.online.couplings import COUPLINGS, Coupled, Past
 from conformesh.online.integrators import Bools, Floats
 from conformesh.online.links import Links
 

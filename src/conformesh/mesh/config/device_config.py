@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import MISSING, dataclass, field, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -64,8 +64,8 @@ class DeviceConfig:
     pulse
         Seconds between two pulses, by which devices tell each other how they are; 0 for none.
     online
-        How devices learn from labels that come later: `learning`, `local` and `bound`, as in `Counting`; empty where
-        they do not.
+        How devices learn from labels that come later: `learning`, `local` and `bound`, and perhaps `scale` and `alarm`,
+        as in `Counting`; empty where they do not.
     on_lost
         What a lost neighbour means: `fail`, or `continue` without it.
     quorum
@@ -180,10 +180,11 @@ class DeviceConfig:
         """How devices learn online, where they do."""
         if not self.online:
             return None
-        needed = [one.name for one in fields(Counting) if one.name != "alpha"]
+        known = {one.name: one.default is MISSING for one in fields(Counting) if one.name != "alpha"}
+        needed = [name for name, must in known.items() if must]
         for name in self.online:
-            if name not in needed:
-                raise ValueError(unknown("key in [online]", name, needed))
+            if name not in known:
+                raise ValueError(unknown("key in [online]", name, known))
         missing = [name for name in needed if name not in self.online]
         if missing:
             raise ValueError(f"[online] needs {', '.join(needed)}, and lacks {', '.join(missing)}")

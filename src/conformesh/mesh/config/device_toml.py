@@ -45,7 +45,8 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ("Options of the method; what is not said has its default.", ("options",)),
     ("Options of the score.", ("score_options",)),
     (
-        "Learning from labels that come later: how far a miss moves all, and this device; scores are at most bound.",
+        "Learning from labels that come later: how far a miss moves all, and this device; scores are at most bound.\n"
+        "# With scale, all three are in units of its running scale. alarm bounds the chance of a false drift alarm.",
         ("online",),
     ),
     ("Where each device is reached; beside a roster, those that this one reaches elsewhere.", ("endpoints",)),

@@ -166,7 +166,7 @@ class Client:
         return self._ask(ONLINE)
 
     def health(self) -> dict[str, Any]:
-        """Return {"healthy", "phase", "reasons"}, also where the node is not healthy."""
+        """Return {"healthy", "phase", "reasons"}, and "alarm" where there is one, also where it is not healthy."""
         return self._ask(HEALTH, fine=(200, 503))
 
     def status(self) -> dict[str, Any]:

@@ -193,6 +193,20 @@ METRICS: tuple[Metric, ...] = (
         (),
         _at("online", "device", "within"),
     ),
+    Metric(
+        "online_evidence",
+        "gauge",
+        "The largest evidence of drift so far, of this device and of all; none without a drift alarm.",
+        ("of",),
+        _words("online", "alarm", "evidence"),
+    ),
+    Metric(
+        "online_alarm",
+        "gauge",
+        "1 where the drift alarm is raised: the evidence has reached 1 / level.",
+        ("of",),
+        _words("online", "alarm", "raised"),
+    ),
 )
 
 

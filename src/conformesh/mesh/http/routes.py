@@ -169,6 +169,7 @@ class Answers:
         now = self.state.snapshot()
         health = judged(now)
         content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
+        content |= {"alarm": now["alarm"]["raised"]} if "alarm" in now else {}
         return Answer.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
     def _metrics(self, accept: str, _: bytes) -> Answer:

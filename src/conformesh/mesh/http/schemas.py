@@ -9,7 +9,7 @@ from typing import Any
 
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.history import BUCKETS
-from conformesh.mesh.node.pulses import HEALTH, VIA
+from conformesh.mesh.node.pulses import ALARMS, HEALTH, VIA
 from conformesh.mesh.node.state import Phase, Trouble
 from conformesh.peer.settings import FAILURES
 
@@ -55,6 +55,22 @@ _HEARD: dict[str, Schema] = {
     "heard": TEXTS,
     "everybody": _object({"threshold": ref("Number"), "certificate": _or_null(ref("Certificate"))}),
 }
+_RAISED = _object(dict.fromkeys(ALARMS, FLAG), words="Whose drift alarm is raised; a node stays healthy.")
+_ALARM = _object(
+    {
+        "level": {**SECONDS, "description": "The largest chance of a false alarm, at whichever moment one looks."},
+        "evidence": _object(
+            dict.fromkeys(ALARMS, ref("Number")), words="The largest so far; the alarm is raised at 1 / level."
+        ),
+        "raised": _RAISED,
+        "now": {**ref("Number"), "description": "The evidence of this device now."},
+        "steps": {**COUNT, "description": "Labels since the alarm began."},
+        "raised_at": {**_or_null(COUNT), "description": "At which of them the device's own was raised."},
+        "raised_time": _or_null({**TEXT, "format": "date-time"}),
+        "counted": {**COUNT, "description": "Alarms that the fleet's evidence is divided by: at least one a device."},
+    },
+    words="The drift alarm.",
+)
 _ROWS = {"type": "array", "items": {"anyOf": [ref("Number"), _list(ref("Number"))]}}
 _ONE = {"description": "The outputs for one example.", "anyOf": [ref("Number"), _list(ref("Number"))]}
 _NEIGHBOUR = _object(
@@ -89,7 +105,7 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Certified": _object({"certificate": ref("Certificate"), "words": TEXT, **_FACTS}, _HEARD),
     "Calibration": _object({"calibration": {"type": "object"}, **_FACTS}, _HEARD),
-    "Health": _object({"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS}),
+    "Health": _object({"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS}, {"alarm": _RAISED}),
     "Phase": {"enum": [phase.value for phase in Phase]},
     "Status": _object(
         {
@@ -116,6 +132,7 @@ SCHEMAS: dict[str, Schema] = {
         {
             "gathering": {"type": "object", "description": "Without rounds: who was heard in this run."},
             "search": {"type": "object", "description": "In a run under way: where the threshold is looked for."},
+            "alarm": _ALARM,
         },
     ),
     "Mesh": _object(
@@ -138,6 +155,10 @@ SCHEMAS: dict[str, Schema] = {
             "common": _or_null({**FLAG, "description": "Whether all devices of that run have this very threshold."}),
             "about": _or_null({**COUNT, "description": "How many devices the threshold is about."}),
             "devices": {**COUNT, "description": "How many devices there are in the roster."},
+            "alarms": {
+                **_list({"enum": [*ALARMS]}),
+                "description": "Whose drift alarm is raised, as that device knows.",
+            },
         }
     ),
     "Outputs": {
@@ -178,8 +199,12 @@ SCHEMAS: dict[str, Schema] = {
     "Online": _object(
         {
             **dict.fromkeys(("alpha", "learning", "local", "bound"), SECONDS),
-            "origin": {**_or_null(SECONDS), "description": "The threshold that all began with, if there was one."},
-            "threshold": SECONDS,
+            "origin": {**_or_null(SECONDS), "description": "What all began with, if there is one; with a scale, it."},
+            "scale": {
+                **_or_null(_object({"weight": SECONDS, "now": SECONDS, "scores": COUNT})),
+                "description": "The own scale: the weight of a score in it, what it is, and of how many scores.",
+            },
+            "threshold": ref("Number"),
             "device": {**ref("Account"), "description": "Of this device, since its journal began."},
             "everybody": {**ref("Account"), "description": "Of all devices that were heard of, this one among them."},
             "late": {**COUNT, "description": "The most labels that one prediction was made without."},
@@ -188,6 +213,7 @@ SCHEMAS: dict[str, Schema] = {
                 "type": "object",
                 "additionalProperties": _object({"steps": COUNT, "misses": COUNT, "lives": COUNT}),
             },
+            "alarm": _or_null(_ALARM),
             "refused": COUNTS,
         },
         words="What was learnt online.",
@@ -214,19 +240,19 @@ SCHEMAS: dict[str, Schema] = {
         "description": "The outputs for one example; without any there is only an id and a threshold.",
     },
     "Predicted": _object(
-        {"example": TEXT, "threshold": SECONDS},
+        {"example": TEXT, "threshold": ref("Number")},
         {"set": _list(COUNT), "size": COUNT, "interval": {**_list(ref("Number")), "minItems": 2, "maxItems": 2}},
     ),
     "Judged": _object(
         {
             "example": TEXT,
             "score": SECONDS,
-            "threshold": {**SECONDS, "description": "By which it was judged: that of its prediction."},
+            "threshold": {**ref("Number"), "description": "By which it was judged: that of its prediction."},
             "missed": FLAG,
             "repeated": {**FLAG, "description": "Whether it had been counted before; it is counted once."},
             "device": ref("Account"),
             "everybody": ref("Account"),
-            "threshold_now": SECONDS,
+            "threshold_now": ref("Number"),
         },
         {"next": ref("Predicted")},
     ),

@@ -16,8 +16,8 @@ from typing import Any
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import PULSE, Transport, beside
-from conformesh.mesh.node.health import CODES, judged
-from conformesh.mesh.node.pulses import HEALTH, PHASES, Pulses, Vitals
+from conformesh.mesh.node.health import CODES, alarms, judged
+from conformesh.mesh.node.pulses import ALARMS, HEALTH, PHASES, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Phase
 from conformesh.methods import get_method
 
@@ -104,6 +104,7 @@ def vitals_of(now: dict[str, Any], interval: float) -> Vitals:
         "round": now["round"],
         "roster": now["roster"]["number"],
         "interval": max(round(interval * 10), 1),
+        "alarms": sum(1 << ALARMS.index(whose) for whose in alarms(now)),
     }
     if found is None:
         return Vitals(**base)

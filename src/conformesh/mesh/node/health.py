@@ -31,6 +31,7 @@ def judged(now: dict[str, Any]) -> Health:
         words.append(f"the threshold is the one of run {found['run']}, from before the last start")
     elif found["about"] != "everybody":
         words.append(f"the threshold is about the {found['devices']} devices heard so far")
+    words += [f"drift alarm of the {whose}" for whose in alarms(now)]
     if found is not None and found["roster_number"] < now["roster"]["number"]:
         at, under = found["roster_number"], now["roster"]["number"]
         words.append(f"the threshold is of roster {at}, and roster {under} is in force")
@@ -41,6 +42,11 @@ def judged(now: dict[str, Any]) -> Health:
         words.append(f"last error: {error}")
     healthy = found is not None and not failing and not now["troubles"]
     return Health(healthy, words, [] if healthy else _codes(now))
+
+
+def alarms(now: dict[str, Any]) -> list[str]:
+    """Return whose drift alarm is raised: a change of the data is no fault of the device, which stays healthy."""
+    return [whose for whose, on in now.get("alarm", {}).get("raised", {}).items() if on]
 
 
 def _codes(now: dict[str, Any]) -> list[str]:

@@ -6,7 +6,9 @@ read again: a device that was killed goes on with the very same numbers.
 Predicted  an example got a number and the threshold of that moment, by which its label will be judged
 Labelled   its label came: the score, counted once. The same label again is answered as before
 Observed   both at once, for a label that is there with its outputs
-Pinned     what all begin with: the certified threshold of that moment
+Pinned     what all begin with: the certified threshold of that moment; with an own scale, in units of it
+Scaled     what the own scale begins with: the mean of so many calibration scores
+Raised     when the drift alarm was raised, as far as it was seen
 Heard      what others have counted, which is only written down now and then
 Began      the device counts as a new life: without a journal; or others have heard more of it than its journal knows
 Kept       everything, in place of all records before it
@@ -16,13 +18,16 @@ Numbers are kept for a while (`WINDOW`); a label that comes later than that is r
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import msgspec
 from msgspec import Struct
 
+from conformesh.mesh.node.drift import Drift
 from conformesh.online.accounts import Account
 from conformesh.online.counters import Counters, Counting, Life, Tally
+from conformesh.streams import stream
 
 WINDOW = 4096  # predictions, from the last one back, whose labels may still come
 
@@ -53,6 +58,19 @@ class Pinned(Struct, tag="pinned", array_like=True, frozen=True):
     origin: float
 
 
+class Scaled(Struct, tag="scaled", array_like=True, frozen=True):
+    """What the own scale begins with."""
+
+    scale: float
+    taken: int
+
+
+class Raised(Struct, tag="raised", array_like=True, frozen=True):
+    """When the drift alarm was raised, in seconds since 1970."""
+
+    when: float
+
+
 class Heard(Struct, tag="heard", array_like=True, frozen=True):
     """Counters of everybody."""
 
@@ -67,7 +85,7 @@ class Began(Struct, tag="began", array_like=True, frozen=True):
 
 
 class Kept(Struct, tag="kept", array_like=True, frozen=True):
-    """Everything there is to know."""
+    """Everything there is to know; earlier versions knew less, and wrote nothing of what has a default here."""
 
     rule: str
     life: int
@@ -77,9 +95,15 @@ class Kept(Struct, tag="kept", array_like=True, frozen=True):
     labelled: dict[int, tuple[float, float]]
     without: dict[int, int]
     counters: bytes
+    origin: float | None = None
+    scale: float = 1.0
+    taken: int = 0
+    seed: int = 0
+    alarm: bytes = b""
+    raised: float | None = None
 
 
-Record = Predicted | Labelled | Observed | Pinned | Heard | Began | Kept
+Record = Predicted | Labelled | Observed | Pinned | Scaled | Raised | Heard | Began | Kept
 _ENCODER, _DECODER = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Record)
 encode = _ENCODER.encode
 
@@ -114,6 +138,8 @@ class Observations:
         This device, and how it learns.
     fresh
         A number that no other journal has.
+    seed
+        Another one, which nobody else ever knows.
 
     Attributes
     ----------
@@ -123,10 +149,18 @@ class Observations:
         What this life of the device has counted.
     pending, labelled
         Thresholds of examples without a label, and thresholds and scores of those with one, by number.
+    scale, taken
+        The running scale of the device's scores, and of how many.
+    drift, raised
+        The drift alarm, where there is one, and when it was raised.
     """
 
-    def __init__(self, name: str, rule: Counting, fresh: int) -> None:
+    def __init__(self, name: str, rule: Counting, fresh: int, seed: int = 0) -> None:
         self.name, self.rule = name, rule
+        self.scale, self.taken = 1.0, 0
+        self.drift: Drift | None = None
+        self.raised: float | None = None
+        self._seed = seed
         self.counters = Counters({})
         self.pending: dict[int, float] = {}
         self.labelled: dict[int, tuple[float, float]] = {}
@@ -146,22 +180,32 @@ class Observations:
     @property
     def threshold(self) -> float:
         """The threshold for an example that comes now."""
-        return self.rule.threshold(self.counters, self.own)
+        return self.rule.threshold(self.counters, self.own, self.scale)
+
+    @property
+    def undated(self) -> bool:
+        """Whether the alarm is raised, and nobody has said when."""
+        return self.drift is not None and self.drift.raised_at > 0 and self.raised is None
+
+    @property
+    def tallies(self) -> dict[Life, Tally]:
+        """What everybody who was heard of has counted; of too many lives this one may not be among the kept."""
+        return {**self.counters.tallies, self._life: self.own}
 
     def accounts(self) -> tuple[Account, Account]:
         """Return what is guaranteed of this device, in this life, and of everybody who was heard of.
 
         The first is certain. Of earlier lives others have told, and what they told may be wrong: it is in the second.
         """
-        # Of too many lives this one may not be among the kept.
-        known = {**self.counters.tallies, self._life: self.own}
-        return self.rule.account(self.own), self.rule.account(*known.values())
+        return self.rule.account(self.own), self.rule.account(*self.tallies.values())
 
     # --- what is to be written down -----------------------------------------------------------------------------------
 
     def judge(self, score: float, id: str | None) -> tuple[Judged, Labelled | Observed | None]:
         """Return what becomes of a label, and the record of it; None where it was counted before."""
-        if not 0 <= score <= self.rule.bound:
+        if self.rule.scale and not 0 <= score < math.inf:
+            raise ValueError(f"a score must be a finite number from 0 on, got {score!r}; nothing is counted")
+        if not self.rule.scale and not 0 <= score <= self.rule.bound:
             raise ValueError(
                 f"a score must lie from 0 to bound = {self.rule.bound:g} in device.toml, for which misses are bounded, "
                 f"got {score!r}; nothing is counted"
@@ -190,7 +234,7 @@ class Observations:
             return []
         self.counters = merged
         own, old = self.own, self._loaded
-        if heard.tallies.get(self._life, Tally()) <= own:
+        if heard.tallies.get(self._life, Tally()).counted <= own.counted:
             return []
         parts = own.parts * (2 if old.steps else 1)
         since = Tally(own.steps - old.steps, own.misses - old.misses, own.late, parts)
@@ -207,6 +251,10 @@ class Observations:
             dict(self.labelled),
             dict(self._without),
             self.counters.encode(self.rule),
+            self.counters.origin,
+            self.scale,
+            self.taken,
+            *((0, b"", None) if self.drift is None else (self._seed, self.drift.kept(), self.raised)),
         )
 
     # --- what was written down ----------------------------------------------------------------------------------------
@@ -223,6 +271,10 @@ class Observations:
                 self._counted(self._next - 1, score)
             case Pinned(origin):
                 self.counters = self.counters.merge(Counters({}, origin))
+            case Scaled(scale, taken):
+                self.scale, self.taken = scale, taken
+            case Raised(when):
+                self.raised = when if self.undated else self.raised  # the level may be another one by now
             case Heard(counters):
                 self.counters = self.counters.merge(Counters.decode(counters, self.rule))
             case Began(life, tally):
@@ -232,16 +284,34 @@ class Observations:
 
     def _begin(self, life: int, tally: Tally) -> None:
         self._life, self.own, self._loaded = Life(self.name, life), tally, Tally()
+        self._seed = int(stream(self._seed, "life", life).integers(2**62))  # nothing is drawn twice
+        self._alarmed(None)
         for table in (self.pending, self.labelled, self._without):
             table.clear()  # their numbers may have been given twice
-        self.counters = self.counters.merge(Counters({self._life: tally}))
+        self.counters = self.counters.merge(Counters({self._life: self.own}))
 
     def _restore(self, kept: Kept) -> None:
         if kept.rule != str(self.rule):
             raise ValueError(f"it was made under {kept.rule}, and device.toml says {self.rule}")
         self._life, self.own, self._next = Life(self.name, kept.life), kept.own, kept.next
         self.pending, self.labelled, self._without = dict(kept.pending), dict(kept.labelled), dict(kept.without)
-        self.counters = Counters.decode(kept.counters, self.rule)
+        self.counters = Counters.decode(kept.counters, self.rule).merge(Counters({}, kept.origin))
+        self.scale, self.taken = kept.scale, kept.taken
+        self._seed, self.raised = kept.seed or self._seed, kept.raised
+        self._alarmed(Drift.restored(self.rule, self._seed, kept.alarm) if self.rule.alarm else None)
+        self.counters = self.counters.merge(Counters({self._life: self.own}))
+
+    def _alarmed(self, drift: Drift | None) -> None:
+        """Go on with this alarm, or with one that begins, if there is to be one; that is counted."""
+        begins = drift is None and self.rule.alarm > 0
+        self.drift = Drift(self.rule, self._seed) if begins else drift
+        if self.drift is None or self.drift.raised_at == 0:
+            self.raised = None
+        self.own = self._with_alarm(self.own, self.own.alarms + begins)
+
+    def _with_alarm(self, tally: Tally, alarms: int) -> Tally:
+        evidence = 0.0 if self.drift is None else self.drift.largest
+        return msgspec.structs.replace(tally, alarms=alarms, evidence=evidence)
 
     def _predicted(self, threshold: float) -> None:
         self.pending[self._next], self._without[self._next] = threshold, 0
@@ -257,7 +327,12 @@ class Observations:
             self._without[after] += 1
             if after in self.labelled:
                 late = max(late, self._without[after])
-        self.own = Tally(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
+        if self.rule.scale:
+            self.scale, self.taken = self.rule.scaled(self.scale, self.taken, score), self.taken + 1
+        if self.drift is not None:
+            self.drift.take(score)
+        tally = Tally(own.steps + 1, own.misses + (score > threshold), max(own.late, late), own.parts)
+        self.own = self._with_alarm(tally, own.alarms)
         self.counters = self.counters.merge(Counters({self._life: self.own}))
 
     def _id(self, number: int) -> str:

@@ -22,16 +22,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from conformesh.io.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.link import COUNTERS, Transport, beside
+from conformesh.mesh.node.certified import in_utc
+from conformesh.mesh.node.drift import of_all
 from conformesh.mesh.node.observations import (
     Example,
     Heard,
     Judged,
     Observations,
     Pinned,
+    Raised,
     Record,
+    Scaled,
     encode,
 )
 from conformesh.mesh.node.state import NodeState
@@ -45,6 +52,7 @@ COMPACT = 4096  # records after which the journal begins anew
 WINDOW = 0.1  # seconds between two looks at what was heard, and at least between two messages
 EVERY = 1.0  # seconds after which all is said again, though nothing is new
 BUDGET = 50_000.0  # bytes a second to each neighbour, about
+LARGEST = 700.0  # logarithms from here on are shown as infinite
 WRITE = 10.0  # seconds between two records of what was heard, which others could say again
 
 
@@ -57,6 +65,8 @@ class _View(NamedTuple):
     late: int
     pending: int
     counters: Counters
+    scale: dict[str, Any] | None
+    alarm: dict[str, Any] | None
 
 
 class Online:
@@ -67,30 +77,31 @@ class Online:
     config
         Of a device that learns online.
     state
-        Knows the certified threshold, which all begin with.
+        Knows the certified threshold, which all begin with, and is told how the drift alarm is.
     """
 
     def __init__(self, config: DeviceConfig, state: NodeState) -> None:
         rule = config.rule
         assert rule is not None  # else there is nothing to learn by
-        self.rule, self.score = rule, config.chosen_score
+        self.rule, self.score, self._config = rule, config.chosen_score, config
         self._path, self._state = config.folder / FILE, state
         self._lock = threading.Lock()  # of the journal and the observations; who only looks takes none
         self._journal: FileJournal | None = None
         self._known = self._made(config.name)
-        self._view = self._seen()
         self._since = 0  # records since the journal began
         self._written = -math.inf, Counters({})  # when it was last written down what others have counted, and what
         self.refused: Counter[str] = Counter()
         self.under(config)
 
     def _made(self, name: str) -> Observations:
-        return Observations(name, self.rule, _fresh())
+        return Observations(name, self.rule, _fresh(), _fresh())
 
     def under(self, config: DeviceConfig) -> None:
         """Go on under another roster; who is in none of those that were seen is not heard of."""
         gone = () if config.roster is None else (one.name for one in config.roster.revoked)
-        self._names = {*config.devices, *gone}
+        with self._lock:
+            self._config, self._names = config, {*config.devices, *gone}
+            self._look()
 
     # --- what local programs say --------------------------------------------------------------------------------------
 
@@ -111,6 +122,9 @@ class Online:
             judged, record = self._known.judge(score, id)
             if record is not None:
                 self._write(record)
+                if self._known.undated:  # what is counted is counted: the moment may be written down later, too
+                    with suppress(OSError):
+                        self._write(Raised(time.time()))
             return judged
 
     @contextmanager
@@ -118,11 +132,23 @@ class Online:
         """Let one thread at a time work, with an open journal and what all begin with."""
         with self._lock:
             self._open()
-            if self._known.counters.origin is None:
-                certified = self._state.certified
-                if certified is not None:
-                    self._write(Pinned(min(max(certified.calibration.threshold, 0.0), self.rule.bound)))
+            certified = self._state.certified
+            if self.rule.scale and not self._known.taken and (scaled := self._calibrated()) is not None:
+                self._write(scaled)
+            known = self._known
+            if known.counters.origin is None and certified is not None and (known.taken or not self.rule.scale):
+                origin = certified.calibration.threshold / known.scale
+                self._write(Pinned(min(max(origin, 0.0), self.rule.bound)))
             yield
+
+    def _calibrated(self) -> Scaled | None:
+        """Return what the own scale begins with: the mean of the device's calibration scores, if it has any."""
+        try:
+            scores = read_own_scores(self._config).values
+        except (ValueError, OSError):  # the node says so; the scale begins with the first label
+            return None
+        mean = float(np.mean(scores)) if len(scores) else 0.0
+        return Scaled(mean, len(scores)) if 0 < mean < math.inf else None
 
     def shown(self) -> dict[str, Any]:
         """Return the state as JSON."""
@@ -137,6 +163,7 @@ class Online:
             "learning": self.rule.learning,
             "local": self.rule.local,
             "bound": self.rule.bound,
+            "scale": view.scale,
             "origin": view.counters.origin,
             "threshold": view.threshold,
             "device": _account(view.device),
@@ -144,13 +171,45 @@ class Online:
             "late": view.late,
             "pending": view.pending,
             "heard": heard,
+            "alarm": view.alarm,
             "refused": dict(self.refused),
         }
         return dict(in_json(shown))
 
     def _seen(self) -> _View:
-        known = self._known
-        return _View(known.threshold, *known.accounts(), known.own.late, len(known.pending), known.counters)
+        known, scale = self._known, None
+        if self.rule.scale:
+            scale = {"weight": self.rule.scale, "now": known.scale, "scores": known.taken}
+        return _View(
+            known.threshold,
+            *known.accounts(),
+            known.own.late,
+            len(known.pending),
+            known.counters,
+            scale,
+            self._alarm(),
+        )
+
+    def _alarm(self) -> dict[str, Any] | None:
+        known, drift = self._known, self._known.drift
+        if drift is None:
+            return None
+        fleet, counted = of_all(known.tallies, self._names)
+        return {
+            "level": self.rule.alarm,
+            "evidence": {"device": _exp(drift.largest), "fleet": _exp(fleet)},
+            "raised": {"device": drift.raised_at > 0, "fleet": fleet >= -math.log(self.rule.alarm)},
+            "now": _exp(drift.now),
+            "steps": drift.steps,
+            "raised_at": drift.raised_at or None,
+            "raised_time": None if known.raised is None else in_utc(known.raised),
+            "counted": counted,
+        }
+
+    def _look(self) -> None:
+        """Show what is known now."""
+        self._view = self._seen()
+        self._state.drifts(self._view.alarm)
 
     # --- what is written down -----------------------------------------------------------------------------------------
 
@@ -184,6 +243,8 @@ class Online:
                 os.replace(self._path, self._path.with_name(BEFORE))
                 LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, BEFORE)
                 known = self._made(known.name)
+            if known.undated:
+                known.take(Raised(time.time()))
             known.counters = known.counters.merge(self._known.counters.only(self._names - {known.name}))
             journal.begin(encode(known.kept()))
         except OSError:
@@ -191,10 +252,11 @@ class Online:
                 journal.close()
             raise
         self._known, self._journal, self._since = known, journal, 0
-        self._view = self._seen()
+        self._look()
 
     def _write(self, *records: Record) -> None:
         """Write records down, and only then take them up; what could not be written is as if it had never been."""
+        self._open()  # again, where it could not be made shorter just now
         assert self._journal is not None
         size = self._path.stat().st_size
         try:
@@ -211,7 +273,7 @@ class Online:
         self._since += len(records)
         if self._since >= COMPACT:
             self._compact()
-        self._view = self._seen()
+        self._look()
 
     def _compact(self) -> None:
         assert self._journal is not None
@@ -286,6 +348,10 @@ def _account(account: Account) -> dict[str, Any]:
         "within": account.bound,
         "words": str(account),
     }
+
+
+def _exp(log: float) -> float:
+    return math.exp(log) if log < LARGEST else math.inf
 
 
 def _fresh() -> int:

@@ -28,7 +28,7 @@ from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.state import Phase
 
 VERSION: Final = 1
-LARGEST = 2**16  # bytes of a pulse; what 1,000 devices need
+LARGEST = 2**17  # bytes of a pulse; more than 1,000 devices need
 MOST = 400  # records in one pulse; the others follow with the next
 BUDGET = 4000.0  # bytes a second of hearsay to each neighbour, about: in a large mesh all but news waits for its turn
 SIZE = 40  # bytes of a record, about
@@ -36,6 +36,7 @@ BEATS = 2.0  # of silence after which a device counts as silent
 SHORTEST = 1.5  # seconds of it at least
 PHASES = tuple(Phase)  # the order is that of numbers in a pulse
 HEALTH = ("healthy", "unhealthy", "silent", "unknown")  # of a device, as another one knows it
+ALARMS = ("device", "fleet")  # whose drift alarm is raised; the order is that of bits in a pulse
 VIA = ("itself", "neighbour", "hearsay", "nobody")  # from whom that is known
 
 _Count = Annotated[int, Meta(ge=0, lt=2**53)]
@@ -55,6 +56,8 @@ class Vitals(Struct, array_like=True, frozen=True):
     threshold, about, common
         The threshold, where others may know it; how many devices it is about; whether all devices of that run must have
         the very same.
+    alarms
+        Bits of `ALARMS`.
     """
 
     phase: Annotated[int, Meta(ge=0, lt=len(PHASES))]
@@ -68,6 +71,7 @@ class Vitals(Struct, array_like=True, frozen=True):
     threshold: float | None = None
     about: _Count = 0
     common: bool = False
+    alarms: Annotated[int, Meta(ge=0, lt=2**32)] = 0
 
     @property
     def news(self) -> Vitals:
@@ -298,6 +302,7 @@ class Pulses:
             "common": vitals.common,
             "about": None if vitals.certified is None else vitals.about,
             "devices": len(self.devices),
+            "alarms": [whose for bit, whose in enumerate(ALARMS) if vitals.alarms >> bit & 1],
         }
 
 
@@ -314,6 +319,7 @@ _NOTHING: dict[str, Any] = {
     "threshold": None,
     "common": None,
     "about": None,
+    "alarms": [],
 }
 
 

@@ -100,6 +100,7 @@ class NodeState:
         self._troubles: dict[Trouble, str] = {}
         self._gathering: dict[str, Any] | None = None
         self._search: dict[str, Any] | None = None
+        self._alarm: dict[str, Any] | None = None
         self._history = History()
         self._files: tuple[float | None, int] = (None, 0)  # when the certificate ends; failed readings of scores
 
@@ -166,6 +167,15 @@ class NodeState:
         """Say where the threshold is looked for, in a run under way; None where there is nothing to say."""
         with self._lock:
             self._search = where
+
+    def drifts(self, alarm: dict[str, Any] | None) -> None:
+        """Say how the drift alarm is, None where there is none; that it is raised is logged."""
+        with self._lock:
+            before = {} if self._alarm is None else self._alarm["raised"]
+            self._alarm = alarm
+        for whose, raised in ({} if alarm is None else alarm["raised"]).items():
+            if raised and not before.get(whose):
+                LOG.warning("drift alarm of the %s: scores have changed", whose)
 
     def certify(
         self,
@@ -276,6 +286,7 @@ class NodeState:
                 "scores_read_failures": self._files[1],
                 **({} if self._gathering is None else {"gathering": self._gathering}),
                 **({} if self._search is None else {"search": in_json(self._search)}),
+                **({} if self._alarm is None else {"alarm": in_json(self._alarm)}),
             }
 
     def _enter(self, phase: Phase) -> None:
