@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 SIZE = 32  # bytes
 
@@ -34,5 +34,5 @@ class Vault:
     """
 
     draw: Callable[[], bytes] = _drawn
-    secret: bytes = b""
+    secret: bytes = field(default=b"", repr=False)  # no log or traceback shows it
     context: bytes = b""

@@ -14,7 +14,6 @@ same again, byte by byte, and costs nothing.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -75,15 +74,25 @@ class Spent:
 
         `hidden` is how many devices every atom must hold, `budget` what a score may spend in all.
         """
+        account = self.charged(run, values, hidden=hidden, budget=budget)
+        if account is not None:
+            write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+
+    def charged(
+        self, run: Run, values: NDArray[np.float64], *, hidden: int = 3, budget: float | None = None
+    ) -> _Fields | None:
+        """Return the account as `enter` would leave it, None where that is as it is; what is refused is refused now."""
         account = self.read()
         if any(one.run == run.run for one in account.runs):
-            return  # it says again what it has said
+            return None  # it says again what it has said
         if run.epsilon is None:
             self._refuse_differences(account, run, hidden)
+            if any({*one.devices} == {*run.devices} for one in account.runs if one.epsilon is None):
+                return None  # the same sums again: an account that grows with every one would tell nothing more
         else:
             self._spend(account, run.epsilon, values, run.epsilon if budget is None else budget)
         account.runs.append(run)
-        write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+        return account
 
     def _refuse_differences(self, account: _Fields, run: Run, hidden: int) -> None:
         before = [one for one in account.runs if one.epsilon is None]
@@ -103,13 +112,11 @@ class Spent:
 
     def _spend(self, account: _Fields, epsilon: float, values: NDArray[np.float64], budget: float) -> None:
         charged = [*map(_name, np.sort(values))]
-        over = Counter(name for name in charged if account.spent.get(name, 0.0) + epsilon > budget * (1 + ROUNDING))
-        if over:
-            worst = max(account.spent.get(name, 0.0) for name in over)
+        worst = max((account.spent.get(name, 0.0) for name in charged), default=0.0)
+        if worst + epsilon > budget * (1 + ROUNDING):  # how many are so is not said: everybody hears this
             raise PrivacyRefused(
-                f"{several(sum(over.values()), 'score')} of {len(charged):,} would spend more than their budget: "
-                f"{worst:g} of {budget:g} is spent, and this run needs {epsilon:g}; take new scores, or agree on a "
-                "larger budget"
+                f"some of its scores would spend more than their budget: {worst:g} of {budget:g} is spent, and this "
+                f"run needs {epsilon:g}; take new scores, or agree on a larger budget"
             )
         for name in {*charged}:
             account.spent[name] = account.spent.get(name, 0.0) + epsilon

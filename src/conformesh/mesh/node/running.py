@@ -77,17 +77,20 @@ def secrets_of(config: DeviceConfig, scores: OwnScores, vault: Vault, names: tup
     seal, options = CertificateSeal(config), make_options(config.method, config.options)
     run = hashlib.sha256(vault.context + vault.secret).hexdigest()
 
-    def permit(epsilon: float | None) -> None:
+    account = Spent(config.folder / FILE)
+    may = {"hidden": options.coalition + 2, "budget": options.budget}
+
+    def permit(epsilon: float | None, charge: bool = True) -> None:
         told = Run(run, [*names], scores.digest, epsilon)
         try:
-            hidden = options.coalition + 2
-            Spent(config.folder / FILE).enter(told, scores.values, hidden=hidden, budget=options.budget)
+            (account.enter if charge else account.charged)(told, scores.values, **may)
         except PrivacyRefused as refusal:
             raise OwnError(str(refusal), "privacy") from None
 
     def genuine(name: str, said: bytes, proof: bytes) -> bool:
         return seal.genuine(config.devices.index(name), said, proof)
 
+    permit(options.epsilon, charge=False)  # who will refuse does so before its key is out, and nobody pays for it
     return Secrets((vault.secret,), vault.context, seal.sign, genuine, permit)
 
 
