@@ -1,6 +1,8 @@
 """Private calibration on folders with certificates: whose keys count, what the account forbids, what others see."""
 
 import hashlib
+import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -15,12 +17,15 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, reissue_device
 from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.node import running
+from conformesh.mesh.node.beating import vitals_of
+from conformesh.mesh.node.feeding import Feed
 from conformesh.peer import frames
 from conformesh.peer.frames import DATA, WANT
 from conformesh.peer.loopback import Faults, Pause, _World
 from conformesh.peer.vault import Vault
 from conformesh.privacy.spent import FILE, Spent
 from tests.mesh.meshes import config
+from tests.mesh.nodes import Clock, ask, serving, state
 from tests.mesh.real import drawn_scores, simulated
 from tests.peer.devices import thresholds
 
@@ -28,6 +33,7 @@ NETWORK = Network.cycle(4)
 KEYS = 2  # rounds in which everybody hears all keys: the diameter
 NOISY = {"epsilon": 4.0, "width": 7}
 AT = "device-01"
+SERVED = ("/status", "/mesh", "/metrics", "/health", "/threshold", "/certificate", "/calibration")
 
 
 class Crashed(BaseException):
@@ -349,3 +355,43 @@ def test_the_same_sums_again_leave_the_account_as_it_is(tmp_path):
     mesh = again_with(Mesh(tmp_path / "m"), 0.0)
     assert {device.number for device in mesh.play()} == {2}
     assert [len(mesh.account(k).runs) for k in range(4)] == [1] * 4
+
+
+# --- what is seen -----------------------------------------------------------------------------------------------------
+
+
+def shown(mesh, devices, k):
+    """Return all that the local service of a node says after its run, by path, on a clock that stands still."""
+    clock = Clock()
+    node = state(certified=False, clock=clock)
+    node.device, node._neighbours = mesh.configs[k].name, {}
+    feed = Feed(node, devices[k])
+    feed.look(devices[k].now)
+    names = mesh.configs[k].devices
+    result = running.calibration_of(mesh.configs[k], devices[k], 1.0)
+    node.certify(result, roster=names, run=devices[k].number, roster_number=1)
+    feed.look(devices[k].now + 1)
+    with serving(node) as service:
+        said = {path: ask(service, "GET", path)[2] for path in SERVED}
+    said["/metrics"] = re.sub(r"(?m)^conformesh_process_.*$", "", said["/metrics"])  # memory and time of this program
+    return said | {"pulse": repr(vitals_of(node.snapshot(), 1.0)), "words": str(result), "file": result.to_json()}
+
+
+@pytest.mark.parametrize("options", [{}, NOISY], ids=["masked", "noise"])
+def test_what_a_node_shows_does_not_depend_on_which_device_holds_how_many_scores(tmp_path, options):
+    """The same scores and secrets, spread over the devices in two ways: every byte of every answer is the same."""
+    scores, found = np.random.default_rng(7).normal(size=400), []
+    for ends in ((137, 200, 263), (61, 190, 347)):
+        mesh = Mesh(tmp_path / "m", np.split(scores, ends), options=options)
+        for folder in mesh.folders:
+            (folder / FILE).unlink(missing_ok=True)
+        devices = mesh.play()
+        found.append([shown(mesh, devices, k) for k in range(4)])
+        for own, said in zip(mesh.scores, found[-1], strict=True):
+            assert not [path for path, text in said.items() if re.search(rf"(?<![\d.]){len(own)}(?![\d.])", text)]
+    assert found[0] == found[1]
+    status, metrics = json.loads(found[0][0]["/status"]), found[0][0]["/metrics"]
+    assert status["certified"]["scores"] == (None if options else 400)
+    assert bool(re.search(r"(?m)^conformesh_scores ", metrics)) == (not options)
+    assert "search" not in status
+    assert not re.search(r"(?<!\d)0 scores", " ".join(found[0][0].values()))
