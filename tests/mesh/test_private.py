@@ -3,6 +3,8 @@
 import hashlib
 import json
 import re
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from functools import partial
 
@@ -26,7 +28,7 @@ from conformesh.peer.vault import Vault
 from conformesh.privacy.spent import FILE, Spent
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving, state
-from tests.mesh.real import drawn_scores, simulated
+from tests.mesh.real import drawn_scores, make_mesh, simulated
 from tests.peer.devices import thresholds
 
 NETWORK = Network.cycle(4)
@@ -393,3 +395,22 @@ def test_what_a_node_shows_does_not_depend_on_which_device_holds_how_many_scores
     assert bool(re.search(r"(?m)^conformesh_scores ", metrics)) == (not options)
     assert "search" not in status
     assert not re.search(r"(?<!\d)0 scores", " ".join(found[0][0].values()))
+
+
+@pytest.mark.parametrize("options", [{}, pytest.param(NOISY, marks=pytest.mark.slow)], ids=["masked", "noise"])
+def test_five_processes_agree_on_one_threshold(tmp_path, options):
+    pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+    folders, expected = make_mesh(tmp_path / "m", Network.cycle(5), "p-dcp", options=options)
+    command = [sys.executable, "-m", "conformesh", "mesh", "up", str(tmp_path / "m"), "--json"]
+    found = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
+    assert found.returncode == 0, found.stderr
+    results = json.loads(found.stdout)
+    assert len({*(result["threshold"] for result in results)}) == 1
+    if not options:  # with noise the threshold follows from secrets that nobody knows
+        assert [result["threshold"] for result in results] == expected
+    for folder in folders:
+        account = Spent(folder / FILE).read()
+        assert [(run.devices, run.epsilon) for run in account.runs] == [
+            ([one.name for one in folders], options.get("epsilon"))
+        ]
+        assert b"secret" not in (folder / "journal.bin").read_bytes()

@@ -31,7 +31,6 @@ def mesh(tmp_path):
         ("e-dcp", {}, Network.torus(2, 3)),
         ("h-dcp", {"rounds": 30}, Network.chain(3)),
         ("q-dcp", {"rounds": 50}, Network.chain(3)),
-        ("p-dcp", {}, Network.cycle(5)),
     ],
     ids=str,
 )
