@@ -20,7 +20,7 @@ from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults
+from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
 from conformesh.names import natural_order
 from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
@@ -127,6 +127,7 @@ def calibrate(
     """
     started = time.perf_counter()
     score, held = as_score(score), as_held(devices)
+    options = suited_options(method, options, score)
     network = as_network(network, held)
     promise = make_promise(as_target(devices, target), rank, confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
@@ -156,7 +157,8 @@ def calibrate(
         )
     if shift is not None:
         batch = _assuming(batch, shift.assumption)
-    n, certificate = int(batch.items.sum()), batch.outcome.certificates[0][0]
+    certificate = batch.outcome.certificates[0][0]
+    n = int(batch.items.sum()) if certificate.noise is None else 0  # which noise is there to hide
     if certificate.is_short(n):
         required = certificate.required_rank
         have = f"{n} scores" if certificate.weight is None else f"scores that weigh {certificate.weight}"
@@ -244,6 +246,7 @@ def calibrate_several(
     """
     started = time.perf_counter()
     score, held = as_score(score), as_held(devices)
+    options = suited_options(method, options, score)
     if isinstance(held, Samples):
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
@@ -358,6 +361,7 @@ def calibrate_shifted(
     """
     started = time.perf_counter()
     score, held = as_score(score), as_held(devices)
+    options = suited_options(method, options, score)
     network = as_network(network, held)
     promise = make_promise(as_target(devices, target), rank)
     asked = as_several_shift(weight, weight_bound, inputs, test_weights, class_weights, labels, devices)

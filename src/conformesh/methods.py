@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
-from typing import Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,12 +17,17 @@ from conformesh.graph.network import Network
 from conformesh.names import unknown
 from conformesh.promises import AUTO, PLAIN, Promise
 from conformesh.protocols.gathering import flooded
-from conformesh.protocols.joint import joint
+from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
+from conformesh.scores.base import Score
+
+if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
+    from conformesh.privacy.exposure import Reveals
+    from conformesh.protocols.masks import Secrets
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
@@ -98,7 +103,12 @@ class Method:
     signed
         Whether devices without rounds must sign what they say.
     private
-        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values.
+        Whether nobody may see of a device what its neighbours could not compute: a view then shows no values, nobody is
+        told how many scores a device holds, and on a mesh a device has secrets for each run.
+    suited
+        The options that suit a score, where none were given.
+    reveals
+        What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
     """
 
     protocol: MethodProtocol
@@ -121,6 +131,8 @@ class Method:
     anytime: Callable[[Any], Any] = lambda options: None
     signed: bool = False
     private: bool = False
+    suited: Callable[[Score], Mapping[str, Any]] = lambda score: {}
+    reveals: Reveals | None = None
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -162,6 +174,7 @@ METHODS: dict[str, Method] = {
         variants="schedule",
         weights=lambda options: "said" if options.entries else "scores",
         anytime=lambda options: replace(options, entries=True),
+        reveals=at("exposures.e_dcp"),
     ),
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
@@ -179,6 +192,7 @@ METHODS: dict[str, Method] = {
         ),
         bears=lambda options: LOSSES if options.asynchronous else frozenset(),
         bearing={"asynchronous": True},
+        reveals=at("exposures.q_dcp"),
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
@@ -196,6 +210,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "devices",
         bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
         bearing={"consensus": "projection"},
+        reveals=at("exposures.h_dcp"),
     ),
     "r-dcp": Method(
         at("r_dcp.r_dcp"),
@@ -210,6 +225,21 @@ METHODS: dict[str, Method] = {
         bears=lambda options: frozenset({"liars"}),
         anytime=at("r_dcp.without_agreement"),
         signed=True,
+        reveals=at("exposures.r_dcp"),
+    ),
+    "p-dcp": Method(
+        at("p_dcp.p_dcp"),
+        at("p_dcp.PDCP"),
+        at("p_dcp.predict_p_dcp"),
+        guarantee="counted, or counted with noise",
+        needs="neighbours",
+        sends="a key, then masked counts",
+        paper="",
+        summary="private: neighbours learn sums over all devices and nothing else; with epsilon differentially private",
+        weights=lambda options: "said",
+        private=True,
+        suited=at("p_dcp.suited"),
+        reveals=at("exposures.p_dcp"),
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -221,6 +251,7 @@ METHODS: dict[str, Method] = {
         paper="Vovk2005",
         summary="split CP on the pooled scores",
         promise=Promise("exchangeable"),
+        reveals=at("exposures.pooled"),
     ),
     "fcp": Method(
         at("baselines.fcp"),
@@ -232,6 +263,7 @@ METHODS: dict[str, Method] = {
         paper="Lu2023",
         summary="pooled scores, for a mixture of devices",
         promise=PUBLISHED,
+        reveals=at("exposures.pooled"),
     ),
     "fedcp-qq": Method(
         at("fedcp_qq.fedcp_qq"),
@@ -245,6 +277,7 @@ METHODS: dict[str, Method] = {
         per_alpha=True,
         apart=_always,
         promise=Promise("exchangeable"),
+        reveals=at("exposures.fedcp_qq"),
     ),
     "wfcp": Method(
         at("wfcp.wfcp"),
@@ -257,6 +290,7 @@ METHODS: dict[str, Method] = {
         summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise and options.range is not None,
         promise=PUBLISHED,
+        reveals=at("exposures.wfcp"),
     ),
     "local": Method(
         at("baselines.local"),
@@ -269,6 +303,7 @@ METHODS: dict[str, Method] = {
         summary="each device on its own",
         apart=_always,
         promise=Promise("own"),
+        reveals=at("exposures.local"),
     ),
     "average": Method(
         at("baselines.average"),
@@ -281,6 +316,7 @@ METHODS: dict[str, Method] = {
         summary="mean of local quantiles",
         per_alpha=True,
         promise=PUBLISHED,
+        reveals=at("exposures.average"),
     ),
 }
 
@@ -354,6 +390,11 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
             raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
     hints = get_type_hints(method.options)
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
+
+
+def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:
+    """Return the options that were given and, where others suit a score better than the defaults, these."""
+    return {**(get_method(name).suited(score) if score is not None else {}), **given}
 
 
 def promise_of(name: str, asked: Promise = PLAIN) -> Promise:
@@ -475,10 +516,20 @@ def promised_alone(
     promise: Promise = PLAIN,
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,
+    secrets: Secrets | None = None,
 ) -> Protocol[Outcome]:
-    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh."""
+    """Run a method on one device, which knows nothing of the others but the map: its part of a run on a mesh.
+
+    A private method is not told how many scores the others hold; `secrets` are what it keeps to itself.
+    """
 
     def method(site: Site, mine: Samples) -> Protocol[Outcome]:
         return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
-    return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
+    if not get_method(name).private:
+        return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
+    nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
+    here, kept = np.array([row]), promise_of(name, promise)
+    return on_its_own(
+        Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method
+    )

@@ -36,6 +36,10 @@ OPTIONS = {
         {"bins": 20, "consensus": "projection", "rounds": 20},
     ],
     "r-dcp": [{"bins": 30}, {"grid": "own"}, {"liars": 2, "range": (-1.0, 2.0)}],
+    "p-dcp": [
+        {},
+        {"aggregate": "flood", "grid": "linear", "range": (-2.0, 3.0)},
+    ],
     "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],
     "fedcp-qq": [{}, {"wire": 16}],
     "average": [{}, {"spectrum": "estimated"}],

@@ -45,7 +45,11 @@ TAMPERED = {
     "another alpha": (("alpha",), 0.01, "required_rank must be at least 199 for 200 scores and alpha 0.01, got 181"),
     "alpha as text": (("alpha",), "0.1", "alpha must be a number, got '0.1'"),
     "an unknown method": (("method",), "x-dcp", "unknown method 'x-dcp'.*written by version"),
-    "an unknown kind": (("certificate", "kind"), "sworn", "certificate.kind must be 'counted' or 'bounded' or"),
+    "an unknown kind": (
+        ("certificate", "kind"),
+        "sworn",
+        "certificate.kind must be 'counted' or 'counted with noise' or 'bounded' or",
+    ),
     "more scores than there are": (("scores",), 1000, "required_rank must be at least 901"),
     "fewer scores": (("scores",), 150, "counted_rank must be at most the number of scores, 150, got 181"),
     "scores below zero": (("scores",), -1, "scores must be a whole number, at least 0, got -1"),

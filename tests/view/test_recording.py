@@ -29,6 +29,8 @@ WAYS = [
     ("h-dcp", {"rounds": 30}),
     ("h-dcp", {"consensus": "projection", "bins": 20}),
     ("r-dcp", {"liars": 1}),
+    ("p-dcp", {}),
+    ("p-dcp", {"epsilon": 1.0}),
     *((name, {}) for name in ("cp", "fcp", "fedcp-qq", "wfcp", "local", "average")),
 ]
 

@@ -17,6 +17,7 @@ from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
+from conformesh.peer.vault import Vault
 from conformesh.peer.words import in_a_line
 from conformesh.protocols.ledger import Ledger
 
@@ -44,6 +45,8 @@ class Linked(ABC):
         A digest of this device's own scores: a journal that was written with others is of no use.
     rosters
         Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
+    vault
+        Where the protocol that `make` makes finds the secret of its run, if it has secrets.
     """
 
     error: PeerError | None = None
@@ -59,7 +62,9 @@ class Linked(ABC):
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
         rosters: Rosters | None = None,
+        vault: Vault | None = None,
     ) -> None:
+        self.vault = vault
         self.row, self.full, self.make, self.journal = row, network, make, journal
         self.settings, self.scores, self.log = settings or Settings(), scores, log
         self.agreement = {**agreement, **self.settings.agreement(network.devices)}

@@ -61,6 +61,9 @@ class Members(Rounds):
         self._ready: frozenset[int] = frozenset()
         self._knows: dict[int, frozenset[int]] = {}
 
+    def _context(self) -> bytes:
+        return self._greeting.context()
+
     def _hello(self, flags: int = 0) -> Frame:
         if self._greeting.floor != self.rosters.floor:
             self._greeting = self._greeting._replace(floor=self.rosters.floor)
@@ -174,7 +177,7 @@ class Members(Rounds):
                 words = f"{lacking}; start them, or have the authority say that it is out of use"
                 self._fail(words, code="roster")
                 return
-            self.journal.begin(self._heading().pack())
+            self._begin_journal()
             self._open_protocol()
             self._speak()
 
@@ -210,7 +213,7 @@ class Members(Rounds):
         """Say who has a result; when everybody in the run has, it counts."""
         self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
-            self._write(self.journal.append, ENDED)
+            self._end_journal()
             self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.rosters.raise_floor(self.rosters.number)
@@ -250,10 +253,12 @@ class Members(Rounds):
             return
         self.number, self.lost = heading.run, heading.lost
         self._enter_greeting()
+        self._secret = heading.secret
         same = heading == self._heading()
+        over = records[-1] == ENDED or (self.vault is not None and not heading.secret)
         if not same:
             self.log("the journal is of other scores or settings: asking for a new run")
-        if not same or records[-1] == ENDED:
+        if not same or over:
             self.number, self.lost = heading.run + 1, frozenset()
             self._enter_greeting()
             return

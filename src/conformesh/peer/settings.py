@@ -20,6 +20,7 @@ FAILURES = {  # why a run ends without a threshold: one word for whoever counts,
     "roster": "too few devices of an earlier roster are in the run",
     "journal": "the journal of this device cannot be written",
     "links": "this device cannot listen at its endpoint",
+    "privacy": "the run would tell more of this device's scores than it may",
     "protocol": "the method raised an error, or a neighbour said what it cannot have said",
     "other": "anything else",
 }
@@ -32,6 +33,7 @@ Failure = Literal[
     "roster",
     "journal",
     "links",
+    "privacy",
     "protocol",
     "other",
 ]

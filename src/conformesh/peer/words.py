@@ -38,7 +38,11 @@ class Hello(NamedTuple):
 
     def digest(self) -> int:
         """Return what names a run in a frame: a digest of the hello that begins it, whatever floor that knows of."""
-        return int.from_bytes(hashlib.sha256(self._replace(floor=0).pack()).digest()[:8], "little")
+        return int.from_bytes(self.context()[:8], "little")
+
+    def context(self) -> bytes:
+        """Return the whole digest, for what must not be the same in two runs by chance or by intent."""
+        return hashlib.sha256(self._replace(floor=0).pack()).digest()
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> Hello:

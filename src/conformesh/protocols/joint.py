@@ -59,9 +59,14 @@ def joint(
         )
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
     site = replace(blank, sizes=sizes, promise=promise, items=held, alphas=alphas)
-    ledger = Ledger(len(here))
+    return replace((yield from on_its_own(site, samples, method)), sizes=sizes)
+
+
+def on_its_own(site: Site, samples: Samples, method: Method) -> Protocol[Outcome]:
+    """Run a method on one device, and say what it cost."""
+    ledger = Ledger(len(site.here))
     outcome = yield from without_server(method(site, samples), site, ledger)
-    return replace(outcome, sizes=sizes, cost=ledger.cost())
+    return replace(outcome, cost=ledger.cost())
 
 
 def without_server(protocol: Protocol[Outcome], site: Site, ledger: Ledger) -> Protocol[Outcome]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,9 @@ from conformesh.graph.network import Network
 from conformesh.promises import PLAIN, Demand, Promise
 from conformesh.result.certificate import KINDS, Certificate, Cost
 from conformesh.samples import Samples
+
+if TYPE_CHECKING:
+    from conformesh.protocols.masks import Secrets
 
 
 def edges_of(network: Network, rows: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -76,6 +79,8 @@ class Site:
         The most scores that every device may hold, (devices,), where that was said beforehand: in a roster.
     shown
         What may be seen of the run while it goes on.
+    secrets
+        What the devices here keep to themselves, where they are real ones; a simulation draws them from a seed.
     """
 
     network: Network
@@ -86,6 +91,7 @@ class Site:
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
     shown: Shown = field(default_factory=Shown)
+    secrets: Secrets | None = None
 
     @classmethod
     def everywhere(cls, network: Network, sizes: NDArray[np.int64]) -> Site:
@@ -264,8 +270,8 @@ class Outcome:
     brackets
         Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
     sizes, cost
-        How many scores every device holds, (devices, trials), and what the method cost the devices here, where nobody
-        but the protocol knows: on a mesh, see `joint`.
+        How many scores every device holds, (devices, trials), or in one row how many all do, and what the method cost
+        the devices here, where nobody but the protocol knows: on a mesh, see `joint`.
     about_all
         Where thresholds are about those who were heard so far: what is certain about everybody, +inf if nothing is.
     """

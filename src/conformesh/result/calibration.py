@@ -22,7 +22,7 @@ from conformesh.io.json_numbers import from_json, in_json, number, to_json, with
 from conformesh.names import natural_order, unknown
 from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.quantities import in_bits, in_count
-from conformesh.result.certificate import KINDS, Certificate, Cost
+from conformesh.result.certificate import KINDS, Certificate, Cost, Noise
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
 from conformesh.scores import Function, Score, as_score, saved_score
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
     from conformesh.graph.network import Network
     from conformesh.protocols.site import Outcome
 
-PROMISED = ("rank", "mean loss", "about", "of", "liars", "weights", "epsilon", "assuming")  # the certificate's facts
+# the certificate's facts
+PROMISED = ("rank", "mean loss", "private", "about", "of", "liars", "weights", "epsilon", "assuming")
 
 
 @dataclass(frozen=True, eq=False)
@@ -241,8 +242,8 @@ class Calibration:
             ("threshold", f"{high:.6g} ({same})"),
             ("guarantee", f"{certificate.kind}: {KINDS[certificate.kind]}"),
         ]
-        if "rank" in said or "mean loss" in said:
-            lines += [(name, said[name]) for name in ("rank", "about", "of", "liars") if name in said]
+        if {"rank", "mean loss", "private"} & {*said}:
+            lines += [(name, said[name]) for name in ("rank", "private", "about", "of", "liars") if name in said]
         if self.weight_bound is not None:
             lines.append(
                 ("weights", f"at most {self.weight_bound:g}: how much likelier a new example is, up to a factor")
@@ -253,11 +254,14 @@ class Calibration:
             lines.append(("note" if certificate.kind == "none" else "assuming", certificate.assumption))
         if "sums_by" in self.options:
             lines.append(("sums", f"by {self.options['sums_by']}, {self.options['sums_why']}"))
+        if "revealed" in self.options:
+            lines.append(("everybody knows", self.options["revealed"]))
         sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
+        told = f"{self.devices:,}; how many scores they hold is not told"
         return [
             *lines,
             ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
-            ("devices", f"{self.devices:,} with {self.scores:,} scores in all"),
+            ("devices", f"{self.devices:,} with {self.scores:,} scores in all" if certificate.noise is None else told),
             ("network", self.network),
             ("method", f"{self.method}, alpha {self.alpha:g}"),
             ("seconds", f"{self.seconds:.3f}"),
@@ -375,6 +379,8 @@ class Calibration:
                 certificate[key] = tuple(value)
             elif key.startswith("epsilon") and value is not None:
                 certificate[key] = number(value, key)
+        if file.certificate.noise is not None:
+            certificate["noise"] = Noise(**structs.asdict(file.certificate.noise))
         return kind(
             method=file.method,
             alpha=file.alpha,

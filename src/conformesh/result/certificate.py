@@ -12,14 +12,50 @@ from conformesh.names import listed
 from conformesh.promises import RULES, TARGETS
 from conformesh.quantities import in_bits, in_count, several
 
-Kind = Literal["counted", "bounded", "assumed", "none"]
+Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 
 KINDS: dict[str, str] = {
     "counted": "the rank was counted exactly",
+    "counted with noise": "the rank was counted with noise, and exceeds the required one by what that noise costs",
     "bounded": "an error bound that every device can compute implies the rank",
     "assumed": "valid only under an assumption that nobody checked, named in words",
     "none": "no guarantee",
 }
+
+
+@dataclass(frozen=True)
+class Noise:
+    """What noise a count had, and why the promise holds all the same.
+
+    Attributes
+    ----------
+    epsilon, unit
+        Adding or taking away one `unit`, a score or all of a device, changes the chance of anything that was ever told
+        by a factor of at most exp(epsilon).
+    honest, devices
+        As long as so many of the devices keep their share of the noise to themselves.
+    stages
+        How many totals of each cell were told; epsilon is spent on all of them together.
+    inflation
+        By how many scores the counted rank exceeds the required one, for the noise.
+    floor, cap
+        The least and the most scores that a device holds, by the agreement; None: any number.
+    """
+
+    epsilon: float
+    unit: str
+    honest: int
+    devices: int
+    stages: int
+    inflation: float
+    floor: int = 1
+    cap: int | None = None
+
+    def __str__(self) -> str:
+        return (
+            f"epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep their "
+            f"noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
+        )
 
 
 @dataclass(frozen=True)
@@ -60,6 +96,8 @@ class Certificate:
         then comes from one of them.
     liars
         Up to how many devices may have said anything whatever: the promise is then about the others.
+    noise
+        Where totals had noise: how much, whom it hides, and what it costs.
     """
 
     kind: Kind
@@ -78,6 +116,7 @@ class Certificate:
     losses: int | None = None
     heard: tuple[str, ...] = ()
     liars: int | None = None
+    noise: Noise | None = None
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
@@ -108,6 +147,8 @@ class Certificate:
             lines.append(("rank", f"required {self.required_rank:,}{counted}{of}"))
         elif self.required_rank is not None:
             lines.append(("rank", "required and counted by each device for itself"))
+        if self.noise is not None:
+            lines.append(("private", str(self.noise)))
         if self.rule:
             lines.append(("about", f"{TARGETS[self.target]}; by {RULES[self.rule]}"))
         if self.heard:
@@ -148,6 +189,8 @@ class Certificate:
             counted = f", counted rank {self.counted_rank}" if self.counted_rank is not None else ""
             of = "" if self.weight is None else f" of weight {self.weight}"
             parts.append(f"required rank {self.required_rank}{counted}{of}")
+        if self.noise is not None:
+            parts.append(str(self.noise))
         if self.rule:
             parts.append(f"by {RULES[self.rule]}, where {TARGETS[self.target]}")
         if self.heard:

@@ -30,6 +30,19 @@ Amount = Annotated[float, Meta(ge=0)]
 Rank = int | list[Count] | None
 
 
+class _NoiseFields(Struct, forbid_unknown_fields=True):
+    """A `Noise` as JSON."""
+
+    epsilon: Annotated[float, Meta(gt=0)]
+    unit: Literal["score", "device"]
+    honest: Annotated[int, Meta(ge=1)]
+    devices: Annotated[int, Meta(ge=1)]
+    stages: Annotated[int, Meta(ge=1)]
+    inflation: Amount
+    floor: Count
+    cap: Annotated[int, Meta(ge=1)] | None
+
+
 class _CertificateFields(Struct, forbid_unknown_fields=True):
     """A `Certificate` as JSON."""
 
@@ -49,6 +62,7 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     losses: Count | None = None
     heard: list[str] = []
     liars: Count | None = None
+    noise: _NoiseFields | None = None
 
 
 class CostFields(Struct, forbid_unknown_fields=True):
@@ -228,6 +242,7 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         certificate.counted_rank is None or (by_rank and certificate.required_rank is None)
     ):
         yield "a counted certificate must say counted_rank and required_rank, got nothing"
+    yield from _of_noise(certificate)
     yield from _of_risk(file)
     yield from _of_whom(file)
     required, counted = certificate.required_rank, certificate.counted_rank
@@ -237,6 +252,15 @@ def _contradictions(file: _CalibrationFields) -> Iterator[str]:
         yield f"counted_rank must be of the kind of required_rank, a whole number, got {counted[:5]}"
     elif required is not None:
         yield from _for_all(file, required, counted, min(thresholds))
+
+
+def _of_noise(certificate: _CertificateFields) -> Iterator[str]:
+    """Check what only a noisy count says."""
+    noise = certificate.noise
+    if (certificate.kind == "counted with noise") != (noise is not None):
+        yield "a certificate that was counted with noise, and no other, must say what noise"
+    elif noise is not None and noise.honest > noise.devices:
+        yield f"honest devices must be at most {noise.devices}, got {noise.honest}"
 
 
 def _of_risk(file: _CalibrationFields) -> Iterator[str]:

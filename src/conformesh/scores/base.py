@@ -42,12 +42,15 @@ class Score(ABC):
         What `outputs` must be: "probabilities" or "logits" of labels, or "predictions" of numbers.
     summary
         One line for tables and help pages.
+    from_zero_to_one
+        Whether it lies between 0 and 1, as probabilities do, so that a public grid can.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task]
     reads: ClassVar[str]
     summary: ClassVar[str]
+    from_zero_to_one: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:

@@ -87,6 +87,7 @@ class LAC(_OneMinus):
     """
 
     name: ClassVar[str] = "lac"
+    from_zero_to_one: ClassVar[bool] = True
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = LARGEST
@@ -356,6 +357,7 @@ class APS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "aps"
+    from_zero_to_one: ClassVar[bool] = True
     summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
 
 
@@ -559,6 +561,7 @@ class OrdinalAPS(_Drawn):
     seed: int | None = None
 
     name: ClassVar[str] = "ordinal-aps"
+    from_zero_to_one: ClassVar[bool] = True
     summary: ClassVar[str] = "adaptive for ordered classes: sets are runs of neighbours"
 
     def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:

@@ -131,6 +131,8 @@ class DeviceConfig:
                     f"method {self.method!r} without rounds signs what devices say, with their certificates, and this "
                     "mesh is insecure; make one with certificates"
                 )
+        if get_method(self.method).private:
+            _check_private(self, chosen)
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
         _ = (
@@ -310,6 +312,23 @@ def _check_values(config: DeviceConfig) -> None:
             raise ValueError(f"{what} must name a file, got an empty text")
     if config.model is not None and not re.fullmatch(r"[\w:.+/=-]{1,128}", config.model):
         raise ValueError(f"model must be the digest of a model, 1 to 128 letters and digits, got {config.model!r}")
+
+
+def _check_private(config: DeviceConfig, options: Any) -> None:
+    """Refuse what would tell of single devices beside a method that does not."""
+    method = f"method {config.method!r} tells sums over all devices and nothing else"
+    if config.insecure:
+        raise ValueError(
+            f"{method}, by keys that devices sign with their certificates, and this mesh is insecure; make one with "
+            "certificates"
+        )
+    if config.on_lost == "continue" and options.epsilon is None:
+        raise ValueError(
+            f"{method}, and the sum over those who are left would tell that of who is lost; use on_lost 'fail', or "
+            "epsilon"
+        )
+    if config.online:
+        raise ValueError(f"{method}, and [online] tells everybody how many labels each device has missed; leave it out")
 
 
 def score_in_words(score: Score | None) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,17 +13,22 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import OwnScores
-from conformesh.methods import get_method, make_options, promised_alone, promised_heard
+from conformesh.methods import get_method, make_options, promised_alone, promised_heard, suited_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
+from conformesh.peer.settings import OwnError
 from conformesh.peer.shelf import Seal
+from conformesh.peer.vault import Vault
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
 from conformesh.samples import Samples
+
+if TYPE_CHECKING:
+    from conformesh.protocols.masks import Secrets
 
 JOURNAL = "journal.bin"
 
@@ -37,11 +43,12 @@ def make_device(
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is."""
     own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
-    make = protocol_of(config, scores, shown)
+    vault = Vault() if get_method(config.method).private else None
+    make = protocol_of(config, scores, shown, vault)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
         return Anytime(*parts, **own, seal=seal_of(config))
-    return Device(*parts, **own)
+    return Device(*parts, **own, vault=vault)
 
 
 def seal_of(config: DeviceConfig) -> Seal | None:
@@ -61,9 +68,34 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
     return np.array([sizes[name] for name in config.devices], dtype=np.int64)
 
 
-def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = None) -> Make:
+def secrets_of(config: DeviceConfig, scores: OwnScores, vault: Vault, names: tuple[str, ...]) -> Secrets:
+    """Return what a device keeps to itself in the run that its vault knows of, with these devices."""
+    from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
+    from conformesh.privacy.spent import FILE, PrivacyRefused, Run, Spent
+    from conformesh.protocols.masks import Secrets
+
+    seal, options = CertificateSeal(config), make_options(config.method, config.options)
+    run = hashlib.sha256(vault.context + vault.secret).hexdigest()
+
+    def permit(epsilon: float | None) -> None:
+        told = Run(run, [*names], scores.digest, epsilon)
+        try:
+            hidden = options.coalition + 2
+            Spent(config.folder / FILE).enter(told, scores.values, hidden=hidden, budget=options.budget)
+        except PrivacyRefused as refusal:
+            raise OwnError(str(refusal), "privacy") from None
+
+    def genuine(name: str, said: bytes, proof: bytes) -> bool:
+        return seal.genuine(config.devices.index(name), said, proof)
+
+    return Secrets((vault.secret,), vault.context, seal.sign, genuine, permit)
+
+
+def protocol_of(
+    config: DeviceConfig, scores: OwnScores, shown: Shown | None = None, vault: Vault | None = None
+) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
-    chosen = make_options(config.method, config.options)
+    chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
     levels = (exact_alpha(config.alpha),)
     _ = get_method(config.method).protocol  # loaded now, and not in a run
     samples, caps = Samples.of([scores.values], (config.name,)), _caps(config)
@@ -73,7 +105,10 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
             shown.clear()
         if config.mode == "anytime":
             return promised_heard(config.method, network, row, samples, levels, chosen, config.promise, caps)
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, None, shown)
+        secrets = None if vault is None else secrets_of(config, scores, vault, network.ids)
+        return promised_alone(
+            config.method, network, row, samples, levels, chosen, config.promise, shown=shown, secrets=secrets
+        )
 
     return make
 

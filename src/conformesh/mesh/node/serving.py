@@ -337,7 +337,7 @@ class Node:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             scores = self.scores.known
-            device.recalibrate(now, protocol_of(self.config, scores, self.shown), scores.digest)
+            device.recalibrate(now, protocol_of(self.config, scores, self.shown, device.vault), scores.digest)
         if self._asked.is_set():
             self._asked_in = device.number
             self._asked.clear()

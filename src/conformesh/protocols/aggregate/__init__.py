@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+import numpy as np
+
 from conformesh.names import unknown
 from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import chebyshev
@@ -34,6 +36,8 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops", "tree", "degree"}),
         arrays=1.2,
         schedules=(AUTO, "top-k", "window", "count"),
+        masked=np.int32,
+        summands="below",
     ),
     "finite-time": Aggregator(
         finite_time_total,
@@ -41,6 +45,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         "one round per distinct eigenvalue: near diameter",
         exact=True,
         uses=frozenset({"hops", "spectrum", "eigenvalues"}),
+        summands="mixed",
     ),
     "flood": Aggregator(
         flood_total,
@@ -51,6 +56,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops"}),
         arrays=4.2,
         schedules=("top-k", "count"),
+        masked=np.int64,
     ),
     "chebyshev": Aggregator(
         chebyshev_total,
@@ -59,12 +65,14 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops", "spectrum", "degree"}),
         arrays=chebyshev.ARRAYS,
         number_ns=chebyshev.NUMBER_NS,
+        summands="mixed",
     ),
     "gossip": Aggregator(
         gossip_total,
         gossip_price,
         "the paper's consensus, to a computed error bound",
         uses=frozenset({"hops", "spectrum", "degree"}),
+        summands="mixed",
     ),
 }
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}

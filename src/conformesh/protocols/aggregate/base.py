@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal
 from typing import Protocol as TypingProtocol
 
 import numpy as np
@@ -70,6 +71,13 @@ class Aggregator:
         where `stretches` does not say it.
     schedules
         Of E-DCP, those that can go this way; first what is done unless one is asked for.
+    masked
+        In which integers masked numbers, modulo 2^32, can go this way: int32, if sums may wrap around on the way, or
+        int64, if they are sent as they are; None where they cannot.
+    summands
+        How a device's own numbers travel, for what is said of privacy: `below`, with those of all below it in a tree;
+        `everybody`, as they are, to everybody, which is taken for so where nobody has said; `mixed`, as they are to
+        neighbours in the first round, and in averages afterwards.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
@@ -82,6 +90,8 @@ class Aggregator:
     arrays: float = 6.1
     number_ns: float = 1.5
     schedules: tuple[str, ...] = ("count",)
+    masked: type[np.signedinteger[Any]] | None = None
+    summands: Literal["below", "everybody", "mixed"] = "everybody"
 
     def sent_before(self, terrain: Terrain) -> list[Stretch]:
         """Predict what happens once before the first sum."""

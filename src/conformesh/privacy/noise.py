@@ -1,0 +1,145 @@
+r"""Shares of discrete Laplace noise: what H honest devices add to a count makes it private, and nobody knows the noise.
+
+With :math:`p = e^{-\epsilon}`, the discrete Laplace law :math:`P(d) = \frac{1 - p}{1 + p}\, p^{|d|}` is that of the
+difference of two geometric numbers, and a geometric number is a sum of H independent ones of the negative binomial law
+NB(1/H, p): the shares. Its generating function is :math:`((1 - p)/(1 - p z))^{1/H}`.
+
+A share is drawn from bytes that the caller supplies, by whole numbers alone: a device that repeats a run with the same
+bytes adds the same noise, and no float decides what is private.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable
+from decimal import Decimal, localcontext
+from fractions import Fraction
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.promises import exact_number
+
+Stream = Callable[[int], bytes]
+Floats = NDArray[np.float64]
+
+SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # of epsilon per stage: tables of 70,000 numbers, and of two
+BITS = 128  # of uniform randomness for one negative binomial number
+DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
+_CUT = Decimal(2) ** -100  # a table ends where less than this is left
+_DIGITS = 80
+_LONG = 16384  # numbers, from which products are formed by the fast Fourier transform
+
+
+class Shares:
+    """What one of `honest` devices adds to each count: differences of two NB(1/honest, exp(-epsilon)) numbers.
+
+    Parameters
+    ----------
+    epsilon_per_stage
+        Privacy of one noisy count, between 0.001 and 50; a float is the decimal that it prints.
+    honest
+        So many devices must add their share for the sum to be private; if more do, there is more noise.
+
+    Examples
+    --------
+    >>> import hashlib
+    >>> stream = lambda n: hashlib.shake_256(b"a keystream, in earnest").digest(n)
+    >>> Shares(0.5, honest=3).draw(stream, 12)
+    array([ 0,  0,  0,  5,  0,  0, -2,  0,  0,  1,  0,  0])
+    """
+
+    def __init__(self, epsilon_per_stage: Fraction | float, honest: int) -> None:
+        self.epsilon = exact_epsilon(epsilon_per_stage)
+        if honest < 1:
+            raise ValueError(f"shares of noise need at least 1 honest device, got {honest}")
+        self.honest = int(honest)
+        self._ends = _ends(self.epsilon, self.honest)
+        self._leading = np.array([end >> 64 for end in self._ends], dtype=np.uint64)
+
+    def draw(self, stream: Stream, count: int) -> NDArray[np.int64]:
+        """Return `count` shares, from 32 bytes of `stream` each; within 2^-90 of the law, in total variation."""
+        words = np.frombuffer(stream(2 * count * BITS // 8), dtype=">u8").reshape(2 * count, 2)
+        first = words[:, 0].astype(np.uint64)
+        numbers = np.searchsorted(self._leading, first, side="right")
+        for i in np.flatnonzero(numbers != np.searchsorted(self._leading, first)):  # the first 64 bits do not decide
+            numbers[i] = bisect_right(self._ends, int(words[i, 0]) << 64 | int(words[i, 1]))
+        pairs = numbers.astype(np.int64).reshape(count, 2)
+        return pairs[:, 0] - pairs[:, 1]
+
+
+def exact_epsilon(epsilon: Any) -> Fraction:
+    """Return the epsilon of one stage as the decimal the user wrote, or say what is wrong with it."""
+    needed = f"epsilon per stage must be a number between {float(SMALLEST)} and {LARGEST}"
+    value = exact_number(epsilon, f"{needed}, got {epsilon!r}")
+    if not SMALLEST <= value <= LARGEST:
+        raise ValueError(f"{needed}, got {float(value):g}; spend more, or in fewer stages")
+    return value
+
+
+@lru_cache(maxsize=32)
+def _ends(epsilon: Fraction, honest: int) -> list[int]:
+    """Return floor(2^128 P(X <= k)) for k = 0, 1, .. of NB(1/honest, exp(-epsilon)), up to where 2^-100 is left.
+
+    A uniform number of 128 bits is X if X of the ends are at or below it. Each end is rounded by less than 2^-128 and
+    the arithmetic of 80 digits by far less: the distance in total variation is below 2^-100 and 2^-127 per entry.
+    """
+    with localcontext() as context:
+        context.prec = _DIGITS
+        p = (-_decimal(epsilon)).exp()
+        shape = _decimal(Fraction(1, honest))
+        chance = (shape * (1 - p).ln()).exp()
+        below, k, ends = chance, 0, []
+        # the ratio of one chance to the last is p (k + shape)/(k + 1) <= p: what is left is less than chance p/(1 - p)
+        while chance * p > _CUT * (1 - p):
+            ends.append(int(below * 2**BITS))
+            chance = chance * p * (k + shape) / (k + 1)
+            below, k = below + chance, k + 1
+        return ends
+
+
+def _decimal(number: Fraction) -> Decimal:
+    return Decimal(number.numerator) / Decimal(number.denominator)
+
+
+class Law(NamedTuple):
+    """Chances of whole numbers -B..B; each, and what lies beyond, is at most `cut` larger than said."""
+
+    chances: Floats
+    cut: float
+
+    @property
+    def reach(self) -> int:
+        """B."""
+        return len(self.chances) // 2
+
+
+@lru_cache(maxsize=32)
+def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
+    """Return the law of NB(shape, p) - NB(shape, p): of m shares of H devices with shape m/H, in floats.
+
+    Sums of products of positive numbers, so no relative error above 1e-9, besides what `cut` says.
+
+    >>> noise = law(Fraction(1, 2), Fraction(1))                      # discrete Laplace
+    >>> round(float(noise.chances[noise.reach + 3] / noise.chances[noise.reach]), 6)  # exp(-3/2)
+    0.22313
+    """
+    epsilon, r = float(exact_epsilon(epsilon_per_stage)), float(shape)
+    if r <= 0:
+        raise ValueError(f"the shape of noise must be positive, got {shape}")
+    p = math.exp(-epsilon)
+    most = math.ceil((50 + 3 * r * math.log1p(1 / epsilon) + 3 * r) / epsilon) + 2
+    k = np.arange(most)
+    each = np.exp(r * math.log(-math.expm1(-epsilon))) * np.cumprod(np.concatenate([[1.0], p * (k + r) / (k + 1)]))
+    last = p * max(1.0, (most + r) / (most + 1))  # the largest ratio of one chance to the one before it, from here on
+    if last >= 1:
+        raise ValueError(f"noise of shape {float(shape):g} is too wide for epsilon {epsilon:g} per stage")
+    cut = float(each[-1] * last / (1 - last))
+    if most <= _LONG:
+        return Law(np.correlate(each, each, mode="full"), cut)
+    from scipy.signal import fftconvolve  # takes a second to load, and is rarely needed
+
+    return Law(np.maximum(fftconvolve(each, each[::-1]), 0.0), cut + 1e-15)  # round-off, which is not relative here

@@ -1,0 +1,72 @@
+"""Public grids: thresholds that everybody knows before the first message, so that asking at them reveals no score.
+
+linear   from LO to HI in equal steps
+powers   as a float has it: equal steps between powers of two, of both signs; or from LO to HI, both above 0
+logit    for scores from 0 to 1: odds by powers of two, so that .997 and .998 are as far apart as .5 and .6; and 1
+
+Points are made by sums, quotients and powers of two alone, which are the same bits on every machine.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Floats = NDArray[np.float64]
+GridName = Literal["auto", "linear", "powers", "logit"]
+OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
+ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
+
+
+def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = None) -> Floats:
+    """Return so many thresholds, ascending.
+
+    >>> grid_points("linear", 4, (0.0, 2.0)).tolist()
+    [0.5, 1.0, 1.5, 2.0]
+    >>> grid_points("logit", 5).tolist()[-1]
+    1.0
+    """
+    if name == "linear":
+        low, high = ends or (0.0, 1.0)
+        points = low + (high - low) * (np.arange(1, count + 1) / count)
+        points[-1] = high
+    elif name == "logit":
+        odds = _powers(-ODDS, ODDS, count)
+        points = odds / (1.0 + odds)
+        points[-1] = 1.0
+    elif ends is not None:
+        points = _powers(_octave(ends[0]), _octave(ends[1]), count)
+        points[-1] = ends[1]
+    else:
+        above = _powers(-OCTAVES, OCTAVES, count - count // 2)
+        points = np.concatenate([-above[::-1][: count // 2], above])
+    return np.unique(points)
+
+
+def check_grid(name: str, ends: tuple[float, float] | None) -> None:
+    """Refuse ends that a grid does not have, or cannot."""
+    if ends is None:
+        return
+    low, high = ends
+    if name in ("auto", "logit"):
+        raise ValueError(f"a range is for the grids linear and powers, got one for grid={name!r}; name the grid")
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise ValueError(f"range must be two numbers, LO below HI, got {low} {high}")
+    if name == "powers" and low <= 0:
+        raise ValueError(f"the range of the grid powers must lie above 0, got {low} {high}; use linear, or no range")
+
+
+def _powers(low: float, high: float, count: int) -> Floats:
+    """Return points as evenly spaced as a float between two powers of two, up to 2 to the power of `high`."""
+    at = low + (high - low) * (np.arange(1, count + 1) / count)
+    whole = np.floor(at)
+    return np.ldexp(1.0 + (at - whole), whole.astype(np.int64))
+
+
+def _octave(value: float) -> float:
+    """Return where a number above 0 stands among such points; `math.log2` need not be the same on every machine."""
+    part, power = math.frexp(value)
+    return power - 1 + (2 * part - 1)

@@ -1,0 +1,257 @@
+"""Masks: numbers that hide what each device adds to a sum, and cancel in the sum itself.
+
+Every device has a fresh key pair for every run. Devices i < j of the mask graph agree on a secret s_ij; in stage t
+
+    y_i = x_i + sum over j > i of m_ij(t) - sum over j < i of m_ji(t)   mod 2^32,   m_ij(t) = ChaCha20(s_ij, nonce t)
+
+Added up over everybody the masks cancel. Whoever sees all y_i, and knows the secrets of a coalition, learns the sum
+over each component of the mask graph without the coalition, and nothing else (docs/privacy-proofs.md).
+
+Assumes     X25519, HKDF and ChaCha20 as in `cryptography`; who passes keys on may change them only where nobody signs
+Guarantees  sums of whole numbers below 2^31 are exact; what differs from its own words is found out
+Message     everybody's public key, 32 bytes and what proves whose it is, to everybody, once
+Departures  from [Bonawitz2017]: no shares of the secrets, so that a lost device ends the run: who would hand such
+            shares out knows who is there, and a mesh without a server does not
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.protocols.aggregate import Aggregator, Total
+from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
+from conformesh.protocols.site import Site
+from conformesh.streams import stream
+
+Words = NDArray[np.int32]
+Ints = NDArray[np.int64]
+LABEL = b"conformesh masks 1"
+BITS = 32
+LARGEST = 2**31 - 1  # of any sum: above it a number and a negative one look alike
+KEY = 32  # bytes of a public key, of a secret, and of a seed
+COMPLETE = 200  # devices up to which each shares a secret with each
+DEGREE = 64  # of the mask graph beyond: 70 % of all devices together cut off another less than once in 10^6 draws
+MOST = 10_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
+
+
+@dataclass(frozen=True, eq=False)
+class Secrets:
+    """What the devices here keep to themselves in one run, and how they know others' keys.
+
+    Attributes
+    ----------
+    seeds
+        A secret of 32 bytes for each device here, fresh for every run: its key pair and its noise follow from it. It
+        outlives a crash in the same run, so that a device says the same again.
+    context
+        What names the run, the same on all devices.
+    prove
+        Returns what shows others that a device here has said something; nothing where one program hosts all devices.
+    genuine
+        Says whether the device of that name has said something, by its proof.
+    permit
+        Called once before anything that depends on scores is said, with the epsilon that it costs (None: sums without
+        noise). It raises where that must not be.
+    """
+
+    seeds: tuple[bytes, ...]
+    context: bytes
+    prove: Callable[[bytes], bytes] = field(default=lambda said: b"")
+    genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, said, proof: not proof)
+    permit: Callable[[float | None], None] = field(default=lambda epsilon: None)
+
+    @classmethod
+    def simulated(cls, site: Site, seed: int) -> Secrets:
+        """Return secrets for a simulation, from one seed: everybody who knows it knows them all."""
+        context = hashlib.sha256(f"simulated {seed} {site.devices}".encode()).digest()
+        return cls(tuple(stream(seed, "secrets", row).bytes(KEY) for row in site.here.tolist()), context)
+
+
+class KeyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
+    """A device's key is missing, or was not signed by it for this run: nothing that depends on scores was sent."""
+
+
+class Keystream:
+    """Bytes that follow from a secret and a number: never the same for two numbers."""
+
+    def __init__(self, secret: bytes, number: int) -> None:
+        from cryptography.hazmat.primitives.ciphers import Cipher
+        from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
+
+        nonce = struct.pack("<IQI", 0, number, 0)  # the first word counts blocks
+        self._cipher = Cipher(ChaCha20(secret, nonce), mode=None).encryptor()
+
+    def __call__(self, size: int) -> bytes:
+        """Return the next bytes."""
+        return bytes(self._cipher.update(bytes(size)))
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """The secrets that the devices here share with others: `pairs` are (place here or -1, the other's, secret)."""
+
+    devices: int
+    pairs: tuple[tuple[int, int, bytes], ...]
+
+    def at(self, stage: int, numbers: int) -> Words:
+        """Return what each device here adds to its numbers in a stage, (devices here, numbers)."""
+        masks = np.zeros((self.devices, numbers), dtype=np.uint32)
+        for plus, minus, secret in self.pairs:
+            mask = np.frombuffer(Keystream(secret, stage)(numbers * BITS // 8), dtype="<u4")
+            if plus >= 0:
+                masks[plus] += mask
+            if minus >= 0:
+                masks[minus] -= mask
+        return masks.view(np.int32)
+
+
+class _Pair(NamedTuple):
+    public: bytes
+    private: Any
+
+
+def agree_on_masks(site: Site, secrets: Secrets) -> Gathering[Masks]:
+    """Tell everybody the public keys, check whose they are, and agree on secrets along the mask graph."""
+    if site.devices > MOST:
+        raise ValueError(
+            f"masks are for up to {MOST:,} devices, got {site.devices:,}: each hears everybody's key, megabytes "
+            f"over every link, and agrees on {DEGREE} secrets, hours of one machine; use e-dcp, or fewer devices"
+        )
+    context = run_context(site, secrets.context)
+    own = [_key_pair(seed, context) for seed in secrets.seeds]
+    said = [_signed_part(context, row, pair.public) for row, pair in zip(site.here.tolist(), own, strict=True)]
+    strings = [pair.public + secrets.prove(words) for pair, words in zip(own, said, strict=True)]
+    heard: Gathered = yield Gather(Packets.of(strings))
+    keys = [_key_of(site, secrets, context, row, heard.packets[row]) for row in range(site.devices)]
+    if len({*keys}) < len(keys):
+        raise KeyRefused("two devices have told the same key, so that one repeats the other's; nothing was sent")
+    edges, place = mask_edges(site.devices, context), np.full(site.devices, -1, dtype=np.int64)
+    place[site.here] = np.arange(len(site.here))
+    mine = (place[edges] >= 0).any(axis=1)
+    pairs = []
+    for i, j in edges[mine].tolist():
+        here, other = (i, j) if place[i] >= 0 else (j, i)
+        secret = _shared(own[int(place[here])].private, keys[other], context, i, j, keys)
+        pairs.append((int(place[i]), int(place[j]), secret))
+    return Masks(len(site.here), tuple(pairs))
+
+
+def mask_edges(devices: int, context: bytes) -> Ints:
+    """Return the mask graph, (edges, 2), i < j: who shares a secret with whom. It is public, and drawn for each run.
+
+    It has nothing to do with who talks to whom. A regular graph drawn at random holds together where one by a pattern
+    falls apart: see the tests.
+    """
+    if devices <= COMPLETE:
+        return np.stack(np.triu_indices(devices, 1), axis=1).astype(np.int64)
+    import networkx as nx
+
+    graph = nx.random_regular_graph(DEGREE, devices, seed=int.from_bytes(hashlib.sha256(context).digest()[:4], "big"))
+    return np.sort(np.array(graph.edges, dtype=np.int64), axis=1)
+
+
+def run_context(site: Site, context: bytes) -> bytes:
+    """Return what binds keys and masks to one run: another run, roster or way to mask has another."""
+    graph = "complete" if site.devices <= COMPLETE else f"regular {DEGREE}"
+    parts = [LABEL, context, *(name.encode() for name in site.network.ids), graph.encode(), bytes([BITS])]
+    return hashlib.sha256(_joined(parts)).digest()
+
+
+def _joined(parts: list[bytes]) -> bytes:
+    """Return strings as one, each behind its length: no two lists give the same."""
+    return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
+
+
+def _signed_part(context: bytes, row: int, public: bytes) -> bytes:
+    return _joined([LABEL, b"key", context, row.to_bytes(8, "little"), public])
+
+
+def _key_pair(seed: bytes, context: bytes) -> _Pair:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+    private = X25519PrivateKey.from_private_bytes(derived(seed, context, b"key pair"))
+    return _Pair(private.public_key().public_bytes_raw(), private)
+
+
+def derived(secret: bytes, context: bytes, purpose: bytes) -> bytes:
+    """Return a secret of its own for a purpose of this run."""
+    from cryptography.hazmat.primitives.hashes import SHA256
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+    return bytes(HKDF(SHA256(), KEY, salt=context, info=_joined([LABEL, purpose])).derive(secret))
+
+
+def _key_of(site: Site, secrets: Secrets, context: bytes, row: int, string: bytes) -> bytes:
+    name = site.network.ids[row]
+    if len(string) < KEY:
+        raise KeyRefused(f"device {name} has told no key of {KEY} bytes, got {len(string)}; nothing was sent")
+    public, proof = string[:KEY], string[KEY:]
+    if not secrets.genuine(name, _signed_part(context, row, public), proof):
+        raise KeyRefused(
+            f"the key that came as that of device {name} was not signed by it for this run: it is forged, or of "
+            "another run; nothing was sent; look whether the devices between can be trusted"
+        )
+    return public
+
+
+def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: list[bytes]) -> bytes:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
+
+    try:
+        point = private.exchange(X25519PublicKey.from_public_bytes(other))
+    except ValueError:  # a point of low order, whose secret everybody knows
+        raise KeyRefused(f"the key of one of devices {i} and {j} is none; nothing was sent") from None
+    rows = struct.pack("<QQ", i, j)
+    return derived(point, context, b"pair" + rows + keys[i] + keys[j])
+
+
+class MaskedSums:
+    """Sums over all devices of masked numbers, stage by stage, and a digest of all that was heard."""
+
+    def __init__(self, site: Site, masks: Masks, total: Total, kind: Any) -> None:
+        self.site, self.masks, self.total, self.kind = site, masks, total, kind
+        self.stage, self.digest = 0, hashlib.sha256()
+
+    @classmethod
+    def over(cls, site: Site, masks: Masks, way: Aggregator) -> Protocol[MaskedSums]:
+        """Have an aggregator ready, and add up over it."""
+        return cls(site, masks, (yield from way.prepare(site)), way.masked)
+
+    def __call__(self, values: Ints) -> Protocol[Ints]:
+        """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
+        ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
+        own = np.concatenate([ones, values], axis=1).astype(np.int32)
+        masked = own + self.masks.at(self.stage, own.shape[1])  # arrays wrap around, without a word
+        sums = yield from self.total(masked.view(np.uint32).astype(self.kind), LARGEST)
+        found = sums.astype(np.int64).astype(np.uint32).view(np.int32)
+        if (found[:, 0] != self.site.devices).any():
+            raise ArithmeticError(
+                f"{self.site.devices} devices add up to {found[:, 0].min()} in stage {self.stage}: masks have not "
+                "cancelled, or somebody has changed a sum; no threshold can be certified from it"
+            )
+        self.stage += 1
+        self.digest.update(found[0].astype("<i4").tobytes())
+        return np.asarray(found[0, 1:], dtype=np.int64)
+
+    def note(self, words: bytes) -> None:
+        """Compare also this with what neighbours have."""
+        self.digest.update(words)
+
+    def compared(self) -> Protocol[None]:
+        """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""
+        digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")
+        mine = np.repeat(digest[None], len(self.site.here), axis=0)
+        heard = yield Each(mine, np.ones(len(mine), dtype=np.bool_))
+        others = np.flatnonzero((heard.values != digest).any(axis=1))
+        if len(others):
+            raise ValueError(
+                f"device {self.site.network.ids[int(heard.sender[others[0]])]} has heard other totals than its "
+                "neighbour: somebody tells different devices different sums; no threshold counts"
+            )
