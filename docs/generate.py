@@ -32,6 +32,8 @@ from conformesh.data.partition import PARTITIONS, partition
 from conformesh.engines import ENGINES
 from conformesh.graph.weights import WEIGHTS
 from conformesh.losses import LOSSES
+from conformesh.privacy.attack import observable
+from conformesh.privacy.exposure import exposure_of
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate
 from conformesh.scores import SCORES
 
@@ -145,6 +147,46 @@ def _rank(rank: int | tuple[int, ...] | None) -> str:
         low, high = min(rank), max(rank)
         return f"{low}, each device" if low == high else f"{low} to {high}, by device"
     return "—" if rank is None else str(rank)
+
+
+def reveals() -> str:
+    """What every method reveals by default, and of how many devices one curious one has numbers of their own."""
+    rows = []
+    for name, method in METHODS.items():
+        if method.reveals is None:
+            continue
+        network = Network.torus(5, 4)
+        found = [row for row in exposure_of(name, network, coalition=0).rows if row.what != "its number of scores"]
+        said = [
+            "; ".join(row.what.partition(" (on a mesh")[0] for row in found if row.to == to)
+            for to in ("neighbours", "everybody", "a server")
+        ]
+        bare = [len(exposure_of(name, Network.of(graph, 20), coalition=1).bare) for graph in ("chain", "star", "torus")]
+        rows.append((code(name), *(words or "—" for words in said), *map(str, bare)))
+    columns = (
+        "method",
+        "neighbours learn",
+        "everybody learns",
+        "a server learns, on a mesh everybody",
+        "chain",
+        "star",
+        "torus",
+    )
+    return table(columns, rows)
+
+
+def observed() -> str:
+    """How many of 20 histograms follow from what one device hears of gossip, over all places to listen from."""
+    rows = []
+    for name, topology in TOPOLOGIES.items():
+        networks = [Network.of(name, 20, seed=seed) for seed in range(3 if topology.random else 1)]
+        found = [observable(network, [row]) for network in networks for row in range(20)]
+        seen, rounds = [len(devices) for devices, _ in found], [used for _, used in found]
+        cells = (
+            f"{low}" if low == high else f"{low} to {high}" for low, high in ((min(v), max(v)) for v in (seen, rounds))
+        )
+        rows.append((code(name), "3 draws" if topology.random else "", *cells))
+    return table(("topology", "", "of 20 histograms", "rounds needed"), rows)
 
 
 def options(name: str) -> str:
@@ -450,6 +492,8 @@ PARTS: dict[str, Callable[..., str]] = {
     "command-line": command_line,
     "skeleton": skeleton,
     "modules": modules,
+    "observed": observed,
+    "reveals": reveals,
     "references": references,
     "sweep-keys": sweep_keys,
     "metrics": metrics,

@@ -17,8 +17,8 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"_version", "cards", "names", "progress", "quantities", "streams", "kernels"},
     {"faults", "io", "promises"},
     {"samples", "scores", "graph"},
-    {"losses", "privacy"},
-    {"data", "inputs", "result"},
+    {"losses"},
+    {"data", "inputs", "privacy", "result"},
     {"protocols"},
     {"methods", "peer"},
     {"engines"},
@@ -44,6 +44,8 @@ UPWARD = {  # what may look up, when first called, and why
     ("planning/planner.py", "plots"): "`Plan.plot` draws",
     ("result/control.py", "controlling"): "`Control.update` controls again",
     ("result/control.py", "methods"): "`Control.update` keeps the options of its method",
+    ("privacy/exposure.py", "methods"): "`exposure_of` asks the method what it reveals",
+    ("privacy/exposure.py", "result"): "`exposure_of_result` names the type of what it reads",
     ("result/files.py", "methods"): "a result file names a method that exists",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
@@ -94,13 +96,14 @@ def test_an_import_that_looks_up_is_found(tmp_path, monkeypatch):
     assert [*looks_up(planted)] == ["engines.mpi"]
 
 
-@pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "promises", "online"])
+@pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "privacy", "promises", "online"])
 def test_what_is_pure_does_no_io(room):
     """No sockets, files, clocks or randomness of their own: an engine has these, and a stream comes with its seed."""
     banned = {"socket", "time", "random", "threading", "asyncio", "subprocess", "os", "pathlib", "numpy.random"}
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},
+        "privacy/spent.py": {"os", "pathlib"},  # what was spent, on disk
         "online/outcome.py": {"pathlib"},  # where a user says to save rows
         "online/simulating.py": {"pathlib"},  # and a checkpoint
         "online/checkpoint.py": {"pathlib", "time"},  # which is saved every few seconds, not in every block

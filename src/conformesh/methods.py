@@ -25,7 +25,8 @@ from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.samples import Samples
 from conformesh.scores.base import Score
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
+    from conformesh.privacy.exposure import Reveals
     from conformesh.protocols.masks import Secrets
 
 MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
@@ -106,6 +107,8 @@ class Method:
         told how many scores a device holds, and on a mesh a device has secrets for each run.
     suited
         The options that suit a score, where none were given.
+    reveals
+        What it tells whom, and what a coalition of devices learns (`privacy.exposure`). None where nobody has said.
     """
 
     protocol: MethodProtocol
@@ -129,6 +132,7 @@ class Method:
     signed: bool = False
     private: bool = False
     suited: Callable[[Score], Mapping[str, Any]] = lambda score: {}
+    reveals: Reveals | None = None
 
     def __getattribute__(self, name: str) -> Any:
         """Return an attribute; what is named by its place is imported now.
@@ -170,6 +174,7 @@ METHODS: dict[str, Method] = {
         variants="schedule",
         weights=lambda options: "said" if options.entries else "scores",
         anytime=lambda options: replace(options, entries=True),
+        reveals=at("exposures.e_dcp"),
     ),
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
@@ -187,6 +192,7 @@ METHODS: dict[str, Method] = {
         ),
         bears=lambda options: LOSSES if options.asynchronous else frozenset(),
         bearing={"asynchronous": True},
+        reveals=at("exposures.q_dcp"),
     ),
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
@@ -204,6 +210,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "devices",
         bears=lambda options: LOSSES if options.consensus == "projection" else frozenset(),
         bearing={"consensus": "projection"},
+        reveals=at("exposures.h_dcp"),
     ),
     "r-dcp": Method(
         at("r_dcp.r_dcp"),
@@ -218,6 +225,7 @@ METHODS: dict[str, Method] = {
         bears=lambda options: frozenset({"liars"}),
         anytime=at("r_dcp.without_agreement"),
         signed=True,
+        reveals=at("exposures.r_dcp"),
     ),
     "p-dcp": Method(
         at("p_dcp.p_dcp"),
@@ -231,6 +239,7 @@ METHODS: dict[str, Method] = {
         weights=lambda options: "said",
         private=True,
         suited=at("p_dcp.suited"),
+        reveals=at("exposures.p_dcp"),
     ),
     "cp": Method(
         at("baselines.cp"),
@@ -242,6 +251,7 @@ METHODS: dict[str, Method] = {
         paper="Vovk2005",
         summary="split CP on the pooled scores",
         promise=Promise("exchangeable"),
+        reveals=at("exposures.pooled"),
     ),
     "fcp": Method(
         at("baselines.fcp"),
@@ -253,6 +263,7 @@ METHODS: dict[str, Method] = {
         paper="Lu2023",
         summary="pooled scores, for a mixture of devices",
         promise=PUBLISHED,
+        reveals=at("exposures.pooled"),
     ),
     "fedcp-qq": Method(
         at("fedcp_qq.fedcp_qq"),
@@ -266,6 +277,7 @@ METHODS: dict[str, Method] = {
         per_alpha=True,
         apart=_always,
         promise=Promise("exchangeable"),
+        reveals=at("exposures.fedcp_qq"),
     ),
     "wfcp": Method(
         at("wfcp.wfcp"),
@@ -278,6 +290,7 @@ METHODS: dict[str, Method] = {
         summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise and options.range is not None,
         promise=PUBLISHED,
+        reveals=at("exposures.wfcp"),
     ),
     "local": Method(
         at("baselines.local"),
@@ -290,6 +303,7 @@ METHODS: dict[str, Method] = {
         summary="each device on its own",
         apart=_always,
         promise=Promise("own"),
+        reveals=at("exposures.local"),
     ),
     "average": Method(
         at("baselines.average"),
@@ -302,6 +316,7 @@ METHODS: dict[str, Method] = {
         summary="mean of local quantiles",
         per_alpha=True,
         promise=PUBLISHED,
+        reveals=at("exposures.average"),
     ),
 }
 

@@ -37,6 +37,7 @@ CERTIFICATE = {
     "losses",
     "heard",
     "liars",
+    "noise",
 }
 COST = {"rounds", "numbers_per_device", "bits_per_device"}
 

@@ -1,13 +1,17 @@
 """`conformesh online`: streams from a file, a table, a picture and rows; the numbers are the library's."""
 
 import json
+import urllib.request
 
 import numpy as np
 import polars as pl
 import pytest
 
 from conformesh import Network
-from conformesh.online import LEARNERS, online, simulating
+from conformesh.cli import console
+from conformesh.online import LEARNERS, Alarm, online, simulating
+from conformesh.streams import stream as drawn
+from conformesh.view import OnlineRecorder, Trace
 
 STEPS, DEVICES = 120, 6
 
@@ -131,3 +135,60 @@ def test_mistakes_in_words(run, stream, words, why):
     assert result.exit_code == 2
     assert why in result.stderr
     assert result.stderr.count("\n") <= 2
+
+
+def test_a_trace_and_a_report_beside_the_same_result(run, stream, table, tmp_path):
+    words = ("--no-picture", "--no-beside", "--json", "--window", "40")
+    plain = run("online", stream, *WORDS, *words)
+    both = run("online", stream, *WORDS, *words, "--trace", "run.json.gz", "--report", "run.html")
+    assert both.exit_code == 0, both.stderr
+    assert both.stdout == plain.stdout
+    [found] = Trace.load(tmp_path / "run.json.gz").runs
+    said, last = json.loads(plain.stdout), found.steps[-1]
+    assert (last.everybody.labels, last.everybody.misses) == (said["labels"], said["misses"])
+    assert last.everybody.lately == pytest.approx(online(table, Network.cycle(DEVICES)).rolling(40)[-1], abs=5e-5)
+    assert dict(found.result)["misses"] == said["words"]
+    assert (tmp_path / "run.html").read_text().startswith("<!doctype html>")
+
+
+def test_a_page_is_there_while_streams_are_followed(run, stream, monkeypatch):
+    """Asked after the last step, before the command ends."""
+    pages = []
+    finish = OnlineRecorder.finish
+
+    def finishing(own, facts):
+        [line] = [line for line in messages if "see it at" in line]
+        address = line.rpartition(" ")[2]
+        with urllib.request.urlopen(f"{address}trace.json", timeout=30) as answer:
+            pages.append(json.load(answer))
+        finish(own, facts)
+
+    messages = []
+    monkeypatch.setattr(console, "say", messages.append)
+    monkeypatch.setattr(OnlineRecorder, "finish", finishing)
+    result = run("online", stream, *WORDS, "--no-picture", "--no-beside", "--view", "127.0.0.1:0")
+    assert result.exit_code == 0, result.stderr
+    [page] = pages
+    assert page["runs"][0]["steps"][-1]["everybody"]["labels"] == STEPS * DEVICES
+
+
+def test_alarms_are_in_the_trace_where_they_were_raised(run, tmp_path):
+    """In blocks of 1,024 steps, with labels that are missing; the same alarms as of all scores at once."""
+    rng = np.random.default_rng(3)
+    scores = np.abs(rng.normal(size=(2, 1180))) * np.where(np.arange(1180) < 1060, 1, 4)[None]
+    seen = (rng.random(scores.shape) < 0.8) | [[True], [False]]  # so that no step is without any label
+    rows = [f"{t},{k},{float(scores[k, t])!r}" for t in range(1180) for k in range(2) if seen[k, t]]
+    (tmp_path / "s.csv").write_text("\n".join(["time,device,score", *rows]))
+    words = ("--topology", "chain", "--no-picture", "--no-beside", "--json", "--trace", "t.json")
+    result = run("online", tmp_path / "s.csv", *words)
+    assert result.exit_code == 0, result.stderr
+    alarm, values = Alarm(level=0.05, alpha=0.1), np.where(seen, scores, np.nan).T
+    state = alarm.follow(alarm.begin(2), values, drawn(0, "alarm").random(values.shape), seen.T)
+    labels = state.raised_at.tolist()
+    assert json.loads(result.stdout)["drift"] == {"0": labels[0], "1": labels[1]}
+    [found] = Trace.load(tmp_path / "t.json").runs
+    logged = {row: (step.at, words) for step in found.steps for row, _, words in step.log}
+    assert logged == {
+        row: (np.flatnonzero(seen[row])[label - 1] + 1, f"drift alarm at its label {label:,}")
+        for row, label in enumerate(labels)
+    }

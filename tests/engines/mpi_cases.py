@@ -39,7 +39,6 @@ OPTIONS = {
     "p-dcp": [
         {},
         {"aggregate": "flood", "grid": "linear", "range": (-2.0, 3.0)},
-        {"epsilon": 2.0, "floor": 0, "width": 7, "stages": 2},
     ],
     "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],
     "fedcp-qq": [{}, {"wire": 16}],

@@ -195,3 +195,33 @@ def test_another_roster_begins_another_run(page, server):
     until(page, "conformesh.panels.length === 1 && conformesh.panels[0].run.heading.name.endsWith('roster 2')")
     page.locator("#which").select_option("0")
     until(page, "conformesh.panels[0].run.heading.name === 'six pumps' && conformesh.step === 6")
+
+
+def test_coverage_grows_as_nodes_say_more(page, server):
+    """What a mesh learns: in seconds, with windows of labels, and of devices some of which do not learn."""
+    server.send("run", run=0, heading=HEADING)
+    server.send("steps", run=0, **{"from": 0}, steps=ALL[:1], sent=time.time())
+    until(page, "conformesh.runs[0]?.steps.length === 1")
+    assert page.evaluate("conformesh.panels[0].online.lately.figure.hidden")
+    for place, labels in enumerate((100, 400, 700), 1):
+        devices = {"labels": {"values": [labels], "rows": [1]}, "misses": {"values": [labels // 10], "rows": [1]}}
+        devices["lately"] = {"values": [0.9], "rows": [1]}
+        everybody = {"alpha": 0.1, "labels": labels, "misses": labels // 10, "window": 200, "own": 200, "lately": 0.9}
+        everybody["within"] = [0.9 - 20 / labels, 1]
+        step = {"at": float(place), "devices": devices, "everybody": everybody}
+        server.send("steps", run=0, **{"from": place}, steps=[step], sent=time.time())
+        until(page, f"document.querySelector('.learnt')?.textContent.includes('{labels}')")
+    until(page, "conformesh.panels[0].online.lately.plot?.data[0].length === 4")
+    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    until(page, "document.querySelectorAll('.learnt tbody tr').length === 2")
+    words = " ".join(page.inner_text(".online").split())
+    assert "all 0.900 0.900 700 0.871 to 1.000 pump-1 0.900 0.900 700 nothing" in words
+    page.evaluate("conformesh.panels[0].asked.pick(0, 2)")
+    until(page, "document.querySelectorAll('.learnt tbody tr').length === 1")  # it does not learn
+    server.send("run", run=0, heading=HEADING)  # again from the beginning, as after a lost connection
+    server.send("steps", run=0, **{"from": 0}, steps=ALL[:1], sent=time.time())
+    until(page, "conformesh.panels[0].online.lately.figure.hidden")
+    page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
+    page.set_viewport_size({"width": 1000, "height": 900})
+    drawn(page)
+    assert page.locator(".online").text_content() == ""

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import time
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -19,9 +20,11 @@ from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.node.launching import Watched, _read_log
+from conformesh.mesh.node.online import Online
 from conformesh.mesh.node.process import Start
 from conformesh.mesh.node.state import NodeState
 from conformesh.view import meshes
+from conformesh.view.events import HIDDEN
 from conformesh.view.maps import read_map
 from conformesh.view.meshes import MeshWatch
 from conformesh.view.recording import replayed
@@ -178,7 +181,7 @@ def test_nodes_are_only_asked_what_changes_nothing(mesh, monkeypatch):
     with watching(mesh.root) as watch:
         wait_for(lambda: now(watch, "threshold", 0) == 0.75)
         watch.details(0, 0)
-    assert {*asked} == {("/status", None), ("/calibration", None)}
+    assert {*asked} == {("/status", None), ("/online", None), ("/calibration", None)}
 
 
 def test_details_of_a_node(mesh):
@@ -258,8 +261,6 @@ def test_a_node_without_a_folder_tells_of_itself_and_its_neighbours(mesh):
 
 
 def test_nothing_of_single_devices_of_a_private_mesh(mesh, monkeypatch):
-    from dataclasses import replace
-
     monkeypatch.setattr(meshes, "read_map", lambda *given: replace(read_map(*given), private=True))
     mesh[0].certify(calibration())
     with watching(mesh.root) as watch:
@@ -317,6 +318,93 @@ def test_a_recorded_mesh_is_a_trace(mesh, tmp_path):
     again = replayed(Trace.load(tmp_path / "t.json.gz").runs[0])
     assert again.known.fields == watch.recordings()[0].known.fields
     assert (again.heading.live, again.result) == (False, [])
+
+
+# --- nodes that learn online -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def learning(monkeypatch):
+    """Three devices, of which the first two learn; the disk is quick."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    with short_folder() as root, ExitStack() as stack:
+        found = Mesh(root / "m", stack, online={"learning": 0.05, "local": 0.05, "bound": 1.0})
+        found.learners = []
+        for folder in found.folders[:2]:
+            found.services[folder.name].stop()
+            learner = Online(read_device(folder), found.states[folder.name])
+            learner.open()
+            stack.callback(learner.close)
+            found.services[folder.name] = stack.enter_context(
+                Service(found.states[folder.name], folder, online=learner)
+            )
+            found.learners.append(learner)
+        yield found
+
+
+def test_what_nodes_learn_is_shown(learning):
+    one, two = learning.learners
+    learning[0].certify(calibration(0.75))
+    with watching(learning.root) as watch:
+        for number in range(300):
+            judged = one.observe(0.95 if number % 5 == 0 else 0.05)
+        two.hear(one._known.counters.encode(one.rule))
+        assert not judged.repeated
+        wait_for(lambda: now(watch, "labels") == [300, 0, None])
+        told = one.shown()
+        assert now(watch, "misses", 0) == told["device"]["misses"]
+        assert now(watch, "threshold", 0) == told["threshold"] != now(watch, "certified", 0)
+        assert now(watch, "certified", 0) == 0.75
+        assert now(watch, "within", 0) == pytest.approx(told["device"]["within"], abs=1e-4)
+        assert told["device"]["within"] <= now(watch, "within", 0) < 0.9
+        known = watch.recordings()[0].known
+        assert (known.everybody.labels, known.everybody.alpha) == (300, 0.1)
+        assert known.everybody.within == pytest.approx([0.9 - told["everybody"]["within"], 1.0], abs=1e-9) or (
+            known.everybody.within[0] == pytest.approx(0.9 - told["everybody"]["within"])
+        )
+        facts = dict(watch.details(0, 0)["facts"])
+        assert facts["misses"] == told["device"]["words"]
+        assert now(watch, "labels", 2) is None  # it does not learn
+
+
+def test_who_has_no_node_here_is_counted_by_who_has_heard_of_it(learning):
+    one, two = learning.learners
+    for _ in range(10):
+        two.observe(0.2)
+    one.hear(two._known.counters.encode(two.rule))
+    learning.services[learning.names[1]].stop()
+    with watching(learning.root) as watch:
+        wait_for(lambda: now(watch, "labels")[:2] == [0, 10])
+        assert now(watch, "within", 1) is None
+
+
+def test_a_node_that_does_not_learn_is_seldom_asked(learning, monkeypatch):
+    asked = []
+    told = Client.online
+    monkeypatch.setattr(Client, "online", lambda own: asked.append(str(own)) or told(own))
+    with watching(learning.root) as watch:
+        wait_for(lambda: sum(learning.names[0] in one for one in asked) > 5)
+        assert sum(learning.names[2] in one for one in asked) == 1
+        assert watch.recordings()[0].known.everybody.labels == 0
+
+
+def test_what_a_node_says_of_its_learning_may_be_anything(learning, monkeypatch):
+    with watching(learning.root) as watch:
+        wait_for(lambda: now(watch, "labels", 0) == 0)
+        monkeypatch.setattr(Client, "online", lambda own: {"device": "yes"})
+        wait_for(lambda: now(watch, "health", 0) == "unknown")
+        assert now(watch, "problem", 0).startswith("what it answers is not understood")
+
+
+def test_nothing_of_what_a_private_mesh_learns(learning, monkeypatch):
+    monkeypatch.setattr(meshes, "read_map", lambda *given: replace(read_map(*given), private=True))
+    learning.learners[0].observe(0.2)
+    with watching(learning.root) as watch:
+        wait_for(lambda: watch._devices[learning.names[0]].learnt is not None)
+        wait_for(lambda: len(steps(watch)) > 0)
+        known = watch.recordings()[0].known
+        assert HIDDEN.isdisjoint(known.fields)
+        assert known.everybody is None
 
 
 # --- real processes ---------------------------------------------------------------------------------------------------

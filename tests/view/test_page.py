@@ -5,9 +5,12 @@ import random
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from conformesh import Network
+from conformesh.online import online
+from conformesh.view.online import OnlineRecorder
 from conformesh.view.recording import Known
 from conformesh.view.report import PAGE, SCRIPTS, STYLES, part
 from conformesh.view.trace import FIELDS, Trace
@@ -454,7 +457,7 @@ def test_dark_light_and_the_choice(show):
     page.emulate_media(color_scheme="dark", reduced_motion="reduce")
 
 
-@pytest.mark.parametrize("trace", [traces.hostile(), traces.watched()])
+@pytest.mark.parametrize("trace", [traces.hostile(), traces.watched(), traces.learnt()])
 def test_a_narrow_screen_scrolls_in_one_direction(show, trace):
     page = show(trace, "#run=0&device=0", viewport={"width": 500, "height": 900}, **STILL)
     for tab in ("table", "log", "picture"):
@@ -465,12 +468,20 @@ def test_a_narrow_screen_scrolls_in_one_direction(show, trace):
     assert drawer["y"] + drawer["height"] <= bar["y"] + 1  # time can be moved while a device is open
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_accessibility_rules(show, scheme):
+@pytest.mark.parametrize(
+    ("scheme", "trace"),
+    [
+        ("light", traces.watched),
+        ("dark", traces.watched),
+        ("light", traces.learnt),
+        pytest.param("dark", traces.learnt, marks=pytest.mark.slow),
+    ],
+)
+def test_accessibility_rules(show, scheme, trace):
     """Rules of axe-core about roles, names and contrast, in every tab and with a device open."""
     if not AXE.exists():
         pytest.skip("rules of accessibility are in axe-core: run npm ci in tools/page")
-    page = show(traces.watched(), color_scheme=scheme, **STILL)
+    page = show(trace(), color_scheme=scheme, **STILL)
     page.add_script_tag(path=str(AXE))
     page.evaluate("conformesh.panels[0].asked.pick(0, 1)")
     for tab in ("picture", "table", "log"):
@@ -482,6 +493,118 @@ def test_accessibility_rules(show, scheme):
         )
         assert found == [], tab
     page.requests[:] = [url for url in page.requests if not url.endswith("axe.min.js")]
+
+
+# --- devices that learn online ---------------------------------------------------------------------------------------
+
+
+def lines(page, chart):
+    """The drawn data of a chart, after its times."""
+    return page.evaluate(f"conformesh.panels[0].online.{chart}.plot.data.slice(1).map((line) => [...line])")
+
+
+def coloured(page, chart, at, share, away=3):
+    """Whether a chart is coloured, and how, where a share would stand at a time from 0 to 1; `away` pixels below it."""
+    return page.evaluate(
+        """([chart, at, share, away]) => {
+            const { plot } = conformesh.panels[0].online[chart];
+            const x = Math.round(plot.valToPos(at, "x", true));
+            const y = Math.round(plot.valToPos(share, "y", true)) + away;
+            return [...plot.ctx.getImageData(x, y, 1, 1).data];
+        }""",
+        [chart, at, share, away],
+    )
+
+
+def test_coverage_lately_and_so_far_inside_its_bound(show):
+    """The curves are those of the trace, the band is drawn, and the words have the same numbers."""
+    trace = traces.learnt()
+    page = show(trace, **STILL)
+    told = [step.everybody for step in trace.runs[0].steps]
+    last = told[-1]
+    upper, lower, sofar, *_ = lines(page, "sofar")
+    assert [upper[-1], lower[-1]] == [last.within[1], last.within[0]]
+    assert sofar[1:] == pytest.approx([1 - one.misses / one.labels for one in told[1:]])
+    assert lower[1] is None  # nothing is guaranteed of the first step
+    assert lines(page, "lately")[4][1:] == [one.lately for one in told[1:]]
+    inside, outside = (coloured(page, "sofar", 0.9, share) for share in (last.within[0] + 0.02, last.within[0] - 0.02))
+    assert inside[3] > 0
+    assert outside[3] == 0
+    assert words(page, ".learnt tbody tr") == (
+        f"all {last.lately:.3f} {1 - last.misses / last.labels:.3f} {last.labels:,} "
+        f"{int(1000 * last.within[0]) / 1000:.3f} to {-int(-1000 * last.within[1] // 1) / 1000:.3f}"
+    )
+    assert words(page, ".counts") == "6 learning"
+    assert words(page, ".faults") == "drift alarm: 2"
+    own = trace.runs[0].steps[-1].devices["lately"].values
+    least = sorted(range(6), key=lambda row: (own[row], row))[:3]
+    assert words(page, ".lowest") == "lowest in the last 100 steps: " + " ".join(
+        f"{row} {own[row]:.3f}" for row in least
+    )
+    label = page.locator(".frame").nth(1).get_attribute("aria-label")
+    assert label.startswith("covered so far; the band is guaranteed, whatever the scores; asked for 0.900; all: ")
+
+
+def test_a_chosen_device_has_its_own_curves(show):
+    trace = traces.learnt()
+    page = show(trace, **STILL)
+    assert set(lines(page, "lately")[5]) == {None}
+    page.get_by_role("button", name=str(traces_lowest(trace))).first.click()
+    row = traces_lowest(trace)
+    page.until(f"conformesh.panels[0].online.own.row === {row}")
+    drawn(page)
+    steps = trace.runs[0].steps[1:]
+    assert lines(page, "lately")[5][1:] == [step.devices["lately"].values[row] for step in steps]
+    labels, misses, lately, within = (
+        steps[-1].devices[name].values[row] for name in ("labels", "misses", "lately", "within")
+    )
+    _, _, _, sofar, upper, lower = lines(page, "sofar")
+    assert sofar[-1] == pytest.approx(1 - misses / labels)
+    assert [lower[-1], upper[-1]] == pytest.approx([0.9 - within, min(0.9 + within, 1)])
+    assert words(page, ".learnt tbody tr:last-child").startswith(f"{row} {lately:.3f}")
+    assert f"guaranteed within {within} of 0.1" in words(page, "#device")
+    page.keyboard.press("Escape")
+
+
+def traces_lowest(trace):
+    """Who covered least lately."""
+    shares = trace.runs[0].steps[-1].devices["lately"].values
+    return shares.index(min(shares))
+
+
+def test_streams_are_replayed(show):
+    """Before the drift there is no alarm, and counts are those of that moment."""
+    trace = traces.learnt()
+    page = show(trace, "#run=0&at=300&time=even", **STILL)
+    then = trace.runs[0].steps[300].everybody
+    assert words(page, ".when") == "step 300 of 900"
+    assert f"{then.labels:,}" in words(page, ".learnt tbody tr")
+    assert words(page, ".faults") == ""
+    page.get_by_role("slider", name="time").press("End")
+    at_step(page, 900)
+    assert words(page, ".faults") == "drift alarm: 2"
+    open_tab(page, "log")
+    assert words(page, ".records li") == "warningstep 6302drift alarm at its label 630"
+    open_tab(page, "table")
+    assert "covered lately" in words(page, ".devices thead")
+
+
+def test_nothing_about_learning_where_nobody_learns(show):
+    page = show(traces.searched(), **STILL)
+    assert words(page, ".charts").count("covered") == 0
+    assert page.locator(".online").text_content() == ""
+
+
+def test_without_a_bound_there_is_no_band(show):
+    network = Network.cycle(3)
+    recorder = OnlineRecorder(network)
+    scores = np.random.default_rng(0).random((3, 300))
+    online(scores, network, learner="dtaci", coupling="alone", observer=recorder)
+    recorder.finish([])
+    page = show(recorder.trace(), **STILL)
+    assert set(lines(page, "sofar")[0]) == {None}
+    assert words(page, ".learnt tbody tr").endswith(" nothing")
+    assert "no bound is known for this rule" in words(page, ".charts")
 
 
 def test_thousands_of_devices(show):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from conformesh import Network, calibrate
+from conformesh.online import online
+from conformesh.view.online import OnlineRecorder
 from conformesh.view.recording import Recorder
 from conformesh.view.trace import Column, Flow, Heading, Run, Spoken, Step, Trace
 
@@ -65,6 +67,18 @@ def watched() -> Trace:
         ),
     ]
     return Trace.of([Run(heading, steps)])
+
+
+def learnt(devices: int = 6, steps: int = 900) -> Trace:
+    """Devices that learn online; after two thirds the scores of all but the last one double, and some say so."""
+    network = Network.cycle(devices)
+    scores = np.abs(np.random.default_rng(5).normal(size=(devices, steps)))
+    scores[:-1, 2 * steps // 3 :] *= 2
+    recorder = OnlineRecorder(network, window=100)
+    recorder.alarm(2, 2 * steps // 3 + 30, "at its label 630")
+    found = online(scores, network, observer=recorder)
+    recorder.finish([("misses", str(found.account()))])
+    return recorder.trace()
 
 
 NAMES = [

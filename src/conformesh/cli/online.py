@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 import typer
@@ -15,6 +16,8 @@ from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_netw
 from conformesh.cli.options import chosen_faults, whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.reading import Decimal, Separator
+from conformesh.cli.recording import followed
+from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.io.files import make_folder
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
@@ -29,6 +32,9 @@ from conformesh.progress import Progress
 from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 from conformesh.streams import stream as drawn
+
+if TYPE_CHECKING:
+    from conformesh.view.online import OnlineRecorder
 
 PICTURE = Path("conformesh-online.png")
 COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", "guarantee")
@@ -73,7 +79,7 @@ def online(
         bool, typer.Option("--beside/--no-beside", help="Show the learners that know no network beside it.")
     ] = True,
     alarm: Annotated[float, typer.Option(help="Chance of a false drift alarm, at any time; 0 for no alarm.")] = 0.05,
-    window: Annotated[int, typer.Option(min=1, help="Steps over which the picture averages.")] = 200,
+    window: Annotated[int, typer.Option(min=1, help="Steps over which picture and page average.")] = 200,
     out: Annotated[
         Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
     ] = PICTURE,
@@ -128,6 +134,9 @@ def online(
             rich_help_panel=RUNNING,
         ),
     ] = None,
+    view: ViewAddress = None,
+    trace: TraceFile = None,
+    report: ReportFile = None,
 ) -> None:
     """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
 
@@ -149,25 +158,84 @@ def online(
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
     asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
-    long = _Long(checkpoint, resume, scores.shape[1])
-    found = long.run("following streams", "", scores, network, level, learner, coupling, **asked)
-    others = {
-        name: long.run(f"{name}, alone", name, scores, network, level, name, "alone", delays=delay)
-        for name in (LEARNERS if beside else ())
-    }
-    if rows is not None:
-        found.save(rows)
-    if drawn_to is not None:
-        with Progress("drawing"):
-            draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
-    raised = _alarms(found, alarm, level, key) if alarm else None
-    if as_json:
-        print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
-        return
-    _report(named, found, others, raised)
-    for what, path in (("picture", drawn_to), ("rows", rows)):
-        if path is not None:
-            print(f"{what}: {path}")
+    title = named if learner or coupling else f"{named} rule"
+    with followed(view, trace, report, network, title, window) as recorder:
+        drift = _Drift(alarm, level, key) if alarm else None
+        long = _Long(checkpoint, resume, scores.shape[1])
+        watch = _Watch(drift, recorder)
+        found = long.run("following streams", "", watch, scores, network, level, learner, coupling, **asked)
+        others = {
+            name: long.run(f"{name}, alone", name, _Watch(), scores, network, level, name, "alone", delays=delay)
+            for name in (LEARNERS if beside else ())
+        }
+        raised = None if drift is None else drift.raised
+        if rows is not None:
+            found.save(rows)
+        if drawn_to is not None:
+            with Progress("drawing"):
+                draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
+        if recorder is not None:
+            recorder.finish(_facts(found, raised))
+        if as_json:
+            print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
+            return
+        _report(named, found, others, raised)
+        for what, path in (("picture", drawn_to), ("rows", rows)):
+            if path is not None:
+                print(f"{what}: {path}")
+
+
+class _Drift:
+    """The drift alarm of every device, block by block as a run goes on."""
+
+    def __init__(self, chance: float, alpha: float, seed: int) -> None:
+        self._alarm, self._draws = Alarm(level=chance, alpha=alpha), drawn(seed, "alarm")
+
+    def begin(self, found: Online) -> None:
+        self._found, self._done = found, 0
+        self._state = self._alarm.begin(len(found.ids))
+        self._labels = np.zeros(len(found.ids), dtype=np.int64)
+
+    @property
+    def raised(self) -> dict[str, int]:
+        """At which of its labels each device that raised the alarm did so."""
+        return {name: int(at) for name, at in zip(self._found.ids, self._state.raised_at, strict=True) if at}
+
+    def go_on(self, done: int) -> list[tuple[int, int, int]]:
+        """Return row, step and label of everybody who raises the alarm up to this step."""
+        scores = self._found.scores[:, self._done : done].T
+        seen = ~np.isnan(scores)
+        before = self._state.raised_at
+        self._state = self._alarm.follow(self._state, scores, self._draws.random(scores.shape), seen)
+        new = []
+        for row in np.flatnonzero((before == 0) & (self._state.raised_at > 0)).tolist():
+            label = int(self._state.raised_at[row])
+            step = int(np.searchsorted(np.cumsum(seen[:, row]), label - self._labels[row])) + self._done + 1
+            new.append((row, step, label))
+        self._labels += seen.sum(axis=0)
+        self._done = done
+        return sorted(new, key=lambda one: one[1])
+
+
+class _Watch:
+    """Sees a run go on, for whoever tells how far it is, the drift alarm, and what is recorded."""
+
+    def __init__(self, drift: _Drift | None = None, recorder: OnlineRecorder | None = None) -> None:
+        self._drift, self._recorder = drift, recorder
+        self.tell: Callable[[int], None] = lambda done: None
+
+    def begin(self, found: Online) -> None:
+        for part in (self._drift, self._recorder):
+            if part is not None:
+                part.begin(found)
+
+    def __call__(self, done: int) -> None:
+        self.tell(done)
+        new = [] if self._drift is None else self._drift.go_on(done)
+        if self._recorder is not None:
+            for row, step, label in new:
+                self._recorder.alarm(row, step, f"at its label {label:,}")
+            self._recorder(done)
 
 
 def _in_rows(held: StreamFile, ids: tuple[str, ...]) -> Any:
@@ -183,7 +251,7 @@ class _Long:
     def __init__(self, checkpoint: Path | None, resume: bool, steps: int) -> None:
         self.checkpoint, self.resume, self.steps = checkpoint, resume, steps
 
-    def run(self, what: str, name: str, *asked: Any, **options: Any) -> Online:
+    def run(self, what: str, name: str, watch: _Watch, *asked: Any, **options: Any) -> Online:
         """Follow the streams; what is saved of a lone learner has its name in the name of the file."""
         done, file = 0, self.checkpoint
         if file is not None and name:
@@ -199,9 +267,10 @@ class _Long:
                 )
             bar.steps = done = now
 
+        watch.tell = tell
         try:
             with Progress(what, self.steps, "steps") as bar:
-                return follow(*asked, observer=tell, checkpoint=file, resume=self.resume, **options)
+                return follow(*asked, observer=watch, checkpoint=file, resume=self.resume, **options)
         except KeyboardInterrupt:
             if file is None:
                 console.note("nothing was saved; with --checkpoint FILE the same command would go on from here")
@@ -210,15 +279,6 @@ class _Long:
                     f"{what}: step {done:,} of {self.steps:,} is saved in {file}; the same command goes on there"
                 )
             raise
-
-
-def _alarms(found: Online, chance: float, alpha: float, seed: int) -> dict[str, int]:
-    """Return at which step each device that raised the drift alarm did so."""
-    alarm = Alarm(level=chance, alpha=alpha)
-    scores = found.scores.T
-    u = drawn(seed, "alarm").random(scores.shape)
-    state = alarm.follow(alarm.begin(len(found.ids)), scores, u, ~np.isnan(scores))
-    return {name: int(at) for name, at in zip(found.ids, state.raised_at, strict=True) if at}
 
 
 def _cells(name: str, found: Online) -> tuple[str, ...]:
@@ -236,11 +296,29 @@ def _report(named: str, found: Online, others: dict[str, Online], raised: dict[s
     table = [_cells(named, found), *(_cells(f"{name}, alone", one) for name, one in others.items())]
     console.print_table(COLUMNS, table, right=RIGHT)
     print(f"\nmisses of all devices: {found.account()}")
-    worst = found.ids[int(np.nanargmax(found.rates))]
-    print(f"of {worst}, which missed most: {found.account(worst)}")
+    if (worst := _worst(found)) is not None:
+        print(f"of {worst}, which missed most: {found.account(worst)}")
     if raised is not None:
-        first = ", ".join(f"{name} at its label {at:,}" for name, at in [*raised.items()][:5])
-        print(f"drift alarm: {several(len(raised), 'device')} of {len(found.ids)}" + (f", {first}" if raised else ""))
+        print(f"drift alarm: {_drifted(found, raised)}")
+
+
+def _drifted(found: Online, raised: dict[str, int]) -> str:
+    first = [f"{name} at its label {at:,}" for name, at in [*raised.items()][:5]]
+    return ", ".join([f"{several(len(raised), 'device')} of {len(found.ids)}", *first])
+
+
+def _facts(found: Online, raised: dict[str, int] | None) -> list[tuple[str, str]]:
+    """Return how a run ended, as its page says it."""
+    facts = [("misses", str(found.account()))]
+    if (worst := _worst(found)) is not None:
+        facts.append((f"most, of {worst}", str(found.account(worst))))
+    return facts if raised is None else [*facts, ("drift alarm", _drifted(found, raised))]
+
+
+def _worst(found: Online) -> str | None:
+    """Return who missed the largest share; None where no label came."""
+    rates = found.rates
+    return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
 
 
 def _object(found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None) -> dict[str, Any]:

@@ -214,8 +214,17 @@ def check_fit(calibration: Result, device: str | None, groups: tuple[str, ...], 
 
 def load_result(source: str) -> Result:
     """Read what calibrate or control wrote; - reads it from standard input."""
+    return result_of(*read_json(source))
+
+
+def read_json(source: str) -> tuple[Any, str]:
+    """Read a JSON file, or standard input; return what it holds, and what to call it."""
     where = "standard input" if source == STDIN else source
-    raw = from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where)
+    return from_json(sys.stdin.read() if source == STDIN else Path(source).read_bytes(), where), where
+
+
+def result_of(raw: Any, where: str) -> Result:
+    """Return the result that a JSON object is."""
     if isinstance(raw, dict) and raw.get("format") == SEVERAL:
         return Calibrations.from_dict(raw, where)
     if isinstance(raw, dict) and raw.get("format") == SIDES:

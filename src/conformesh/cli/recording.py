@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from conformesh.calibrating import Batch
     from conformesh.graph.network import Network
     from conformesh.methods import Way
+    from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder
 
 MOST_RUNS = 24  # side by side
@@ -33,9 +34,32 @@ def recorded(
     from conformesh.view.recording import SHARE, Recorder
 
     recorder = Recorder(SHARE if sparing and trace is None and report is None else None)
+    with _shown(recorder, view, trace, report):
+        yield recorder
+
+
+@contextmanager
+def followed(
+    view: str | None, trace: Path | None, report: Path | None, network: Network, name: str, window: int
+) -> Iterator[OnlineRecorder | None]:
+    """Record the run over streams inside the block, which says how it ended, and show and write what was asked for."""
+    if view is None and trace is None and report is None:
+        yield None
+        return
+    from conformesh.view.online import OnlineRecorder
+
+    recorder = OnlineRecorder(network, name, window)
+    with _shown(recorder, view, trace, report):
+        yield recorder
+
+
+@contextmanager
+def _shown(
+    recorder: Recorder | OnlineRecorder, view: str | None, trace: Path | None, report: Path | None
+) -> Iterator[None]:
     with seen(lambda: recorder.recordings, view, trace, report):
         try:
-            yield recorder
+            yield
         except Exception as problem:
             recorder.fail(str(problem))
             raise

@@ -79,6 +79,12 @@ class Arrivals:
             chosen = place[here] == turn
             yield device[here][chosen], example[here][chosen]
 
+    def between(self, a: int, b: int) -> tuple[Ints, Ints]:
+        """Return devices and examples whose labels come after steps a to b - 1, where labels may be late."""
+        device, example, _, begins = self._queue
+        here = slice(begins[a], begins[b])
+        return device[here], example[here]
+
     def late(self) -> Ints:
         """Return the most labels that any device awaited at a prediction up to each step, (steps,)."""
         steps = self.has_label.shape[1]

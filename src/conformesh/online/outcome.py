@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from conformesh.online.arrivals import Arrivals
 from conformesh.online.couplings import Coupled, Past
 from conformesh.online.integrators import Bools, Floats
 from conformesh.online.rules import Rule
+
+Ints = NDArray[np.int64]
 
 
 @dataclass(eq=False)
@@ -36,6 +39,7 @@ class Trail:
         self.clock = np.zeros(self.steps, dtype=np.int64)
         self.late = np.zeros(self.steps, dtype=np.int64)
         self.unheard = np.zeros(self.steps, dtype=np.int64)
+        self._known: tuple[int, Floats, Ints] | None = None
 
     def unheard_at(self, t: int, state: Coupled, arrivals: Arrivals, there: Bools) -> None:
         """Write down how much of what was predicted before, or at the same time elsewhere, somebody has not heard."""
@@ -44,6 +48,23 @@ class Trail:
         heard = state.heard[0].sum(axis=1)[there]
         most = int(arrivals.before[t] + max(int(there.sum()) - 1, 0) - heard.min(initial=int(arrivals.before[t])))
         self.unheard[t] = max(most, int(self.unheard[t - 1]) if t else 0)
+
+    def past(self, done: int, labels: Ints) -> Past:
+        """Return what bounds depend on after so many steps, by which so many labels of each device have come."""
+        starts, members = self._came(done, len(labels))
+        late, unheard, clock = (int(a[done - 1]) for a in (self.late, self.unheard, self.clock))
+        return Past(starts, members, labels, late, unheard, clock)
+
+    def _came(self, done: int, devices: int) -> tuple[Floats, Ints]:
+        """Return at which levels each device began, added up, and how often it came; as last time, if nobody has."""
+        many, known = bisect_left(self.joined, (done,)), self._known
+        if known is None or known[0] != many:
+            starts, members = np.zeros(devices), np.zeros(devices, dtype=np.int64)
+            for _, row, level in self.joined[:many]:
+                starts[row] += level
+                members[row] += 1
+            known = self._known = many, starts, members  # in one go: threads may look while a run goes on
+        return known[1:]
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,7 +110,7 @@ class Online:
             raise ValueError(f"an account can be had after 1 to {self.steps} steps, got {after}")
         come = self.arrivals.come(done)
         missed = (self.misses[:, :done] == 1) & come
-        past = self._past(done, come)
+        past = self.trail.past(done, come.sum(axis=1))
         if device is None:
             labels, misses = int(come.sum()), int(missed.sum())
             return Account(self.alpha, labels, misses, self.rule.gap(past), self.rule.why_no_bound())
@@ -101,15 +122,6 @@ class Online:
         if device not in self.ids:
             raise ValueError(f"no device {device!r}; there are {len(self.ids)}, from {self.ids[0]!r} on")
         return self.ids.index(device)
-
-    def _past(self, done: int, come: Bools) -> Past:
-        starts, members = np.zeros(len(self.ids)), np.zeros(len(self.ids), dtype=np.int64)
-        for step, row, level in self.trail.joined:
-            if step < done:
-                starts[row] += level
-                members[row] += 1
-        late, unheard, clock = (int(a[done - 1]) for a in (self.trail.late, self.trail.unheard, self.trail.clock))
-        return Past(starts, members, come.sum(axis=1), late, unheard, clock)
 
     @property
     def rates(self) -> Floats:

@@ -92,7 +92,8 @@ def online(
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
-        Called with the number of steps done, from time to time, and at first if there are some.
+        Called with the number of steps done, from time to time, and at first if there are some. One that has a method
+        `begin` is first given the `Online` that fills up meanwhile; only what was done may be read of it.
     checkpoint
         A file that is saved from time to time and when the run is interrupted, so that the same call goes on from
         there, to the same bits. One of another run is refused.
@@ -164,6 +165,13 @@ class _Run:
             saved.check(at[1])
         if saved is not None and resume and saved.path.exists():
             at = self._restored(saved.load(at[1]))
+        self.trail.late = self.arrivals.late()
+        found = Online(
+            self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, self.trail
+        )
+        if (begin := getattr(observer, "begin", None)) is not None:
+            begin(found)
+        if at[0]:
             observer(at[0])
         try:
             with np.errstate(invalid="ignore"):  # comparisons with what is not a number
@@ -177,11 +185,7 @@ class _Run:
             if saved is not None and at[0]:
                 saved.save(self._kept(*at))
             raise
-        trail = self.trail
-        trail.late = self.arrivals.late()
-        return Online(
-            self.links.network.ids, self.rule, self.scores, self.thresholds, self.misses, self.arrivals, trail
-        )
+        return found
 
     def _kept(self, done: int, state: Coupled) -> Kept:
         """Return all that a run needs to go on after these steps; of a block that was begun nothing is kept."""

@@ -1,20 +1,21 @@
 r"""What noise costs: how much more a noisy search must ask for so that coverage is kept.
 
-A stage asks for w + 1 disjoint cells and accepts the first pivot p with D(p) + Z(p) >= slack + I, where
-D = alpha below - (1 - alpha) above. The noise of pivot j is Z_j = L_j - (1 - alpha) T: L_j that of the first j cells, T
-that of all. With M the largest Z of all stages and pivots, coverage is kept if
+A stage asks for w + 1 disjoint cells and accepts the first pivot p with D(p) + Z(p) >= slack + I, where D = alpha
+below - (1 - alpha) above. The noise of pivot j is Z_j = L_j - (1 - alpha) T: L_j that of the first j cells, T that of
+all. Let A be the least that alpha times the number of scores can be, and c = I - A. Coverage is kept if no table
+gains more than A from the noise, the gain being :math:`(t - c)^+` where the pivot accepted last is p, t = I - D(p)
+(docs/privacy-proofs.md). Two bounds on what it gains, and the smaller I that they allow:
 
-.. math:: E \min(A, I - M) \ge 0 \quad\Longleftrightarrow\quad E (M - c)^+ \le A, \quad c = I - A,
+maximum   :math:`E (M - c)^+`, M the largest Z of all stages and pivots: equal to :math:`E \min(A, I - M) \ge 0`.
+          Convex in the noise, so it stays true if devices add less than their share
+closed    the same, with :math:`x^+ \le e^{\lambda x}/(\lambda e)` summed over all pivots
 
-A being the least that alpha times the number of scores can be (docs/privacy-proofs.md). The smallest such I comes from
-the law of M, worked out on a lattice, with everything that was cut off or rounded carried upwards:
+The law of M is worked out on a lattice, with everything that was cut off or rounded carried upwards: the walk
+L_1, L_2, .. is followed for every bound m on its maximum at once, which gives the law of (max L_j, T). Noise too wide
+for the lattice is moved to multiples of a step at random so that its mean stays: the mean of what is convex in the
+noise only grows (Jensen). Walks that leave the lattice are bounded by Doob's inequality for exp(lambda L).
 
-- the walk L_1, L_2, .. is followed for every bound m on its maximum at once, which gives the law of (max L_j, T);
-- noise too wide for the lattice is moved to multiples of a step h at random so that its mean stays. Given where it was,
-  it is where it was on average, and (M - c)^+ is convex in the noise: its mean only grows (Jensen);
-- walks that leave the lattice are bounded by Doob's inequality for exp(lambda L).
-
-Where cells are too many for that, x^+ <= exp(lambda x)/(lambda e) is summed over all pivots, with the best lambda.
+Floats decide here, and the last digit of I may differ between machines: devices compare it.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _SAFE = 1 + 1e-9  # more than round-off of sums of products of positive numbers 
 
 
 class Inflation(NamedTuple):
-    """What a noisy search asks for beyond its slack, and how that was proven: `exact` or `closed`."""
+    """What a noisy search asks for beyond its slack, and how that was proven: by `maximum` or `closed`."""
 
     value: Fraction
     how: str
@@ -44,7 +45,12 @@ class Inflation(NamedTuple):
 
 @lru_cache(maxsize=256)
 def inflation(
-    alpha: Fraction, cells: int, stages: int, epsilon: Fraction | float, ratio: Fraction, least: Fraction
+    alpha: Fraction,
+    cells: int,
+    stages: int,
+    epsilon: Fraction | float,
+    ratio: Fraction,
+    least: Fraction,
 ) -> Inflation:
     """Return the smallest I that is proven to keep coverage, a multiple of 1/(denominator of alpha).
 
@@ -65,18 +71,19 @@ def inflation(
 
     Examples
     --------
-    >>> inflation(Fraction(1, 10), 16, 2, 1.0, Fraction(20, 19), Fraction(200))
-    Inflation(value=Fraction(...), how='exact')
+    >>> inflation(Fraction(1, 10), 8, 1, 2.0, Fraction(20, 19), Fraction(20))
+    Inflation(value=Fraction(7, 10), how='maximum')
     """
     if cells < 2 or stages < 1:
         raise ValueError(f"a noisy search needs at least 2 cells and 1 stage, got {cells} and {stages}")
     if not 0 < alpha < 1 or least <= 0 or ratio <= 0:
         raise ValueError(f"alpha must lie in (0, 1), least and ratio be positive, got {alpha}, {least} and {ratio}")
     noise = Noise(exact_epsilon(Fraction(str(epsilon)) / stages), Fraction(ratio), cells, stages)
-    found = [Inflation(_closed(alpha, noise, least), "closed")]
-    if cells <= CELLS:
-        found.append(Inflation(_exact(alpha, noise, least), "exact"))
-    return min(found)
+    found = Inflation(_closed(alpha, noise, least), "closed")
+    if cells > CELLS:
+        return found
+    sharper = Inflation(_maximum(alpha, noise, _lattice(noise, least), least), "maximum")
+    return found if found.value < sharper.value else sharper
 
 
 class Noise(NamedTuple):
@@ -86,6 +93,12 @@ class Noise(NamedTuple):
     shape: Fraction
     cells: int
     stages: int
+
+    @property
+    def deviation(self) -> float:
+        """Standard deviation of T."""
+        p = math.exp(-float(self.epsilon))
+        return math.sqrt(self.cells * 2 * float(self.shape) * p) / (1 - p)
 
     def log_moment(self, rate: Floats) -> Floats:
         """Return log E exp(rate X), X the noise of one cell; |rate| must be below epsilon."""
@@ -115,7 +128,7 @@ def _upwards(value: float, alpha: Fraction) -> Fraction:
 
 
 class Lattice(NamedTuple):
-    """Multiples of `step` up to `points` of them on either side, and what walks that leave it add to E (M - c)^+."""
+    """Multiples of `step`, `points` of them on either side of 0; walks that leave it add `outside` to a gain."""
 
     step: int
     points: int
@@ -131,11 +144,35 @@ class Lattice(NamedTuple):
         """The multiples."""
         return np.arange(-self.points, self.points + 1)
 
+    def room(self, least: Fraction) -> float:
+        """Return A, or less: `outside` is right for c >= -width, and whatever is enough for less is enough for A."""
+        return min(float(least), float(self.width))
 
-def _exact(alpha: Fraction, noise: Noise, least: Fraction) -> Fraction:
+
+def _lattice(noise: Noise, least: Fraction) -> Lattice:
+    """Return a lattice which walks leave so rarely that it matters little.
+
+    Let Y be the largest |L_j| or |T - L_j| of a stage: P(Y > y) <= 4 exp(-rate y) E exp(rate T) by Doob's inequality,
+    and no Z is above Y. If a stage has Y > R it adds at most E (Y - c; Y > R), and each other P(Y > R) E (Y - c)^+: its
+    mean is at most 2 R if c >= -R, as E Y <= sqrt(8 Var T) <= R. Moving noise to multiples of a step multiplies
+    E exp(rate X) by no more than exp(rate^2 step^2/8) (Hoeffding).
+    """
+    rate = np.linspace(0.02, 0.98, 97) * float(noise.epsilon)
+    wide = 3 * noise.deviation + 4
+    while True:
+        step = math.ceil(wide / POINTS)
+        moved = (rate * step) ** 2 / 8 if step > 1 else 0.0
+        exponent = noise.cells * (noise.log_moment(rate) + moved) - rate * wide
+        leaves = 4 * np.exp(np.minimum(exponent, 100.0))
+        outside = noise.stages * float(np.min(leaves * (2 * noise.stages * wide + 1 / rate)))
+        if outside <= 1e-4 * min(float(least), 1.0):
+            return Lattice(step, math.ceil(wide / step), outside)
+        wide *= 1.05
+
+
+def _maximum(alpha: Fraction, noise: Noise, lattice: Lattice, least: Fraction) -> Fraction:
     """Return the smallest I with E (M - c)^+ <= A, c = I - A, from the law of M on a lattice."""
-    lattice = _lattice(noise, least)
-    room = min(float(least), float(lattice.width))  # `outside` holds for c >= -width; with less room I is larger
+    room = lattice.room(least)
     units, tails = _tails(alpha, noise, lattice)
     either = -np.expm1(noise.stages * np.log1p(-np.minimum(tails, 1 - 1e-16)))  # P(M > x)
     gaps = np.diff(units, append=units[-1])
@@ -147,45 +184,26 @@ def _exact(alpha: Fraction, noise: Noise, least: Fraction) -> Fraction:
     return Fraction(int(np.argmax(found <= room)), q)
 
 
-def _lattice(noise: Noise, least: Fraction) -> Lattice:
-    """Return a lattice which walks leave so rarely that it does not matter.
-
-    Y = max |L_j| has P(Y > y) <= 2 exp(-rate y) E exp(rate T) (Doob), and M <= 2 Y within a stage. So for c >= -R the
-    walks that leave [-R, R] add at most 2 exp(-rate R) (3 R + 2/rate) E exp(rate T) in each stage. Moving noise to
-    multiples of a step multiplies E exp(rate X) by no more than exp(rate^2 step^2/8) (Hoeffding).
-    """
-    rate = np.linspace(0.02, 0.98, 97) * float(noise.epsilon)
-    wide = 8 / float(noise.epsilon)
-    while True:
-        step = math.ceil(wide / POINTS)
-        moved = (rate * step) ** 2 / 8 if step > 1 else 0.0
-        chance = np.exp(noise.cells * (noise.log_moment(rate) + moved) - rate * wide)
-        outside = 2 * noise.stages * float(np.min(chance * (3 * wide + 2 / rate)))
-        if outside <= 1e-6 * min(float(least), 1.0):
-            return Lattice(step, math.ceil(wide / step), outside)
-        wide *= 1.05
-
-
 def _kept(noise: Noise, lattice: Lattice) -> Floats:
     """Return P(max L_j = m, T = t) for all m and t on the lattice, of walks that never leave it."""
-    f, side = _moved(noise, lattice), lattice.side
-    between = f[side[None, :] - side[:, None] + 2 * lattice.points]
+    between, side = _between(noise, lattice), lattice.side
     allowed = side[None, :] <= side[:, None]  # row m: walks that were never above m
-    state = np.where(allowed, f[side + 2 * lattice.points], 0.0)
+    state = np.where(allowed, between[lattice.points], 0.0)
     for _ in range(noise.cells - 2):
         state = np.where(allowed, state @ between, 0.0)
     return np.asarray(np.diff(state @ between, axis=0, prepend=0.0).clip(min=0.0))
 
 
-def _moved(noise: Noise, lattice: Lattice) -> Floats:
-    """Return the chances of -2 points .. 2 points steps: noise between two multiples of the step goes to either."""
-    known, step = law(noise.epsilon, noise.shape), lattice.step
+def _between(noise: Noise, lattice: Lattice) -> Floats:
+    """Return the chances to get from a point to a point by the noise of a cell, moved to multiples of the step."""
+    known, step, side = law(noise.epsilon, noise.shape), lattice.step, lattice.side
     reach = (2 * lattice.points + 1) * step
     full = np.full(2 * reach + 1, known.cut)
     inner = min(reach, known.reach)
     full[reach - inner : reach + inner + 1] += known.chances[known.reach - inner : known.reach + inner + 1]
-    share = 1 - np.abs(np.arange(-step, step + 1)) / step
-    return np.asarray(np.lib.stride_tricks.sliding_window_view(full, 2 * step + 1)[::step] @ share)
+    share = 1 - np.abs(np.arange(-step, step + 1)) / step  # noise between two multiples goes to either, by nearness
+    moved = np.lib.stride_tricks.sliding_window_view(full, 2 * step + 1)[::step] @ share
+    return np.asarray(moved[side[None, :] - side[:, None] + 2 * lattice.points])
 
 
 def _tails(alpha: Fraction, noise: Noise, lattice: Lattice) -> tuple[Floats, Floats]:

@@ -1,6 +1,6 @@
 r"""Shares of discrete Laplace noise: what H honest devices add to a count makes it private, and nobody knows the noise.
 
-With :math:`p = e^{-\varepsilon}`, the discrete Laplace law :math:`P(d) = \frac{1 - p}{1 + p}\, p^{|d|}` is that of the
+With :math:`p = e^{-\epsilon}`, the discrete Laplace law :math:`P(d) = \frac{1 - p}{1 + p}\, p^{|d|}` is that of the
 difference of two geometric numbers, and a geometric number is a sum of H independent ones of the negative binomial law
 NB(1/H, p): the shares. Its generating function is :math:`((1 - p)/(1 - p z))^{1/H}`.
 
@@ -46,8 +46,10 @@ class Shares:
 
     Examples
     --------
-    >>> Shares(0.5, honest=19).draw(lambda n: bytes(range(1, 1 + n)), 3)  # a keystream, in earnest
-    array([0, 0, 0])
+    >>> import hashlib
+    >>> stream = lambda n: hashlib.shake_256(b"a keystream, in earnest").digest(n)
+    >>> Shares(0.5, honest=3).draw(stream, 12)
+    array([ 0,  0,  0,  5,  0,  0, -2,  0,  0,  1,  0,  0])
     """
 
     def __init__(self, epsilon_per_stage: Fraction | float, honest: int) -> None:
@@ -122,8 +124,8 @@ def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
     Sums of products of positive numbers, so no relative error above 1e-9, besides what `cut` says.
 
     >>> noise = law(Fraction(1, 2), Fraction(1))                      # discrete Laplace
-    >>> float(noise.chances[noise.reach + 3] / noise.chances[noise.reach])  # exp(-3/2)
-    0.22313016...
+    >>> round(float(noise.chances[noise.reach + 3] / noise.chances[noise.reach]), 6)  # exp(-3/2)
+    0.22313
     """
     epsilon, r = float(exact_epsilon(epsilon_per_stage)), float(shape)
     if r <= 0:

@@ -36,9 +36,9 @@ LABEL = b"conformesh masks 1"
 BITS = 32
 LARGEST = 2**31 - 1  # of any sum: above it a number and a negative one look alike
 KEY = 32  # bytes of a public key, of a secret, and of a seed
-COMPLETE = 1000  # devices up to which each shares a secret with each
+COMPLETE = 200  # devices up to which each shares a secret with each
 DEGREE = 64  # of the mask graph beyond: 70 % of all devices together cut off another less than once in 10^6 draws
-MOST = 20_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
+MOST = 10_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
 
 
 @dataclass(frozen=True, eq=False)
@@ -239,6 +239,10 @@ class MaskedSums:
         self.stage += 1
         self.digest.update(found[0].astype("<i4").tobytes())
         return np.asarray(found[0, 1:], dtype=np.int64)
+
+    def note(self, words: bytes) -> None:
+        """Compare also this with what neighbours have."""
+        self.digest.update(words)
 
     def compared(self) -> Protocol[None]:
         """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""

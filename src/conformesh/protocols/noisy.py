@@ -35,8 +35,9 @@ if TYPE_CHECKING:
     from conformesh.protocols.p_dcp import PDCP
 
 Floats = NDArray[np.float64]
-WIDTH = 15
-STAGES = {"logit": 2, "linear": 2, "powers": 3}  # how finely each grid must be cut
+# How finely each grid is cut, 8 cells at a time: of nine ways that were tried, 3 stages of 7 thresholds lose the least
+# coverage to noise and resolution together, on drawn scores and CIFAR-100 with 1,000 to 10,000 scores.
+STAGES = {"logit": 3, "linear": 3, "powers": 4}
 ROOM = 4  # of alpha, the part that privacy of whole devices may cost: beyond, sets say nothing any more
 FINEST = 2**20  # points of a grid
 
@@ -73,7 +74,7 @@ class Plan:
     def of(cls, devices: int, promise: Promise, alphas: tuple[Fraction, ...], options: PDCP) -> Plan:
         """Return the plan, or refuse what cannot be had."""
         name, honest = options.chosen_grid, options.honest_of(devices)
-        cells, stages = (options.width or WIDTH) + 1, options.stages or STAGES[name]
+        cells, stages = options.width + 1, options.stages or STAGES[name]
         epsilon = exact_number(options.epsilon, "") / (options.cap or 1)  # all scores of a device may change at once
         ghosts = int(promise.target == "paper")
         fewest = max(devices * (options.floor + ghosts), 1)

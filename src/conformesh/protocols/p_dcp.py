@@ -48,7 +48,6 @@ from conformesh.scores.base import Score
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
-WIDTH = 7
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists
 
@@ -63,12 +62,12 @@ class PDCP:
 
     grid: GridName = option(AUTO, "thresholds that may be asked at; auto: logit for scores from 0 to 1, else powers")
     range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers, known without the scores")
-    width: int | None = option(None, f"thresholds a stage; by default {WIDTH}, with epsilon {noisy.WIDTH}")
+    width: int = option(7, "thresholds a stage")
     aggregate: str = option("tree", "how masked numbers are added up", _ways)
     coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
     epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
     honest: int | None = option(None, "devices whose noise nobody else knows; by default all but the coalition")
-    stages: int | None = option(None, "stages of a search with epsilon; by default 2, for the grid powers 3")
+    stages: int | None = option(None, "stages of a search with epsilon; by default 3, for the grid powers 4")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or all of a device together")
     floor: int = option(1, "the least scores that a device holds; who holds fewer takes no part")
     cap: int | None = option(None, "with unit device: the most scores that a device holds")
@@ -80,7 +79,7 @@ class PDCP:
         check_choice("aggregate", self.aggregate, _ways())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        if self.width is not None and self.width < 1:
+        if self.width < 1:
             raise ValueError(f"width must be at least 1, got {self.width}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
@@ -123,14 +122,15 @@ def suited(score: Score) -> dict[str, Any]:
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
     """Agree on masks, then search on the grid, with or without noise."""
     _check(site, samples, options)
+    plan = None if options.epsilon is None else noisy.Plan.of(site.devices, site.promise, alphas, options)
     secrets = site.secrets or Secrets.simulated(site, options.seed)
     masks = yield from agree_on_masks(site, secrets)
     sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
     secrets.permit(options.epsilon)
-    if options.epsilon is None:
+    if plan is None:
         outcome = yield from _exact(site, samples, alphas, options, sums)
     else:
-        outcome = yield from _noisy(site, samples, alphas, options, sums, secrets)
+        outcome = yield from _noisy(site, samples, plan, options, sums, secrets)
     yield from sums.compared()
     return outcome
 
@@ -162,6 +162,11 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
         )
     if promise.confidence is not None and options.epsilon is not None:
         raise ValueError("p-dcp has no proof for a confidence with epsilon; leave one of them out")
+    if len(site.alphas) > 1 and options.epsilon is not None:
+        raise ValueError(
+            f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and "
+            "share it out among them"
+        )
     most = LARGEST // (2 * site.devices) if options.cap is None else options.cap
     least = 0 if options.epsilon is None else options.floor
     for place, held in enumerate(samples.sizes.tolist()):
@@ -190,7 +195,7 @@ def _exact(
     search = _Search(grid_points(options.chosen_grid, POINTS, options.range), ranks.ravel(), np.repeat(n, len(alphas)))
     trial_of = np.repeat(np.arange(site.trials), len(alphas))
     while len(which := search.open):
-        places = search.pivots(which, options.width or WIDTH)
+        places = search.pivots(which, options.width)
         counts = samples.counts_of(trial_of[which], search.grid[places - 1])  # (devices here, width, problems)
         totals = yield from sums(counts.reshape(len(counts), -1))
         search.narrow(which, places, totals.reshape(counts.shape[1:]).T)
@@ -282,10 +287,10 @@ def _coarse(search: _Search, at: int) -> str:
 
 
 def _noisy(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums, secrets: Secrets
+    site: Site, samples: Samples, plan: noisy.Plan, options: PDCP, sums: MaskedSums, secrets: Secrets
 ) -> Protocol[Outcome]:
-    """Search with noise."""
-    plan = noisy.Plan.of(site.devices, site.promise, alphas, options)
+    """Search with noise; what it costs was worked out in floats, and is compared with the totals."""
+    sums.note(repr([str(cost.value) for cost in plan.costs]).encode())
     answers, told = yield from noisy.search(samples, plan, sums, secrets)
     rule = "swap" if site.promise.target == "sizes" else "ghost"
     certificates = [
@@ -296,12 +301,12 @@ def _noisy(
             noise=plan.noise(site.devices, level, options),
         )
         for _ in range(site.trials)
-        for level in range(len(alphas))
+        for level in range(len(plan.alphas))
     ]
     facts = {**_facts(options, len(plan.grid)), "inflation": plan.costs[0].how}
     if len(certificates) == 1:
         facts |= {"revealed": "noisy counts, and the threshold", "revealed_cells": str(told)}
-    return Outcome(_everywhere(site, answers), _rows(certificates, len(alphas)), facts=facts)
+    return Outcome(_everywhere(site, answers), _rows(certificates, len(plan.alphas)), facts=facts)
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
@@ -339,7 +344,7 @@ def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Predictio
         plan = noisy.Plan.of(K, terrain.promise, (alpha,), options)
         sums = [part for _ in range(plan.stages) for part in stage("sum noisy cells", plan.cells)]
         return Prediction((*before, *sums, last), "counted with noise", uses=way.uses, nanoseconds=work)
-    width = options.width or WIDTH
+    width = options.width
     most = math.ceil(math.log(POINTS + 1, width + 1))
     usual = math.log(max(terrain.n, 2), width + 1)  # until as few scores as one are between two thresholds
     first = stage("count devices and scores", 1)

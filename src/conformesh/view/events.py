@@ -37,7 +37,9 @@ BEHIND, SLOW = 256, 5.0  # steps and seconds behind what is current, after which
 AGAIN = 1.0  # seconds after a look that has failed
 ALIVE = 10.0  # seconds of silence after which a client is told that the server is still there
 # What single devices of a private run know is nobody's affair, whatever a recording has.
-HIDDEN = frozenset({"threshold", "kind", "about", "heard", "known"})
+HIDDEN = frozenset(
+    {"threshold", "certified", "labels", "misses", "lately", "within", "alarm", "kind", "about", "heard", "known"}
+)
 
 Recordings = Callable[[], Sequence[Recording]]
 
@@ -53,7 +55,7 @@ def visible(step: Step, heading: Heading) -> Step:
         return step
     devices = {name: column for name, column in step.devices.items() if name not in HIDDEN}
     log = [line for line in step.log if line[0] < 0 or line[1] != "info"]
-    return msgspec.structs.replace(step, devices=devices, bracket=None, log=log)
+    return msgspec.structs.replace(step, devices=devices, bracket=None, everybody=None, log=log)
 
 
 def visible_run(recording: Recording) -> Run:

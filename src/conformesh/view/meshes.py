@@ -18,10 +18,11 @@ from typing import Any
 from conformesh.mesh.http.client import NodeError
 from conformesh.mesh.node.launching import Watched as Launched
 from conformesh.view.events import HIDDEN
+from conformesh.view.learning import Learnt, Lessons, details_of_learning, heard_of
 from conformesh.view.maps import Map, hearsay, read_map
 from conformesh.view.recording import Recording
 from conformesh.view.statuses import CALIBRATING, Status, Words, bracket_of, details_of, liars_of, received
-from conformesh.view.trace import FIELDS, Flow, Pair, Run, Step
+from conformesh.view.trace import FIELDS, Everybody, Flow, Pair, Run, Step, Value
 from conformesh.view.watched import WatchedDevice, details_in_words
 
 LOG = logging.getLogger("conformesh.view")
@@ -55,6 +56,7 @@ class MeshWatch:
         self._flow: Counter[int] = Counter()
         self._threads: ThreadPoolExecutor | None = None
         self._devices: dict[str, WatchedDevice] = {}
+        self._lessons = Lessons()
         self._others: Future[Any] | None = None  # what a node has heard of devices that do not answer here
         self._due = self._map_due = 0.0
         self._under(read_map(where, http))
@@ -134,7 +136,10 @@ class MeshWatch:
             words = None if status.get("certified") is None else str(device.client.certificate())
         except NodeError:
             return details_in_words("it does not answer", log)
-        return {**details_of(status, self._rows), "log": log, "certificate": words}
+        found = {**details_of(status, self._rows), "log": log, "certificate": words}
+        if device.learnt is not None:
+            found["facts"] += details_of_learning(device.learnt)
+        return found
 
     # --- the loop -----------------------------------------------------------------------------------------------------
 
@@ -160,7 +165,7 @@ class MeshWatch:
             if device.client is None or device.over or device.pending is not None or (device.slow and room <= 0):
                 continue
             room -= device.slow
-            device.pending = self._threads.submit(device.client.status)
+            device.pending = self._threads.submit(device.ask)
         pending = {device.pending: device for device in self._devices.values() if device.pending is not None}
         wait(pending, max(until - time.monotonic(), 0.0))
         for future, device in pending.items():
@@ -169,14 +174,14 @@ class MeshWatch:
                 with self._lock:
                     self._take(device, future)
 
-    def _take(self, device: WatchedDevice, future: Future[Status]) -> None:
+    def _take(self, device: WatchedDevice, future: Future[tuple[Status, Learnt | None]]) -> None:
         """Note what a device has answered, or that it has not."""
         if device.over:
             return
         problem = future.exception()
         if problem is None:
-            before, status = device.status, future.result()
-            self._say(device, device.answered(status))
+            before, (status, learnt) = device.status, future.result()
+            self._say(device, device.answered(status, learnt))
             self._count(device, before)
         elif isinstance(problem, NodeError):
             self._say(device, device.unanswered(problem))
@@ -227,6 +232,7 @@ class MeshWatch:
         statuses = {name: device.status for name, device in self._devices.items() if device.status is not None}
         liars = liars_of(statuses)
         table = [{**fields, "liar": liars.get(name)} for name, fields in zip(self._devices, table, strict=True)]
+        everybody = None if self._map.private else self._learn(table)
         shown = [name for name in FIELDS if not (self._map.private and name in HIDDEN)]
         columns = {name: [fields.get(name) for fields in table] for name in shown}
         changes = self._recording.known.changes(columns)
@@ -235,9 +241,23 @@ class MeshWatch:
         running = [one.status for one in self._devices.values() if one.status and one.fields["phase"] == CALIBRATING]
         bracket = None if self._map.private else bracket_of(running)
         bracket, self._bracket = None if bracket == self._bracket else bracket, bracket
-        if changes or flow or bracket or log:
+        everybody = None if everybody == self._recording.known.everybody else everybody
+        if changes or flow or bracket or log or everybody:
             at = round(time.monotonic() - self._began, 3)
-            self._recording.add(Step(at=at, devices=changes, flow=flow, bracket=bracket, log=log))
+            step = Step(at=at, devices=changes, flow=flow, bracket=bracket, log=log, everybody=everybody)
+            self._recording.add(step)
+
+    def _learn(self, table: list[dict[str, Value]]) -> Everybody | None:
+        """Add what devices have learnt to their fields, and return what all together have."""
+        answers = [device.learnt for device in self._devices.values() if device.learnt is not None]
+        if not answers:
+            return None
+        for device, fields in zip(self._devices.values(), table, strict=True):
+            certified = fields.get("threshold")
+            fields.update(self._lessons.fields(device.name, device.learnt, heard_of(device.name, answers)))
+            if device.learnt is not None:
+                fields["certified"] = certified
+        return self._lessons.everybody(answers, [fields.get("lately") for fields in table])
 
     def _follow_map(self) -> None:
         """Begin another run in the view where another roster is in force; a map that cannot be read is tried again."""

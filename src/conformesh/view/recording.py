@@ -30,7 +30,7 @@ from conformesh.protocols.site import Site
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.several import Calibrations
-from conformesh.view.trace import Column, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
+from conformesh.view.trace import Column, Everybody, Heading, Pair, Run, Spoken, Step, Trace, Value, refuse_crowd
 
 DENSE = 128  # rounds that are all noted; of twice as many every second one from there on, and so forth
 MOST_NUMBERS = 2**21  # numbers that are noted of a run before rounds are left out
@@ -47,21 +47,25 @@ class Known:
         self.devices = devices
         self.fields: dict[str, list[Value]] = {}
         self.bracket: tuple[Value, Value, int | None, int | None] | None = None
+        self.everybody: Everybody | None = None
         self.at = 0.0
 
     def take(self, step: Step) -> None:
         """Go one step further."""
         self.at, self.bracket = step.at, step.bracket or self.bracket
+        self.everybody = step.everybody or self.everybody
         for name, column in step.devices.items():
+            if column.rows is None:
+                self.fields[name] = [*column.values]
+                continue
             values = self.fields.setdefault(name, [None] * self.devices)
-            rows = range(self.devices) if column.rows is None else column.rows
-            for row, value in zip(rows, column.values, strict=True):
+            for row, value in zip(column.rows, column.values, strict=True):
                 values[row] = value
 
     def as_step(self) -> Step:
         """Return all of it as one step, with which a run may begin."""
         columns = {name: Column([*values]) for name, values in self.fields.items()}
-        return Step(at=self.at, devices=columns, bracket=self.bracket)
+        return Step(at=self.at, devices=columns, bracket=self.bracket, everybody=self.everybody)
 
     def changes(self, fields: dict[str, list[Value]]) -> dict[str, Column]:
         """Return what of these fields, with a value for every device, is new."""

@@ -28,6 +28,7 @@ SCRIPTS = (
     "clock.js",
     "chart.js",
     "charts.js",
+    "online.js",
     "panel.js",
     "device.js",
     "table.js",

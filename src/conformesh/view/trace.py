@@ -31,6 +31,7 @@ from conformesh.io.schemas import checked
 
 FORMAT = "conformesh-trace/1"
 MOST_DEVICES = 20_000  # that a page can draw
+SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)  # of the devices, in `Everybody.spread`
 MOST_BYTES = 2**29  # of a file, unpacked: what is larger is not read
 
 Value = float | int | str | None
@@ -41,6 +42,12 @@ FIELDS = {
     "health": "health",  # of a node: healthy, unhealthy, silent, unknown
     "phase": "state",  # starting, waiting for neighbours, calibrating, certified, failed, ...
     "threshold": "threshold",  # so far, or certified
+    "certified": "certified threshold",  # of a node that learns online, whose threshold moves on from there
+    "labels": "labels",  # that have come, online
+    "misses": "misses",  # of these
+    "lately": "covered lately",  # share of the last labels
+    "within": "guaranteed within",  # how far from alpha the share of misses can be
+    "alarm": "drift alarm",  # in words, once it was raised
     "kind": "guarantee",  # of its certificate
     "about": "about",  # whom the certificate is about, in words
     "run": "run",
@@ -75,19 +82,50 @@ class Flow(Struct, omit_defaults=True, forbid_unknown_fields=True):
     bytes: list[int]
 
 
+class Everybody(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
+    """What all devices together, which learn online, have covered.
+
+    Attributes
+    ----------
+    alpha
+        The share of misses that was asked for.
+    labels, misses
+        How many labels have come so far, and how many of their examples were missed.
+    within
+        Between what coverage so far must lie, whatever the scores; None where nothing is guaranteed.
+    window, own
+        Over how many of the last steps, or labels where time is in seconds, `lately` is taken: of all, and of a device.
+    lately
+        The share that was covered of the last labels; None where there were none.
+    spread
+        The least, the quartiles and the greatest of the devices' shares that were covered lately.
+    """
+
+    alpha: float
+    labels: int
+    misses: int
+    window: int
+    own: int
+    within: tuple[float, float] | None = None
+    lately: float | None = None
+    spread: tuple[float, float, float, float, float] | None = None
+
+
 class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True):
     """What has changed.
 
     Attributes
     ----------
     at
-        The number of the round, or seconds since the first step, as the heading's `unit` says.
+        The number of the round, or of steps of streams, or seconds since the first step, as the heading's `unit` says.
     devices
         By field (`FIELDS`), what is new about devices.
     said, flow, lost
         Who spoke to its neighbours; what went along links; along which links (as in `Flow`) something was lost.
     bracket
         Low and high end of where the threshold is looked for, and how many scores lie at or below each; None: unknown.
+    everybody
+        What all devices together have covered, where they learn online.
     log
         Row (-1: nobody in particular), level and words.
     """
@@ -98,6 +136,7 @@ class Step(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=True)
     flow: Flow | None = None
     lost: list[int] = []
     bracket: tuple[Value, Value, int | None, int | None] | None = None
+    everybody: Everybody | None = None
     log: list[tuple[int, str, str]] = []
 
 
@@ -128,7 +167,7 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
     devices: list[str]
     edges: list[tuple[int, int]]
     places: list[tuple[float, float]]
-    unit: Literal["rounds", "seconds"] = "rounds"
+    unit: Literal["rounds", "steps", "seconds"] = "rounds"
     wraps: list[int] = []
     facts: list[Pair] = []
     rank: int | None = None
@@ -152,6 +191,11 @@ class Heading(Struct, omit_defaults=True, forbid_unknown_fields=True, kw_only=Tr
             wraps=np.flatnonzero(around).tolist(),
             **more,
         )
+
+
+def rounded_up(bound: float) -> float:
+    """Return a bound in four digits after the point; it is never rounded down."""
+    return math.ceil(1e4 * bound - 1e-9) / 1e4
 
 
 def refuse_crowd(network: Network) -> None:

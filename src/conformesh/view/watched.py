@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
+import time
 from collections import deque
 from concurrent.futures import Future
 from typing import Any
 
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.launching import Watched as Launched
+from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (
     DOWN,
     FAILED,
@@ -23,6 +26,8 @@ from conformesh.view.statuses import (
 )
 from conformesh.view.trace import Value
 
+LATER = 10.0  # seconds after which a node that does not learn is asked again
+NO_LEARNER = (404, 501)  # what a node says that does not learn, or is of a version that could not
 LINES = 200  # of the log that are kept
 GONE = tuple(map(os.strerror, (errno.ECONNREFUSED, errno.ENOENT)))  # nobody listens: surely not running
 STARTING: dict[str, Value] = {"health": "unknown", "phase": "starting"}
@@ -41,6 +46,8 @@ class WatchedDevice:
         Where it answers; None where nobody here can ask it.
     status, fields
         What it answered last, and what is shown of it.
+    learnt
+        What it said last of what it learns online; None where it does not.
     slow
         Whether it did not answer in time; others do not wait for it.
     process, over
@@ -52,25 +59,43 @@ class WatchedDevice:
         self.client = None if address is None else Client(address, timeout=patience)
         self.status: Status | None = None
         self.fields: dict[str, Value] = {"health": "unknown"}
-        self.pending: Future[Status] | None = None
+        self.learnt: Learnt | None = None
+        self.pending: Future[tuple[Status, Learnt | None]] | None = None
         self.slow = self.over = False
         self.process: Launched | None = None
         self.log: deque[tuple[float, str, str]] = deque(maxlen=LINES)
         self._hearsay: dict[str, Value] = {}
+        self._refused = -math.inf  # when it said that it does not learn
 
-    def answered(self, status: Status) -> list[Words]:
+    def ask(self) -> tuple[Status, Learnt | None]:
+        """Ask it how it is, and what it has learnt; who has said that it does not learn is asked that again later."""
+        assert self.client is not None  # else nobody can ask it
+        status, now = self.client.status(), time.monotonic()
+        if now < self._refused + LATER:
+            return status, None
+        try:
+            return status, self.client.online()
+        except NodeError as problem:
+            if problem.status not in NO_LEARNER:  # it has much to do: what it said before is about right
+                return status, self.learnt
+            self._refused = now
+            return status, None
+
+    def answered(self, status: Status, learnt: Learnt | None = None) -> list[Words]:
         """Take an answer."""
         try:
             fields, news = fields_of(status), news_of(self.status, status)
+            if learnt is not None:
+                check(learnt)
         except (AttributeError, TypeError, ValueError, KeyError):
             self.fields = {**self.fields, **STRANGE}
             return []
-        self.status, self.slow, self.fields = status, False, fields
+        self.status, self.slow, self.fields, self.learnt = status, False, fields, learnt
         return news
 
     def unanswered(self, problem: NodeError) -> list[Words]:
         """Take that there was no answer, and why."""
-        words = str(problem)
+        words, self._refused = str(problem), -math.inf  # who comes back may learn
         gone = any(why in words for why in GONE)
         if gone and self.process is not None:  # it has not come so far, or is about to end
             self.fields = STARTING if self.status is None else self.fields

@@ -37,6 +37,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         arrays=1.2,
         schedules=(AUTO, "top-k", "window", "count"),
         masked=np.int32,
+        summands="below",
     ),
     "finite-time": Aggregator(
         finite_time_total,
@@ -44,6 +45,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         "one round per distinct eigenvalue: near diameter",
         exact=True,
         uses=frozenset({"hops", "spectrum", "eigenvalues"}),
+        summands="mixed",
     ),
     "flood": Aggregator(
         flood_total,
@@ -63,12 +65,14 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops", "spectrum", "degree"}),
         arrays=chebyshev.ARRAYS,
         number_ns=chebyshev.NUMBER_NS,
+        summands="mixed",
     ),
     "gossip": Aggregator(
         gossip_total,
         gossip_price,
         "the paper's consensus, to a computed error bound",
         uses=frozenset({"hops", "spectrum", "degree"}),
+        summands="mixed",
     ),
 }
 PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}

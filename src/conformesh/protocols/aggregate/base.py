@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 from typing import Protocol as TypingProtocol
 
 import numpy as np
@@ -74,6 +74,10 @@ class Aggregator:
     masked
         In which integers masked numbers, modulo 2^32, can go this way: int32, if sums may wrap around on the way, or
         int64, if they are sent as they are; None where they cannot.
+    summands
+        How a device's own numbers travel, for what is said of privacy: `below`, with those of all below it in a tree;
+        `everybody`, as they are, to everybody, which is taken for so where nobody has said; `mixed`, as they are to
+        neighbours in the first round, and in averages afterwards.
     """
 
     prepare: Callable[[Site], Protocol[Total]]
@@ -87,6 +91,7 @@ class Aggregator:
     number_ns: float = 1.5
     schedules: tuple[str, ...] = ("count",)
     masked: type[np.signedinteger[Any]] | None = None
+    summands: Literal["below", "everybody", "mixed"] = "everybody"
 
     def sent_before(self, terrain: Terrain) -> list[Stretch]:
         """Predict what happens once before the first sum."""

@@ -73,7 +73,7 @@
         height: this.height,
         legend: { show: false },
         cursor: { show: false },
-        padding: [6, 12, 0, 0],
+        padding: [6, 22, 0, 0],
         scales: { x: { time: false, range: () => [0, 1] }, y: { range: (_, low, high) => this.range(low, high) } },
         axes: [this.timeAxis(), this.valueAxis()],
         ...this.drawn(),

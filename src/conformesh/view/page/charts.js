@@ -11,6 +11,7 @@
   const TONES = {
     certified: ["accent", 0.62],
     "not certified": ["accent", 0.42],
+    learning: ["accent", 0.32],
     calibrating: ["accent", 0.24],
     waiting: ["accent", 0.1],
     unknown: ["muted", 0.2],
@@ -32,7 +33,10 @@
     }
 
     update(time) {
-      const what = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
+      const { own } = (this.run.heading.unit === "steps" && this.run.latest.everybody) || {};
+      const mean = own === undefined ? "" : `, mean of the last ${whole(own)} steps`;
+      const whose = this.run.lines ? "threshold of each device" : "thresholds: all, the middle half, the median";
+      const what = whose + mean;
       const searched = this.run.series.bracket.some((bracket) => bracket !== null);
       view.dom.write(this.caption, searched ? `${what}; the band is where it is looked for` : what);
       super.update(time);

@@ -81,13 +81,13 @@
       const pairs = Object.entries(FIELDS)
         .map(([name, words]) => [name, words, known.value(name, row)])
         .filter(([name, , value]) => value !== null || name === "threshold")
-        .map(([name, words, value]) => [words, full(value) + beside(name, run)]);
+        .map(([name, words, value]) => [words, full(value) + beside(name, run, known)]);
       renew(host, pairs, () => [facts(pairs)]);
     }
 
     showSaid(host, place) {
-      const words = this.said(place);
-      renew(host, words, () => [make("h3", {}, "what it said"), make("p", {}, words)]);
+      const words = this.run.heading.unit === "steps" ? "" : this.said(place); // of streams messages are not recorded
+      renew(host, words, () => (words ? [make("h3", {}, "what it said"), make("p", {}, words)] : []));
     }
 
     /** What the device said last, in words. */
@@ -194,8 +194,9 @@
   }
 
   /** What makes a number of a field readable. */
-  function beside(name, run) {
+  function beside(name, run, { everybody }) {
     if (name === "heard") return ` of ${whole(run.devices)}`;
+    if (name === "within" && everybody) return ` of ${everybody.alpha}`;
     return name === "known" && run.heading.scores != null ? ` of ${whole(run.heading.scores)}` : "";
   }
 
@@ -226,7 +227,7 @@
 
   function ago(run, last, place) {
     const [then, now] = [last, place].map((step) => run.series.at[step]);
-    return run.heading.unit === "seconds" ? `${seconds(now - then)} ago` : `in round ${whole(then)}`;
+    return run.heading.unit === "seconds" ? `${seconds(now - then)} ago` : `in ${since(then, run.heading.unit)}`;
   }
 
   const clockTime = (at) => new Date(1000 * at).toLocaleTimeString();

@@ -184,12 +184,12 @@
 
     /** A spot beside a device that says something is wrong. */
     drawProblems(pen, rows, theme) {
-      const [health, problems] = ["health", "problem"].map((name) => this.known.fields.get(name));
-      if (!health && !problems) return;
+      const [health, problems, alarms] = ["health", "problem", "alarm"].map((name) => this.known.fields.get(name));
+      if (!health && !problems && !alarms) return;
       const spots = new Path2D();
       const r = Math.min(Math.max(this.radius * 0.38, 2.5), 5);
       for (const row of rows) {
-        if (problems?.[row] == null && health?.[row] !== "unhealthy") continue;
+        if (problems?.[row] == null && alarms?.[row] == null && health?.[row] !== "unhealthy") continue;
         const [x, y] = this.at(row);
         view.flow.dotted(spots, x + 0.85 * this.radius, y - 0.85 * this.radius, r);
       }

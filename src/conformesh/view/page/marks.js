@@ -29,9 +29,19 @@
     [-1.25, 0.9],
   ]);
 
+  const hexagon = polygon([
+    [0, -1.15],
+    [1, -0.58],
+    [1, 0.58],
+    [0, 1.15],
+    [-1, 0.58],
+    [-1, -0.58],
+  ]);
+
   // Of each state: shape, width of the outline in radii, dashes, whether it is filled, and what is drawn over it.
   const LOOKS = {
     certified: { shape: circle, width: 0.26, filled: true },
+    learning: { shape: hexagon, width: 0.14, filled: true },
     calibrating: { shape: circle, width: 0.1, filled: true },
     waiting: { shape: circle, size: 0.7, width: 0.1, filled: true },
     "not certified": { shape: diamond, width: 0.12, filled: true },

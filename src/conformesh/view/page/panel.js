@@ -23,6 +23,7 @@
       this.counts = make("ul", { class: "counts", "aria-label": "devices by state" });
       this.faults = make("div", { class: "faults" });
       this.charts = make("div", { class: "charts" });
+      this.online = new view.online.Online(run, (row) => asked.pick(number, row));
       this.result = make("div", { class: "result" });
       this.element = make(
         "section",
@@ -39,7 +40,7 @@
         make(
           "div",
           { class: "side" },
-          make("div", { class: "words" }, this.counts, this.search, this.spread, this.faults),
+          make("div", { class: "words" }, this.counts, this.search, this.spread, this.online.element, this.faults),
           this.charts,
           this.result,
         ),
@@ -82,10 +83,11 @@
         changed: () => this.asked.changed(),
         say: (words) => this.asked.say(words),
       });
+      this.learnt = this.online.open(this.charts, large, seek);
       this.thresholds = new view.charts.Thresholds(this.charts, run, large ? 210 : 150, seek);
       this.said = new view.charts.Said(this.charts, run, large ? 110 : 80, seek);
       this.stacked = new view.charts.Counts(this.charts, run, large ? 110 : 80, seek);
-      this.all = [this.thresholds, this.said, this.stacked];
+      this.all = [...this.learnt, this.thresholds, this.said, this.stacked];
     }
 
     close() {
@@ -96,6 +98,7 @@
     /** New steps, another time axis or other colours: charts are drawn again. */
     refresh(clock) {
       const { counts, bits } = this.run.series;
+      this.online.refresh();
       this.said.figure.hidden = !bits.some((each) => each > 0);
       this.stacked.figure.hidden = !counts.some((each) => each.filter(Boolean).length > 1); // else words do
       for (const chart of this.all) if (!chart.figure.hidden) chart.update(clock);
@@ -125,6 +128,7 @@
       write(this.time, place < 0 ? "nothing yet" : this.when(place, clock));
       write(this.search, search(run.heading, known.bracket));
       write(this.spread, spreadWords(run, known, place));
+      this.online.write(known);
       this.writeCounts(place);
       this.writeFaults(known, place);
       const over = run.ended && place === run.steps.length - 1;
@@ -171,6 +175,7 @@
         const problem = known.value("problem", row) !== null || known.value("health", row) === "unhealthy";
         const name =
           UNHEALTHY.includes(state) && known.value("phase", row) !== null ? state : problem ? "with a problem" : null;
+        if (known.value("alarm", row) !== null) wrong.set("drift alarm", [...(wrong.get("drift alarm") ?? []), row]);
         if (name !== null) wrong.set(name, [...(wrong.get(name) ?? []), row]);
       }
       const lost = this.run.steps[place]?.lost?.length ?? 0;
@@ -196,6 +201,8 @@
     select(row) {
       this.graph.selected = row;
       this.thresholds.select(row);
+      this.online.select(row);
+      this.place = undefined; // words name who is chosen
     }
   }
 

@@ -73,7 +73,8 @@
     offer(live) {
       this.live = live;
       const { runs, unit, mode } = this.clock;
-      const own = { even: runs.length > 1 ? (unit === "seconds" ? "same time" : "same round") : "even time" };
+      const same = unit === "seconds" ? "same time" : `same ${unit.slice(0, -1)}`;
+      const own = { even: runs.length > 1 ? same : "even time" };
       const names = Object.entries(view.clock.MODES).filter(([, { own: each }]) => !each || runs.length > 1);
       this.modes.replaceChildren(
         ...names.map(([name, { words }]) =>

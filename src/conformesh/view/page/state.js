@@ -18,13 +18,14 @@
       this.devices = devices;
       this.fields = new Map();
       this.bracket = null;
+      this.everybody = null; // what all devices together have covered, where they learn online
       this.place = -1;
     }
 
     copy() {
       const other = new Known(this.devices);
       for (const [name, values] of this.fields) other.fields.set(name, values.slice());
-      other.bracket = this.bracket;
+      Object.assign(other, { bracket: this.bracket, everybody: this.everybody });
       other.place = this.place;
       return other;
     }
@@ -32,6 +33,7 @@
     take(step) {
       this.place += 1;
       this.bracket = step.bracket ?? this.bracket;
+      this.everybody = step.everybody ?? this.everybody;
       for (const [name, column] of Object.entries(step.devices ?? {})) {
         if (!this.fields.has(name)) this.fields.set(name, new Array(this.devices).fill(null));
         const values = this.fields.get(name);
@@ -77,7 +79,7 @@
       this.counts = STATES.map(() => 0);
       for (const state of this.states) this.counts[state] += 1;
       this.weight = 0; // values in steps since the last snapshot
-      this.series = { at: [], spread: [], counts: [], bits: [], bracket: [] };
+      this.series = { at: [], spread: [], counts: [], bits: [], bracket: [], everybody: [] };
       this.lines = this.devices <= LINES ? Array.from({ length: this.devices }, () => []) : null;
       this.log = [];
       this.infinite = false; // whether a threshold was infinite
@@ -133,6 +135,7 @@
       series.counts.push(this.counts.slice());
       series.bits.push(bitsOf(step, this.devices));
       series.bracket.push(latest.bracket);
+      series.everybody.push(latest.everybody);
       this.lines?.forEach((line, row) => line.push(changed ? values[row] : (line.at(-1) ?? NaN)));
     }
 
@@ -147,7 +150,8 @@
     fold(many) {
       const first = this.known(many - 1).copy();
       const columns = [...first.fields].map(([name, values]) => [name, { values: values.slice() }]);
-      const merged = { at: this.steps[many - 1].at, devices: Object.fromEntries(columns), bracket: first.bracket };
+      const { bracket, everybody } = first;
+      const merged = { at: this.steps[many - 1].at, devices: Object.fromEntries(columns), bracket, everybody };
       const [kept, places, log] = [[merged, ...this.steps.slice(many)], this.places, this.log];
       this.forget();
       for (const step of kept) this.addOne(step);

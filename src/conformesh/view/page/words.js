@@ -11,6 +11,12 @@ window.conformesh = window.conformesh ?? {};
     health: "health",
     phase: "state",
     threshold: "threshold",
+    certified: "certified threshold",
+    labels: "labels",
+    misses: "misses",
+    lately: "covered lately",
+    within: "guaranteed within",
+    alarm: "drift alarm",
     kind: "guarantee",
     about: "about",
     run: "run",
@@ -31,6 +37,7 @@ window.conformesh = window.conformesh ?? {};
     { name: "unknown", fits: (device) => device.phase == null || device.health === "unknown" },
     { name: "not certified", fits: (device) => device.phase === "not certified" },
     { name: "certified", fits: (device) => device.phase === "certified" },
+    { name: "learning", fits: (device) => device.phase === "learning" },
     { name: "calibrating", fits: (device) => device.phase === "calibrating" },
     { name: "waiting", fits: () => true }, // it starts, waits for neighbours, or says a word of a later version
   ];
@@ -79,7 +86,7 @@ window.conformesh = window.conformesh ?? {};
 
   /** A moment of a run in words; `of` is its last one. */
   const moment = (at, of, unit) => `${since(at, unit)} of ${unit === "seconds" ? seconds(of) : whole(of)}`;
-  const since = (at, unit) => (unit === "seconds" ? seconds(at) : `round ${whole(at)}`);
+  const since = (at, unit = "rounds") => (unit === "seconds" ? seconds(at) : `${unit.slice(0, -1)} ${whole(at)}`);
 
   /** What is known of where the threshold lies. */
   function search(heading, bracket) {

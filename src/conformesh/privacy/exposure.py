@@ -1,0 +1,341 @@
+"""Exposure: who learns what from a run, in words and numbers, before the run or after it.
+
+Each method of `METHODS` says in its field `reveals` what it tells whom. Here is what these functions are given
+(`Where`), what they say (`Revealed`), and the two questions about graphs on which a coalition's knowledge rests: into
+which parts a graph falls without some devices, and who stands alone in a tree of sums.
+
+What is said is about a mesh in rounds, where devices are apart; a simulation in one process hides nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from fractions import Fraction
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from conformesh.graph.network import Network
+from conformesh.graph.sketch import weights_below
+from conformesh.names import listed
+from conformesh.privacy.attack import within_earshot
+from conformesh.promises import Alpha, exact_alpha
+
+if TYPE_CHECKING:
+    from conformesh.result.calibration import Calibration
+
+To = Literal["neighbours", "everybody", "a server", "the coalition"]
+Edges = Iterable[tuple[int, int]]
+EACH, ALL = "each device", "all devices together"
+EVERY_COALITION = 200  # of one size that are tried; of more, devices are added one by one, each the worst of several
+TRIED = 2_000_000  # by the square of the number of devices, how many of them are tried: those with most neighbours
+
+
+@dataclass(frozen=True)
+class Revealed:
+    """One thing that somebody learns.
+
+    Attributes
+    ----------
+    to
+        Who learns it: the neighbours of a device, everybody, a server (on a mesh, which has none, everybody), or the
+        coalition that was asked about.
+    what
+        What it is, in words.
+    about
+        Whom it is about: each device, all together, or how many, by name.
+    numbers
+        How many numbers there are about one device, or about all together; None where that depends on the scores.
+    devices
+        Rows of the devices whose own numbers the coalition learns by this, not only in a sum with others'.
+    """
+
+    to: To
+    what: str
+    about: str = EACH
+    numbers: int | None = 1
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Where:
+    """What a method's exposure may depend on, besides its options.
+
+    Attributes
+    ----------
+    devices, network
+        How many devices, and their map; None where only their number is known.
+    coalition
+        Rows of devices that tell each other all they hear.
+    scores, alpha
+        Of a run that was not made yet: how many scores each device has, and the level.
+    facts
+        Of a run that was made: what was chosen on the way (`Calibration.options`).
+    masks
+        Pairs of devices that share a mask, for sums that are masked; None: all pairs.
+    """
+
+    devices: int
+    network: Network | None = None
+    coalition: tuple[int, ...] = ()
+    scores: int = 50
+    alpha: Fraction = Fraction(1, 10)
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    masks: Edges | None = None
+
+    @property
+    def everyone(self) -> tuple[int, ...]:
+        """Rows of all devices."""
+        return tuple(range(self.devices))
+
+    @property
+    def near(self) -> tuple[int, ...]:
+        """Rows of the devices that somebody in the coalition has as a neighbour; none without a map."""
+        if self.network is None:
+            return ()
+        return self.others(within_earshot(self.network, self.coalition).tolist())
+
+    def others(self, rows: Iterable[int]) -> tuple[int, ...]:
+        """Return those of these devices that are not in the coalition."""
+        return tuple(row for row in rows if row not in {*self.coalition})
+
+    def named(self, rows: Sequence[int]) -> str:
+        """Return how many devices these are, and who."""
+        others = self.devices - len(self.coalition)
+        names = [str(row) for row in rows] if self.network is None else [self.network.ids[row] for row in rows]
+        return f"{len(rows)} of {others} others" + (f": {listed(names)}" if 0 < len(names) < others else "")
+
+
+Reveals = Callable[[Where, Any], list[Revealed]]
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+def parts_without(devices: int, edges: Edges, coalition: Iterable[int]) -> list[list[int]]:
+    """Return the parts into which a graph falls without some of its devices, each ascending, by their first.
+
+    Of masks that two devices each share, all but those of the coalition cancel in the sum over a part, and nothing
+    less than a part can be told apart.
+
+    >>> parts_without(5, [(0, 1), (1, 2), (2, 3), (3, 4)], [1])
+    [[0], [2, 3, 4]]
+    """
+    gone = {*coalition}
+    part = list(range(devices))
+
+    def root(row: int) -> int:
+        while part[row] != row:
+            part[row] = part[part[row]]
+            row = part[row]
+        return row
+
+    for a, b in edges:
+        if a not in gone and b not in gone:
+            low, high = sorted((root(a), root(b)))
+            part[high] = low
+    found: dict[int, list[int]] = {}
+    for row in range(devices):
+        if row not in gone:
+            found.setdefault(root(row), []).append(row)
+    return [*found.values()]
+
+
+def sums_in_tree(network: Network, coalition: Sequence[int], total: bool = True) -> list[list[int]]:
+    """Return over which devices a coalition learns the sum, where sums rise in the spanning tree from the centre.
+
+    A device says the sum over all that are below it to all its neighbours alike, not to its parent alone. So the tree
+    is cut at the devices of the coalition, and above each of their neighbours in the graph. The part of the root is
+    known where the `total` comes down again, or the root is in the coalition.
+    """
+    parent, _ = weights_below(network, np.ones(network.devices, dtype=np.int64))
+    heard = {*within_earshot(network, coalition).tolist()}
+    edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0 and row not in heard]
+    parts = parts_without(network.devices, edges, coalition)
+    return parts if total else [part for part in parts if network.centre not in part]
+
+
+# --- what a run reveals -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Who learns what from a run of a method.
+
+    Attributes
+    ----------
+    method, network, devices
+        What is run, and where.
+    rows
+        What is learned.
+    coalition
+        Names of the devices that tell each other all they hear.
+    bare
+        Names of the others of whom the coalition learns numbers that are theirs alone, besides their number of scores.
+    worst
+        Whether the coalition was looked for: the one of its size that learns most, as far as was tried.
+    facts
+        What the run itself says that it revealed.
+    ids
+        Names of all devices, by row.
+    """
+
+    method: str
+    network: str
+    devices: int
+    rows: tuple[Revealed, ...]
+    coalition: tuple[str, ...] = ()
+    bare: tuple[str, ...] = ()
+    worst: bool = False
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    ids: tuple[str, ...] = field(default=(), repr=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it as a JSON object."""
+        rows = [{**asdict(row), "devices": [self.ids[at] for at in row.devices]} for row in self.rows]
+        return {
+            "method": self.method,
+            "network": self.network,
+            "devices": self.devices,
+            "reveals": rows,
+            "coalition": [*self.coalition],
+            "worst": self.worst,
+            "bare": [*self.bare],
+            **self.facts,
+        }
+
+    def summary(self) -> str:
+        """Say in a sentence what the coalition has of others."""
+        if not self.coalition:
+            return "no coalition was asked about"
+        who = listed(self.coalition) + (
+            " (of so many, those that learn most as far as was tried)" if self.worst else ""
+        )
+        others = self.devices - len(self.coalition)
+        return f"a coalition of {who} has {len(self.bare)} of {others} other devices' own numbers"
+
+
+def exposure_of(
+    method: str,
+    network: Network,
+    *,
+    coalition: int | Sequence[Any] = 1,
+    scores: int = 50,
+    alpha: Alpha = 0.1,
+    masks: Edges | None = None,
+    **options: Any,
+) -> Exposure:
+    """Say who would learn what from a run of a method on a mesh.
+
+    Parameters
+    ----------
+    method, options
+        What is to run, with its own options.
+    network
+        Who may talk to whom.
+    coalition
+        Names of devices that tell each other all they hear; or how many, and then those of that number that learn most.
+    scores, alpha
+        How many scores each device has, and the level, where the method chooses by these what to send.
+    masks
+        For masked sums, which pairs of devices share a mask, as rows; by default all.
+
+    Examples
+    --------
+    >>> from conformesh import Network
+    >>> print(exposure_of("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
+    19 of 19 other devices' own numbers
+    """
+    where = Where(network.devices, network, scores=scores, alpha=exact_alpha(alpha), masks=masks)
+    return _exposure(method, where, options, coalition)
+
+
+def exposure_of_result(
+    result: Calibration,
+    network: Network | None = None,
+    *,
+    coalition: int | Sequence[Any] = 1,
+    devices: int | None = None,
+    masks: Edges | None = None,
+) -> Exposure:
+    """Say what a run has revealed; with its `network` also what a coalition of devices has learned.
+
+    `devices` says how many took part, where the result is of one of them, as on a mesh. Facts of the result whose names
+    begin with "revealed" are handed on as they are.
+    """
+    from conformesh.methods import get_method, make_options
+
+    K = result.devices if devices is None else devices
+    if network is not None and network.devices != K:
+        raise ValueError(
+            f"the result is of {K} devices, and the network has {network.devices}; give the map of the run"
+        )
+    options: dict[str, Any] = {}
+    for name in get_method(result.method).option_names():
+        with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
+            make_options(result.method, {name: result.options.get(name)})
+            options[name] = result.options.get(name)
+    where = Where(K, network, (), result.scores // K, exact_alpha(result.alpha), result.options, masks)
+    found = _exposure(result.method, where, options, coalition)
+    said = {name: value for name, value in result.options.items() if name.startswith("revealed")}
+    return replace(found, network=result.network or found.network, facts=said)
+
+
+def _exposure(method: str, where: Where, given: Mapping[str, Any], coalition: int | Sequence[Any]) -> Exposure:
+    from conformesh.methods import get_method, make_options
+
+    reveals: Reveals | None = get_method(method).reveals
+    if reveals is None:
+        raise ValueError(f"nobody has said what method {method!r} reveals; add `reveals` to its line in METHODS")
+    options, network = make_options(method, given), where.network
+    if network is None:
+        rows: tuple[int, ...] = ()
+    elif isinstance(coalition, int):
+        rows = _worst(reveals, where, options, coalition)
+    else:
+        rows = tuple(sorted({network.row(name) for name in coalition}))
+    where = replace(where, coalition=rows)
+    found = reveals(where, options)
+    names = tuple(map(str, where.everyone)) if network is None else network.ids
+    return Exposure(
+        method,
+        f"{where.devices} devices" if network is None else network.name,
+        where.devices,
+        tuple(found),
+        tuple(names[row] for row in rows),
+        tuple(names[row] for row in _bare(where, found)) if rows else (),
+        isinstance(coalition, int) and bool(rows),
+        ids=names,
+    )
+
+
+def _bare(where: Where, found: Iterable[Revealed]) -> tuple[int, ...]:
+    """Return whose own numbers a coalition learns, of those who are not in it."""
+    return where.others(sorted({row for one in found for row in one.devices}))
+
+
+def _worst(reveals: Reveals, where: Where, options: Any, size: int) -> tuple[int, ...]:
+    """Return the coalition of this size that learns most: of all, or, where these are many, grown one by one."""
+    if not 0 <= size < where.devices:
+        raise ValueError(f"a coalition must leave somebody out: 0 to {where.devices - 1} devices, got {size}")
+
+    def learned(rows: tuple[int, ...]) -> int:
+        joined = replace(where, coalition=rows)
+        return len(_bare(joined, reveals(joined, options)))
+
+    def grown(rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        return (tuple(sorted((*rows, row))) for row in tried if row not in rows)
+
+    most = min(max(TRIED // where.devices**2, 8), EVERY_COALITION)
+    if math.comb(where.devices, size) <= most:
+        return max(combinations(where.everyone, size), key=learned)
+    assert where.network is not None
+    tried = np.argsort(-where.network.degree, kind="stable")[: most + size].tolist()
+    rows: tuple[int, ...] = ()
+    for _ in range(size):
+        rows = max(grown(rows), key=learned)
+    return rows

@@ -1,0 +1,388 @@
+"""What methods say that they reveal is what a device of a mesh hears."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from scipy.special import expit
+
+from conformesh import METHODS, TOPOLOGIES, Calibration, Network, calibrate
+from conformesh.engines.simulator import Simulator
+from conformesh.graph.sketch import weights_below
+from conformesh.kernels import replies as written
+from conformesh.kernels.keys import from_keys
+from conformesh.kernels.varints import read
+from conformesh.methods import make_options, promised_alone, ways_of
+from conformesh.peer import frames
+from conformesh.peer.device import Device
+from conformesh.peer.loopback import Faults, play
+from conformesh.privacy.attack import Ear, tree_rows, within_earshot
+from conformesh.privacy.exposure import (
+    ALL,
+    Where,
+    exposure_of,
+    exposure_of_result,
+    parts_without,
+    sums_in_tree,
+)
+from conformesh.protocols import exposures, top_k
+from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.p_dcp import PDCP
+from conformesh.protocols.reports import Report, ends_said, reports_said
+from conformesh.protocols.site import Site
+from conformesh.protocols.waves import Waves
+from conformesh.samples import Samples
+from tests.peer.devices import drawn_scores, starter
+
+TORUS = Network.torus(5, 4)
+
+
+def overheard(scores, network, rows, method, **options):
+    ear = Ear(network, rows)
+    calibrate(scores, network, 0.1, method, strict=False, observer=ear, **options)
+    return ear
+
+
+def said_by(ear, row, kind):
+    """What a device says in messages of a kind, in order."""
+    found = []
+    for one in ear.heard:
+        places = np.flatnonzero(one.senders == row)
+        if one.kind == kind and len(places):
+            found.append(one.values[int(places[0])])
+    return found
+
+
+def row_of(exposure, words, to):
+    return next(row for row in exposure.rows if words in row.what and row.to == to)
+
+
+# --- graphs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_a_coalition_learns_sums_over_parts_of_the_tree_and_no_others(name):
+    """What was really said spans the sums over these parts: by linear algebra on the messages of the aggregator."""
+    network, rng = Network.of(name, 20, seed=1), np.random.default_rng(1)
+    values = rng.integers(0, 100, size=(20, 3))
+    parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
+    for coalition in ([0], [7], [3, 11]):
+        ear = Ear(network, coalition)
+        site = Site.everywhere(network, np.ones((20, 1), dtype=np.int64))
+
+        def protocol(site=site):
+            total = yield from AGGREGATORS["tree"].prepare(site)
+            return (yield from total(values.copy()))  # which takes the memory that it is given
+
+        totals, _ = Simulator(network, ear).run(protocol())
+        near = within_earshot(network, coalition)
+        upward = [row for row in near.tolist() if parent[row] >= 0]
+        first = {row: next(v for v in said_by(ear, row, "each") if v.shape == (3,)) for row in upward}
+        heard = tree_rows(parent, np.array(upward, dtype=np.int64))
+        assert np.array_equal(heard @ values, np.array([first[row] for row in upward]).reshape(-1, 3))
+        known = np.concatenate([heard, np.eye(20)[coalition], np.ones((1, 20))])  # and the total, which comes down
+        assert np.array_equal(totals[0], values.sum(axis=0))
+        parts = sums_in_tree(network, coalition)
+        marks = np.array([[row in part for row in range(20)] for part in [*parts, *([c] for c in coalition)]], float)
+        assert np.linalg.matrix_rank(known) == np.linalg.matrix_rank(np.concatenate([known, marks])) == len(marks)
+
+
+def test_a_device_says_its_sum_to_all_neighbours_not_to_its_parent_alone():
+    """So the tree is cut above every neighbour of a coalition: without that, devices would seem safer than they are."""
+    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    edges = [(row, above) for row, above in enumerate(parent.tolist()) if above >= 0]
+    to_parents_alone = [part for part in parts_without(20, edges, [10]) if len(part) == 1]
+    assert len([part for part in sums_in_tree(TORUS, [10]) if len(part) == 1]) > len(to_parents_alone)
+
+
+def test_parts_of_a_graph_of_masks():
+    complete = [(a, b) for a in range(6) for b in range(a)]
+    assert parts_without(6, complete, [0, 3]) == [[1, 2, 4, 5]]
+    assert parts_without(4, [(0, 1), (2, 3)], []) == [[0, 1], [2, 3]]
+    assert parts_without(3, [], [1]) == [[0], [2]]
+
+
+# --- what is said, against what is heard ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_says_what_it_reveals(name):
+    found = exposure_of(name, TORUS, coalition=1)
+    assert (exposures.SIZE in found.rows) is not METHODS[name].private
+    assert all(row.to in ("neighbours", "everybody", "a server", "the coalition") for row in found.rows)
+    assert all(row.numbers is None or row.numbers > 0 for row in found.rows)
+
+
+@pytest.mark.parametrize("method", [name for name, entry in METHODS.items() if not entry.private])
+def test_sizes_are_flooded_before_any_method(method, twenty_devices):
+    """The first frame of a device on a mesh says how many scores it holds, whatever it is going to run."""
+    own = np.sort(twenty_devices[4])
+    samples, options = Samples.of([own], ["4"]), make_options(method, {})
+    first = next(promised_alone(method, TORUS, 4, samples, (Fraction(1, 10),), options))
+    assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
+
+
+@pytest.mark.parametrize(("method", "options"), [("h-dcp", {"rounds": 2}), ("wfcp", {})])
+@pytest.mark.filterwarnings("ignore:h-dcp")
+def test_the_first_frame_of_a_maximum_has_the_ends_of_a_device(method, options, twenty_devices):
+    ear = overheard(twenty_devices, TORUS, [0], method, bins=50, **options)
+    words = "its smallest and its largest score, as they are"
+    found = row_of(exposure_of(method, TORUS, coalition=["0"], bins=50, **options), words, "the coalition")
+    assert found.devices == tuple(TORUS.neighbours(0).tolist())
+    assert found.numbers == 2
+    for row in found.devices:
+        first = said_by(ear, row, "max")[0].ravel()
+        assert first.tolist() == [-twenty_devices[row].min(), twenty_devices[row].max()]
+    given = exposure_of(method, TORUS, coalition=["0"], bins=50, range=(0.0, 1.0), **options)
+    assert not [row for row in given.rows if words in row.what]
+    ear = overheard(twenty_devices, TORUS, [0], method, bins=50, range=(0.0, 1.0), **options)
+    assert not said_by(ear, 1, "max")
+
+
+def test_a_search_over_sums_sends_ends_counts_and_scores_next_to_the_answer(twenty_devices):
+    """By flooding: everybody's counts are there by name; the last maximum has true scores."""
+    ear = overheard(twenty_devices, TORUS, [0], "e-dcp", schedule="count", aggregate="finite-time")
+    found = exposure_of("e-dcp", TORUS, coalition=["0"], schedule="count", aggregate="finite-time")
+    assert len(row_of(found, "counts of its scores", "the coalition").devices) == 11  # as by gossip
+    near = row_of(found, "the largest of its scores up to the answer", "the coalition").devices
+    counts = said_by(ear, near[0], "sum")[0].ravel()
+    assert (counts == np.rint(counts)).all()  # in the first round of a sum, as they are
+    assert counts.max() <= len(twenty_devices[near[0]])
+    last = [abs(float(values.ravel()[0])) for row in near for values in said_by(ear, row, "max")[-1:]]
+    assert {*last} <= {float(score) for scores in twenty_devices for score in scores}
+
+
+def test_a_leaf_of_the_tree_has_its_count_said_bare(twenty_devices):
+    """q-dcp counts the rank of its estimate over the tree: a leaf's own count, to all its neighbours."""
+    options = {"certify": True, "aggregate": "tree", "rounds": 300}
+    result = calibrate(twenty_devices, TORUS, 0.1, "q-dcp", strict=False, **options)
+    ear = overheard(twenty_devices, TORUS, [10], "q-dcp", **options)
+    found = exposure_of_result(result, TORUS, coalition=["10"])
+    alone = row_of(found, "counts of its scores at thresholds that are asked", "the coalition").devices
+    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    leaves = [row for row in within_earshot(TORUS, [10]).tolist() if row not in parent and row != 10]
+    assert leaves
+    assert {*leaves} <= {*alone}
+    for row in leaves:
+        counts = [value for value in said_by(ear, row, "each") if value.shape == (1, 1)]
+        assert int(counts[0][0, 0]) == np.count_nonzero(twenty_devices[row] <= result.estimate)
+
+
+def test_a_leaf_of_the_tree_sketches_its_own_scores_alone(twenty_devices, monkeypatch):
+    """Its first reply depends on nobody else's scores, and lists in the window are true scores."""
+    parent, _ = weights_below(TORUS, np.ones(20, dtype=np.int64))
+    found = exposure_of("e-dcp", TORUS, coalition=["10"])
+    leaf = row_of(found, "a sketch of its scores", "the coalition").devices[0]
+    assert leaf not in parent
+    listed = []
+    plain = Waves.heard
+
+    def watched(self, *words):
+        known = plain(self, *words)
+        listed.extend(key for reply in known if reply[2] > 0 for key in reply[3][: reply[2]].tolist())
+        return known
+
+    monkeypatch.setattr(Waves, "heard", watched)
+    others = [own if row == leaf else own[::-1] / 2 for row, own in enumerate(twenty_devices)]
+    changed = [own / 2 if row == leaf else own for row, own in enumerate(twenty_devices)]
+    first = said_by(overheard(twenty_devices, TORUS, [10], "e-dcp"), leaf, "tell")[0]
+    scores = {float(score) for own in twenty_devices for score in own}
+    assert listed
+    assert {*from_keys(np.array(listed)).tolist()} <= scores
+    assert said_by(overheard(others, TORUS, [10], "e-dcp"), leaf, "tell")[0] == first
+    assert said_by(overheard(changed, TORUS, [10], "e-dcp"), leaf, "tell")[0] != first
+
+
+def test_a_flood_of_the_largest_scores_has_owners(twenty_devices):
+    ear = overheard(twenty_devices, TORUS, [0], "e-dcp", prefer="rounds")
+    found = exposure_of("e-dcp", TORUS, coalition=["0"], prefer="rounds")
+    assert len(found.bare) == 19
+    site, heard = Site.everywhere(TORUS, np.ones((20, 1), dtype=np.int64)), set()
+    for one in ear.heard:
+        for sender, packet in zip(one.senders.tolist(), one.values, strict=True):
+            (said,) = top_k._read(written, packet, sender, 1, site)
+            for owner, key in zip(said.owners.tolist(), said.keys.tolist(), strict=True):
+                heard.add((owner, float(from_keys(np.array([key]))[0])))
+    result = calibrate(twenty_devices, TORUS, 0.1, "e-dcp", prefer="rounds")
+    assert heard <= {(row, float(score)) for row, own in enumerate(twenty_devices) for score in own}
+    assert heard >= {
+        (row, float(score)) for row, own in enumerate(twenty_devices) for score in own if score >= result.threshold
+    }
+
+
+def test_reports_and_entries_go_to_everybody(twenty_devices):
+    ear = overheard(twenty_devices, TORUS, [0], "r-dcp", range=(0.0, 1.0), bins=64)
+    heard = b"".join(packet for one in ear.heard for packet in one.values)
+    for own in twenty_devices:
+        assert reports_said([Report.of(np.sort(own), 0.0, 1.0, 64)]) in heard
+    assert len(exposure_of("r-dcp", TORUS, coalition=["0"]).bare) == 19
+    ear = overheard(twenty_devices, TORUS, [0], "r-dcp", bins=64)
+    heard = b"".join(packet for one in ear.heard for packet in one.values)
+    for own in twenty_devices:
+        assert ends_said(np.array([own.min()]), np.array([own.max()])) in heard
+    ear = overheard(twenty_devices, TORUS, [0], "e-dcp", entries=True)
+    heard = b"".join(packet for one in ear.heard for packet in one.values)
+    for own in twenty_devices:
+        assert np.float64(own.max()).tobytes() in heard  # the last of the order statistics that a device tells
+
+
+@pytest.mark.parametrize("method", ["average", "q-dcp"])
+def test_the_first_average_has_the_quantile_of_a_device(method, twenty_devices):
+    options = {"rounds": 20} if method == "q-dcp" else {}
+    ear = overheard(twenty_devices, TORUS, [0], method, **options)
+    result = calibrate(twenty_devices, TORUS, 0.1, method, strict=False, **options)
+    found = exposure_of_result(result, TORUS, coalition=["0"])
+    assert len(row_of(found, "quantile of its own scores", "the coalition").devices) == 11
+    n = sum(map(len, twenty_devices))
+    gamma = np.ceil(Fraction(9, 10) * (n + 20)) / n if method == "average" else None
+    row = int(TORUS.neighbours(0)[0])
+    said = float(said_by(ear, row, "sum")[0].ravel()[0])
+    if gamma is None:
+        gamma = result.certificate.required_rank / n
+    assert said == pytest.approx(np.quantile(twenty_devices[row], float(gamma)), abs=1e-12)
+
+
+def test_who_hears_a_device_and_all_its_neighbours_works_out_smoothed_counts(twenty_devices):
+    """From estimates alone: the optimality condition of ADMM, with duals that follow from what was said before."""
+    network, knobs = Network.chain(20), {"kappa": 50.0, "mu": 1.0, "c": 3.0, "s0": 0.5, "rounds": 30}
+    ear = overheard(twenty_devices, network, [1], "q-dcp", averaging=0, **knobs)
+    found = exposure_of("q-dcp", network, coalition=["1"], averaging=0, **knobs)
+    assert row_of(found, "smoothed counts", "the coalition").devices == (0,)  # the end of the chain
+    s = [float(value.ravel()[0]) for value in said_by(ear, 0, "sum")][:30]
+    t = [float(value.ravel()[0]) for value in said_by(ear, 1, "sum")][:30]
+    own, n, c = twenty_devices[0], sum(map(len, twenty_devices)), knobs["c"]
+    rank = calibrate(twenty_devices, network, 0.1, "e-dcp").certificate.required_rank
+    dual, mine, theirs = 0.0, 0.5, 0.5
+    for now, next_to in zip(s, t, strict=True):
+        dual += c / 2 * (mine - theirs)
+        smoothed = rank / n * len(own) - knobs["mu"] * (now - 0.5) - dual - c * now + c / 2 * (mine + theirs)
+        assert smoothed == pytest.approx(expit(knobs["kappa"] * (now - own)).sum(), abs=1e-6)
+        mine, theirs = now, next_to
+
+
+def test_what_goes_to_a_server_is_what_is_said(twenty_devices):
+    pools = []
+    for method in ("cp", "fedcp-qq"):
+        calibrate(twenty_devices, TORUS, 0.1, method, observer=lambda round_, message, answer: pools.append(message))
+        assert [row for row in exposure_of(method, TORUS).rows if row.to == "a server"]
+    assert len(pools[0].values) == sum(map(len, twenty_devices))
+    for own, value in zip(twenty_devices, pools[1].values, strict=True):
+        assert value in own
+
+
+@pytest.mark.parametrize(("method", "options"), [("e-dcp", {}), ("h-dcp", {"rounds": 6, "bins": 20})])
+@pytest.mark.filterwarnings("ignore:h-dcp")
+def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
+    """Frames of devices that run apart: the same words to all neighbours, parents or not, as the simulator's."""
+    network, heard = Network.torus(3, 3), {}
+
+    class Listening(Device):
+        def receive(self, data, sender, now):
+            frame = frames.decode(data)
+            if frame.kind == frames.DATA and not frame.silent and not frame.wants:
+                heard.setdefault((frame.round, sender), {})[self.full.ids[self.row]] = frame.body
+            super().receive(data, sender, now)
+
+    scores = drawn_scores(network)
+    start = starter(network, scores, method, device=Listening, **options)
+    play(network, start, Faults(), np.random.default_rng(1))
+    for (_, sender), bodies in heard.items():
+        assert {*bodies} == {network.ids[row] for row in network.neighbours(sender).tolist()}
+        assert len({*bodies.values()}) == 1
+    ear = overheard(scores, network, range(9), method, **options)
+    sizes = network.diameter  # rounds in which a mesh floods them first
+    for one in ear.heard:
+        for sender, said in zip(one.senders.tolist(), one.values, strict=True):
+            words = said if isinstance(said, bytes) else np.ascontiguousarray(said).tobytes()
+            assert words in next(iter(heard[one.round + sizes, sender].values()))
+
+
+# --- the command's questions ------------------------------------------------------------------------------------------
+
+
+def test_masked_sums_leave_nobody_alone_unless_the_masks_do():
+    where, plain = Where(20, TORUS, (0, 1, 2)), PDCP()
+    assert not [row for row in exposures.p_dcp(where, plain) if row.devices]
+    assert all(row.about == ALL for row in exposures.p_dcp(where, plain))
+    chain = [(row, row + 1) for row in range(19)]
+    cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
+    assert [row.devices for row in cut if row.devices] == [(0,)]
+    assert "3 parts" in cut[-2].what
+    words = " ".join(row.what for row in exposures.p_dcp(where, PDCP(epsilon=1.0)))
+    assert "with noise" in words
+    assert "number of all scores" not in words
+
+
+def test_the_worst_coalition_of_a_size_is_found():
+    star = Network.star(6)
+    found = exposure_of("h-dcp", star, coalition=1, range=(0.0, 1.0))
+    assert (found.coalition, len(found.bare), found.worst) == (("0",), 5, True)
+    assert len(exposure_of("h-dcp", star, coalition=["3"], range=(0.0, 1.0)).bare) == 1
+    many = exposure_of("e-dcp", TORUS, coalition=4)
+    assert len(many.coalition) == 4
+    assert len(many.bare) >= len(exposure_of("e-dcp", TORUS, coalition=1).bare)
+    with pytest.raises(ValueError, match="leave somebody out"):
+        exposure_of("e-dcp", star, coalition=6)
+    large = row_of(exposure_of("h-dcp", Network.star(500), coalition=1), "its exact histogram", "the coalition")
+    assert len(large.devices) == 499  # its neighbours; what it can work out of others is not looked at
+    assert "up to 400 devices" in large.what
+    assert not [row for row in exposure_of("h-dcp", star, rounds=0).rows if "its exact histogram" in row.what]
+
+
+def test_a_saved_result_says_what_its_run_revealed(tmp_path, twenty_devices):
+    calibrate(twenty_devices, TORUS, 0.1, "e-dcp", schedule="top-k").save(tmp_path / "result.json")
+    result = Calibration.load(tmp_path / "result.json")
+    found = exposure_of_result(result)
+    assert found.coalition == found.bare == ()
+    assert row_of(found, "among the k largest", "everybody").numbers is None
+    assert found.network == TORUS.name
+    told = replace(result, options={**result.options, "revealed_epsilon": "1"})
+    assert exposure_of_result(told, TORUS).to_dict()["revealed_epsilon"] == "1"
+    with pytest.raises(ValueError, match="20 devices, and the network has 6"):
+        exposure_of_result(result, Network.star(6))
+
+
+OTHERWISE = [
+    ("e-dcp", {"schedule": "count", "aggregate": "flood"}),
+    ("e-dcp", {"schedule": "count", "aggregate": "chebyshev"}),
+    ("e-dcp", {"schedule": "top-k", "aggregate": "tree"}),
+    ("e-dcp", {"prefer": "rounds"}),
+    ("e-dcp", {"entries": True}),
+    ("q-dcp", {"s0": "min", "certify": True, "rounds": 60}),
+    ("q-dcp", {"s0": 0.5, "continuation": 2, "rounds": 60}),
+    ("q-dcp", {"asynchronous": True, "rounds": 20}),
+    ("h-dcp", {"wire": 32, "bins": 20}),
+    ("r-dcp", {"grid": "own"}),
+]
+
+
+@pytest.mark.parametrize(("method", "options"), [*((way.method, way.options) for way in ways_of()), *OTHERWISE])
+@pytest.mark.filterwarnings("ignore:.*")
+def test_a_plan_says_what_the_result_of_the_run_says(method, options):
+    """For every way to run a method, and some more: what is chosen on the way is chosen alike."""
+    rng = np.random.default_rng(3)
+    scores = [rng.random(50) for _ in range(20)]
+    options = {"bins": 20, **options} if "bins" in METHODS[method].option_names() else options  # which takes less time
+    planned = exposure_of(method, TORUS, coalition=["10"], scores=50, **options)
+    made = calibrate(scores, TORUS, 0.1, method, strict=False, **options)
+    assert exposure_of_result(made, TORUS, coalition=["10"]).rows == planned.rows
+    assert {row.to for row in exposure_of_result(made).rows} <= {"neighbours", "everybody", "a server"}
+
+
+@pytest.mark.parametrize("weights", ["metropolis", "matrix"])
+@pytest.mark.filterwarnings("ignore:h-dcp")
+def test_options_of_a_result_are_read_back(weights, twenty_devices):
+    given = weights if weights == "metropolis" else np.full((20, 20), 1 / 20)
+    network = Network.complete(20)
+    result = calibrate(twenty_devices, network, 0.1, "h-dcp", range=(0.0, 1.0), bins=30, weights=given, strict=False)
+    again = Calibration.from_dict(result.to_dict(), "result")
+    assert row_of(exposure_of_result(again, network), "its exact histogram", "the coalition").numbers == 30
+
+
+def test_a_method_that_says_nothing_is_refused(monkeypatch):
+    monkeypatch.setitem(METHODS, "silent", replace(METHODS["local"], reveals=None))
+    with pytest.raises(ValueError, match="nobody has said what method 'silent' reveals"):
+        exposure_of("silent", TORUS)
