@@ -217,7 +217,7 @@ def test_a_key_that_is_not_signed_for_this_run_ends_it_before_any_number(tmp_pat
         ({"insecure": True}, "by keys that devices sign with their certificates, and this mesh is insecure"),
         ({"on_lost": "continue"}, "the sum over those who are left would tell that of who is lost; use on_lost 'fail'"),
         ({"online": {"step": 0.05}}, r"\[online\] tells everybody how many labels each device has missed"),
-        ({"mode": "anytime"}, "p-dcp"),
+        ({"mode": "anytime"}, "method 'p-dcp' needs rounds; use mode rounds"),
     ],
 )
 def test_what_would_tell_of_single_devices_is_refused_beside_a_private_method(changes, words):
