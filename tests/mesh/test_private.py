@@ -159,7 +159,7 @@ def of_another(mesh, root, real, monkeypatch):
 def of_an_earlier_run(mesh, root, real, monkeypatch):
     """A proof that the device itself has given, for its key of another run."""
     earlier = running.secrets_of(
-        mesh.configs[1], mesh.scores[1], Vault(secret=bytes(32), context=bytes(32)), NETWORK.ids
+        mesh.configs[1], mesh.scores[1], Vault(bytes, secret=bytes(32), context=bytes(32)), NETWORK.ids
     )
     proof = earlier.prove(b"its key of that run")
     return lambda said: proof

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.settings import OwnError
 from conformesh.peer.shelf import Seal
-from conformesh.peer.vault import Vault
+from conformesh.peer.vault import SIZE, Vault
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
@@ -43,7 +44,7 @@ def make_device(
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is."""
     own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
-    vault = Vault() if get_method(config.method).private else None
+    vault = Vault(lambda: token_bytes(SIZE)) if get_method(config.method).private else None
     make = protocol_of(config, scores, shown, vault)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
