@@ -269,37 +269,38 @@ def test_what_has_no_proof_or_no_sense_is_refused(given, words):
         calibrate([[0.1, 0.5]] * 6, Network.cycle(6), 0.2, "p-dcp", **given)
 
 
-def test_a_refusal_on_a_device_is_told_by_its_kind_alone():
-    """How many scores a device holds is in the words of its error, which nobody else hears."""
-
+def test_an_error_on_a_device_is_told_by_its_kind_alone():
+    """Whatever numbers are in the words of an error, nobody else hears them."""
     network, sent = Network.cycle(4), []
 
     class Heard(Device):
         def outbox(self):
             out = super().outbox()
-            sent.extend((self.row, data) for _, data in out)
+            sent.extend(data for _, data in out)
             return out
 
-    options = make_options("p-dcp", {"epsilon": 1.0, "floor": 20})
+    def broken():
+        raise ValueError("of 1357 scores one is wrong")
+        yield
 
     def start(row, journal):
         vault = Vault(draw=lambda: seed_of(row))
-        own = Samples.of([np.linspace(0.1, 0.9, 13 if row == 2 else 40)])
+        own, options = Samples.of([np.linspace(0.1, 0.9, 40)]), make_options("p-dcp", {})
 
         def make(net, place):
             secrets = Secrets((vault.secret,), vault.context)
-            return promised_alone("p-dcp", net, place, own, (Fraction(1, 10),), options, secrets=secrets)
+            right = promised_alone("p-dcp", net, place, own, (Fraction(1, 10),), options, secrets=secrets)
+            return broken() if row == 2 else right
 
         return Heard(row, network, {"method": "p-dcp"}, make, journal, vault=vault)
 
     devices = play(network, start, Faults(), np.random.default_rng(0), limit=60.0).devices
     assert {device.phase for device in devices} == {"failed"}
-    assert "holds 13 scores" in str(devices[2].error)
-    told = [frames.decode(data) for row, data in sent]
-    failed = [frame.body for frame in told if frame.kind == frames.FAILED]
+    assert "of 1357 scores" in str(devices[2].error)
+    failed = [frame.body for frame in map(frames.decode, sent) if frame.kind == frames.FAILED]
     assert failed
-    assert not [body for body in failed if b"13" in body]
-    assert "the method raised an error" in str(devices[0].error)
+    assert not [body for body in failed if b"1357" in body]
+    assert "2 could not go on: the method raised an error" in str(devices[0].error)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

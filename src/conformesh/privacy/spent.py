@@ -15,7 +15,6 @@ same again, byte by byte, and costs nothing.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -88,16 +87,32 @@ class Spent:
         `hidden` is how many devices every atom must hold, `budget` what a score, or the device as well where it is the
         `unit` that epsilon protects, may spend in all.
         """
+        account = self.charged(run, values, hidden=hidden, budget=budget, unit=unit)
+        if account is not None:
+            write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+
+    def charged(
+        self,
+        run: Run,
+        values: NDArray[np.float64],
+        *,
+        hidden: int = 3,
+        budget: float | None = None,
+        unit: str = "score",
+    ) -> _Fields | None:
+        """Return the account as `enter` would leave it, None where that is as it is; what is refused is refused now."""
         account = self.read()
         if any(one.run == run.run for one in account.runs):
-            return  # it says again what it has said
+            return None  # it says again what it has said
         if run.epsilon is None:
             self._refuse_differences(account, run, hidden)
+            if any({*one.devices} == {*run.devices} for one in account.runs if one.epsilon is None):
+                return None  # the same sums again: an account that grows with every one would tell nothing more
         else:
             whole = [WHOLE] if unit == "device" else []
             self._spend(account, run.epsilon, values, run.epsilon if budget is None else budget, whole)
         account.runs.append(run)
-        write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+        return account
 
     def _refuse_differences(self, account: _Fields, run: Run, hidden: int) -> None:
         before = [one for one in account.runs if one.epsilon is None]
@@ -124,13 +139,11 @@ class Spent:
                 f"this run needs {epsilon:g}, for all its scores together, old or new; agree on a larger budget"
             )
         charged = [*map(_name, np.sort(values))]
-        over = Counter(name for name in charged if account.spent.get(name, 0.0) + epsilon > budget * (1 + ROUNDING))
-        if over:
-            worst = max(account.spent.get(name, 0.0) for name in over)
+        worst = max((account.spent.get(name, 0.0) for name in charged), default=0.0)
+        if worst + epsilon > budget * (1 + ROUNDING):  # how many are so is not said: everybody hears this
             raise PrivacyRefused(
-                f"{several(sum(over.values()), 'score')} of {len(charged):,} would spend more than their budget: "
-                f"{worst:g} of {budget:g} is spent, and this run needs {epsilon:g}; take new scores, or agree on a "
-                "larger budget"
+                f"some of its scores would spend more than their budget: {worst:g} of {budget:g} is spent, and this "
+                f"run needs {epsilon:g}; take new scores, or agree on a larger budget"
             )
         for name in {*charged, *whole}:
             account.spent[name] = account.spent.get(name, 0.0) + epsilon

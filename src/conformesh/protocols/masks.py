@@ -64,7 +64,7 @@ class Secrets:
         noise). It raises where that must not be.
     """
 
-    seeds: tuple[bytes, ...]
+    seeds: tuple[bytes, ...] = field(repr=False)
     context: bytes
     prove: Callable[[bytes], bytes] = field(default=lambda said: b"")
     genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, said, proof: not proof)

@@ -173,8 +173,8 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
     for place, held in enumerate(samples.sizes.tolist()):
         if not least <= min(held) <= max(held) <= most:
             raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds {' and '.join(map(str, held))} scores, and p-dcp "
-                f"takes from {least} to {most:,} here; change floor or cap, or leave it out"
+                f"device {site.network.ids[site.here[place]]} holds fewer or more scores than the {least} to {most:,} "
+                "that p-dcp takes here; change floor or cap, or leave it out"  # everybody hears this
             )
 
 
