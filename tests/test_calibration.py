@@ -220,6 +220,7 @@ def test_numbers_of_numpy_are_options_like_any_other():
     assert {**other.to_dict(), "seconds": 0} == {**plain.to_dict(), "seconds": 0}
 
 
+@pytest.mark.filterwarnings("ignore:p-dcp. .* more than required:conformesh.CalibrationNote")
 @pytest.mark.parametrize("sign", [1, -1, 0])
 @pytest.mark.parametrize("size", [1e306, 1.7e308])
 def test_no_threshold_is_nan(method, size, sign):

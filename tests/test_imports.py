@@ -99,7 +99,18 @@ def test_an_import_that_looks_up_is_found(tmp_path, monkeypatch):
 @pytest.mark.parametrize("room", ["protocols", "peer", "kernels", "samples", "privacy", "promises", "online"])
 def test_what_is_pure_does_no_io(room):
     """No sockets, files, clocks or randomness of their own: an engine has these, and a stream comes with its seed."""
-    banned = {"socket", "time", "random", "threading", "asyncio", "subprocess", "os", "pathlib", "numpy.random"}
+    banned = {
+        "socket",
+        "time",
+        "random",
+        "threading",
+        "asyncio",
+        "subprocess",
+        "os",
+        "pathlib",
+        "numpy.random",
+        "secrets",
+    }
     allowed = {  # a journal on disk, the cores of the machine, a file to save
         "peer/journal.py": {"os", "pathlib"},
         "kernels/threads.py": {"os"},

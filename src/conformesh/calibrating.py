@@ -423,13 +423,14 @@ def collected(
     items: dict[tuple[str | None, float], Calibration] = {}
     short = []
     for place in places:
+        noise = batch.outcome.certificates[place.trial][place.level].noise
         item = Calibration.of(
             batch.outcome,
             batch.cost,
             method=method,
             alpha=place.alpha,
             device_ids=network.ids,
-            scores=place.scores,
+            scores=place.scores if noise is None else 0,  # which noise is there to hide
             trial=place.trial,
             level=place.level,
             network=network.name,

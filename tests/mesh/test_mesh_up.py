@@ -11,12 +11,13 @@ import pytest
 from rich.console import Console
 from typer.testing import CliRunner
 
-from conformesh import Network
+from conformesh import Certificate, Network
 from conformesh.cli import app, mesh_up
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.launching import Watched, _read_log
 from conformesh.mesh.node.process import with_changes
+from conformesh.result.certificate import Noise
 from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 
@@ -47,6 +48,16 @@ def test_one_threshold_is_said_once(capsys):
     assert "devices: 3 of 3 with 60 scores in all\n" in out
     assert "cost: 12 rounds, 4.61 kbit sent in all\n" in out
     assert out.count("12  1.54 kbit  1.5 kB     900 B  done") == 3
+
+
+def test_noise_hides_how_many_scores_there_are(capsys):
+    noise = Noise(1.0, "score", 2, 3, 2, 5.5)
+    hidden = calibration(certificate=Certificate("counted with noise", noise=noise), scores=0)
+    one = ended("a")
+    one.result |= hidden.to_dict()
+    out = printed(capsys, one)
+    assert "devices: 3 of 1; how many scores they hold is not told\n" in out
+    assert "0 scores" not in out
 
 
 def test_different_thresholds_are_never_called_one(capsys):

@@ -12,6 +12,7 @@ from conformesh.mesh.node.beating import vitals_of
 from conformesh.mesh.node.health import CODES
 from conformesh.mesh.node.pulses import LARGEST, MOST, PHASES, Pulse, Pulses, Record, Vitals
 from conformesh.mesh.node.state import NodeState, Trouble
+from conformesh.peer.settings import FAILURES
 
 from .beats import CALM, World
 from .nodes import calibration, state
@@ -360,3 +361,10 @@ def test_every_field_of_vitals_has_its_place():
     )
     assert CODES[:3] == ("lost", "disagreement", "refused")
     assert [phase.name for phase in PHASES] == ["STARTING", "WAITING", "CALIBRATING", "CERTIFIED", "FAILED"]
+
+
+def test_codes_keep_their_bits_whatever_failures_there_are_later():
+    """Nodes of two versions hear each other: a code has the bit that it had when it was new."""
+    first = "lost disagreement refused scores certificate roster journal links protocol other uncertified privacy"
+    assert CODES[:12] == tuple(first.split())
+    assert {*CODES} == {*FAILURES, "uncertified"}

@@ -120,7 +120,7 @@ def test_data_begins_when_everybody_is_known_to_be_ready():
     assert unpack_rows(hand.bodies[0], 3) == ALL
     assert hand.state == ("running", 1, 1, ALL)
     (heading,) = hand.journal.records()
-    assert Heading.of(heading) == (1, frozenset(), hand.device.run, "")
+    assert Heading.of(heading) == Heading(1, frozenset(), hand.device.run, "")
     hand.ready(0, 0.6, {0}, WANT)  # it missed the last of it
     assert hand.said() == [(0, READY, 0 + 1, 0)]
 

@@ -158,3 +158,11 @@ def test_an_epsilon_that_is_none_is_refused(epsilon):
 def test_nobody_honest_is_refused():
     with pytest.raises(ValueError, match="at least 1 honest device, got 0"):
         Shares(1, 0)
+
+
+def test_noise_of_a_thousand_times_too_many_shares_has_a_law_too():
+    """Its first chance is below any float and products overflow, where they are formed from there."""
+    found, p, shape = law(Fraction(1, 2), Fraction(1000)), math.exp(-0.5), 1000
+    assert found.chances.sum() == pytest.approx(1, abs=1e-9)
+    d = np.arange(-found.reach, found.reach + 1)
+    assert found.chances @ d**2 == pytest.approx(2 * shape * p / (1 - p) ** 2, rel=1e-9)

@@ -244,7 +244,8 @@ def _print_several(results: Calibrations) -> None:
     columns = (*(("group",) if grouped else ()), "alpha", "threshold", "guarantee", *names)
     rows = []
     for (group, alpha), item in results.items.items():
-        whole = item.scores if item.certificate.weight is None else item.certificate.weight
+        whole = item.scores if item.certificate.noise is None else None
+        whole = whole if item.certificate.weight is None else item.certificate.weight
         ranks = (item.certificate.required_rank, item.certificate.counted_rank, whole)
         shown = (f"{rank:,}" if isinstance(rank, int) else "" for rank in ranks)
         row = (f"{alpha:g}", f"{item.threshold:.6g}", item.certificate.kind, *shown)

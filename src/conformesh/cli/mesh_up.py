@@ -155,7 +155,7 @@ def _facts(good: Sequence[Watched], devices: int) -> list[tuple[str, str]]:
     return [
         ("threshold", threshold),
         *((("guarantee", words),) if (words := _guarantee(results)) else ()),
-        ("devices", f"{' or '.join(map(str, counts))} of {devices} with {results[0].scores:,} scores in all"),
+        ("devices", f"{' or '.join(map(str, counts))} of {devices}{results[0].scores_in_words}"),
         ("cost", console.in_cost([result.cost for result in results], " in all")),
     ]
 

@@ -107,7 +107,7 @@ def node(
         ("device", config.name),
         ("threshold", f"{result.threshold:.6g}"),
         ("guarantee", str(result.certificate)),
-        ("devices", f"{len(certified.roster)} of {len(config.devices)} with {result.scores:,} scores in all"),
+        ("devices", f"{len(certified.roster)} of {len(config.devices)}{result.scores_in_words}"),
         ("cost", console.in_cost([result.cost])),
     ]
     if config.rule is not None:

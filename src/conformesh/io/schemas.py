@@ -51,7 +51,8 @@ def _in_words(message: str, raw: Any, kind: Any) -> str:
         table = _kind_at(kind, raw, path)
         if found[1].startswith("missing"):
             return f"it lacks {name}{_meaning(table, found[2])}"
-        return (f"{path}: " if path else "") + unknown("field", found[2], table.__struct_fields__)
+        known = [name for k in _parts(table) for name in getattr(k, "__struct_fields__", ())]  # it may also be None
+        return (f"{path}: " if path else "") + unknown("field", found[2], known)
     got, needed = _at(raw, path), what
     words = _choices(_kind_at(kind, raw, path))
     if {*words} == {*INFINITIES}:

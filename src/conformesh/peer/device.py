@@ -24,7 +24,7 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
-from conformesh.peer.settings import Failure, PeerError, failure_of
+from conformesh.peer.settings import FAILURES, Failure, OwnError, PeerError, failure_of
 from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
 
@@ -190,9 +190,11 @@ class Device(Members):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
-        words = self._in_words(error)
+        words, code, news = self._in_words(error), failure_of(error), None
+        if self.vault is not None and not isinstance(error, OwnError):  # whose words may hold numbers of this device
+            news = News(self.row, f"{self._name(self.row)} could not go on: {FAILURES[code]}")
         self._own_fault = True
-        self._fail(words, cause=error, code=failure_of(error))
+        self._fail(words, news, cause=error, code=code)
 
     def _fail(
         self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"

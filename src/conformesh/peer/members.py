@@ -146,6 +146,8 @@ class Members(Rounds):
         number, lost = view.number, frozenset(range(self.full.devices)) - part
         if number == self.number and self.phase in ("finishing", "finished"):
             number += 1  # it has said that it is done, which counts for one set of devices only
+        if self._secret:  # nobody goes on with the run that this leaves
+            self._end_journal()
         self._losses.update(lost - self.lost)
         self.number, self.lost, self.result = number, lost, None
         self._back = {j: since for j, since in self._back.items() if j in lost}
@@ -259,6 +261,8 @@ class Members(Rounds):
         if not same:
             self.log("the journal is of other scores or settings: asking for a new run")
         if not same or over:
+            if heading.secret:  # of a run that this device cannot go on with
+                self._forget_run(heading)
             self.number, self.lost = heading.run + 1, frozenset()
             self._enter_greeting()
             return

@@ -274,7 +274,13 @@ class Rounds(Linked):
         """Let the journal know that this run is over, and forget its secret."""
         if self._secret:
             self._secret = ""
-            self._write(self.journal.begin, self._heading().pack())
+            self._forget_run(self._heading())
+        else:
+            self._write(self.journal.append, ENDED)
+
+    def _forget_run(self, heading: Heading) -> None:
+        """Let the journal know of a run with a secret only that it was and is over."""
+        self._write(self.journal.begin, heading._replace(secret="").pack())
         self._write(self.journal.append, ENDED)
 
     def _remember(self) -> None:

@@ -8,15 +8,10 @@ cannot lift the masks of frames that he has written down before.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-SIZE = 32  # bytes
-
-
-def _drawn() -> bytes:
-    return secrets.token_bytes(SIZE)
+SIZE = 32  # bytes of a secret
 
 
 @dataclass(eq=False)
@@ -26,13 +21,13 @@ class Vault:
     Attributes
     ----------
     draw
-        Returns a fresh secret; tests have one that they know.
+        Returns a fresh secret that nobody can guess.
     secret
         That of this run.
     context
         What names this run, the same on all devices: a digest of all that was agreed on, its number and who is in.
     """
 
-    draw: Callable[[], bytes] = _drawn
-    secret: bytes = b""
+    draw: Callable[[], bytes]
+    secret: bytes = field(default=b"", repr=False)  # no log or traceback shows it
     context: bytes = b""

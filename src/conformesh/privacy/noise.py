@@ -133,7 +133,10 @@ def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
     p = math.exp(-epsilon)
     most = math.ceil((50 + 3 * r * math.log1p(1 / epsilon) + 3 * r) / epsilon) + 2
     k = np.arange(most)
-    each = np.exp(r * math.log(-math.expm1(-epsilon))) * np.cumprod(np.concatenate([[1.0], p * (k + r) / (k + 1)]))
+    ratio = p * (k + r) / (k + 1)  # of one chance to the one before it
+    top = int(np.argmax(ratio <= 1))  # from the likeliest number outwards, where no product can overflow
+    each = np.concatenate([np.cumprod(1 / ratio[:top][::-1])[::-1], [1.0], np.cumprod(ratio[top:])])
+    each /= each.sum()  # all there is, but for what `cut` says
     last = p * max(1.0, (most + r) / (most + 1))  # the largest ratio of one chance to the one before it, from here on
     if last >= 1:
         raise ValueError(f"noise of shape {float(shape):g} is too wide for epsilon {epsilon:g} per stage")

@@ -6,7 +6,8 @@ scores, and only if every *atom* holds enough devices: every set of devices that
 (That two rosters differ by enough is not enough: sums over R, R less {a, b}, R less {b, c} and R less {a, c} tell twice
 that of a.)
 
-With noise every run spends its epsilon of each score that it counts, and a score has a budget. It is charged before the
+With noise every run spends its epsilon of each score that it counts, and a score has a budget. Where epsilon protects a
+device with all its scores, the device has one besides, for other scores are its own as well. All is charged before the
 first frame that depends on it leaves, also where the run fails later; a run that is repeated after a crash says the
 same again, byte by byte, and costs nothing.
 """
@@ -14,7 +15,6 @@ same again, byte by byte, and costs nothing.
 from __future__ import annotations
 
 import hashlib
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Annotated, Literal
@@ -30,6 +30,7 @@ from conformesh.names import listed
 from conformesh.quantities import several
 
 FILE = "privacy.json"
+WHOLE = "device"  # by what the device with all its scores is known in the account
 ROUNDING = 1e-9  # of sums of epsilons
 
 
@@ -66,24 +67,52 @@ class Spent:
 
     def read(self) -> _Fields:
         """Return what is written there; a file that cannot be read is an error, never an empty account."""
-        if not self.path.is_file():
+        try:
+            content = self.path.read_bytes()
+        except FileNotFoundError:
             return _Fields("conformesh-privacy/1", [], {})
-        return checked(from_json(self.path.read_bytes(), str(self.path)), _Fields, str(self.path))
+        return checked(from_json(content, str(self.path)), _Fields, str(self.path))
 
-    def enter(self, run: Run, values: NDArray[np.float64], *, hidden: int = 3, budget: float | None = None) -> None:
+    def enter(
+        self,
+        run: Run,
+        values: NDArray[np.float64],
+        *,
+        hidden: int = 3,
+        budget: float | None = None,
+        unit: str = "score",
+    ) -> None:
         """Charge a run over these scores, or refuse it; when this returns the charge survives a power cut.
 
-        `hidden` is how many devices every atom must hold, `budget` what a score may spend in all.
+        `hidden` is how many devices every atom must hold, `budget` what a score, or the device as well where it is the
+        `unit` that epsilon protects, may spend in all.
         """
+        account = self.charged(run, values, hidden=hidden, budget=budget, unit=unit)
+        if account is not None:
+            write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+
+    def charged(
+        self,
+        run: Run,
+        values: NDArray[np.float64],
+        *,
+        hidden: int = 3,
+        budget: float | None = None,
+        unit: str = "score",
+    ) -> _Fields | None:
+        """Return the account as `enter` would leave it, None where that is as it is; what is refused is refused now."""
         account = self.read()
         if any(one.run == run.run for one in account.runs):
-            return  # it says again what it has said
+            return None  # it says again what it has said
         if run.epsilon is None:
             self._refuse_differences(account, run, hidden)
+            if any({*one.devices} == {*run.devices} for one in account.runs if one.epsilon is None):
+                return None  # the same sums again: an account that grows with every one would tell nothing more
         else:
-            self._spend(account, run.epsilon, values, run.epsilon if budget is None else budget)
+            whole = [WHOLE] if unit == "device" else []
+            self._spend(account, run.epsilon, values, run.epsilon if budget is None else budget, whole)
         account.runs.append(run)
-        write_file(self.path, to_json(to_builtins(account), indent=1), PRIVATE)
+        return account
 
     def _refuse_differences(self, account: _Fields, run: Run, hidden: int) -> None:
         before = [one for one in account.runs if one.epsilon is None]
@@ -101,17 +130,22 @@ class Spent:
                     f"{instead}"
                 )
 
-    def _spend(self, account: _Fields, epsilon: float, values: NDArray[np.float64], budget: float) -> None:
-        charged = [*map(_name, np.sort(values))]
-        over = Counter(name for name in charged if account.spent.get(name, 0.0) + epsilon > budget * (1 + ROUNDING))
-        if over:
-            worst = max(account.spent.get(name, 0.0) for name in over)
+    def _spend(
+        self, account: _Fields, epsilon: float, values: NDArray[np.float64], budget: float, whole: list[str]
+    ) -> None:
+        if whole and account.spent.get(WHOLE, 0.0) + epsilon > budget * (1 + ROUNDING):
             raise PrivacyRefused(
-                f"{several(sum(over.values()), 'score')} of {len(charged):,} would spend more than their budget: "
-                f"{worst:g} of {budget:g} is spent, and this run needs {epsilon:g}; take new scores, or agree on a "
-                "larger budget"
+                f"the device would spend more than its budget: {account.spent[WHOLE]:g} of {budget:g} is spent, and "
+                f"this run needs {epsilon:g}, for all its scores together, old or new; agree on a larger budget"
             )
-        for name in {*charged}:
+        charged = [*map(_name, np.sort(values))]
+        worst = max((account.spent.get(name, 0.0) for name in charged), default=0.0)
+        if worst + epsilon > budget * (1 + ROUNDING):  # how many are so is not said: everybody hears this
+            raise PrivacyRefused(
+                f"some of its scores would spend more than their budget: {worst:g} of {budget:g} is spent, and this "
+                f"run needs {epsilon:g}; take new scores, or agree on a larger budget"
+            )
+        for name in {*charged, *whole}:
             account.spent[name] = account.spent.get(name, 0.0) + epsilon
 
 

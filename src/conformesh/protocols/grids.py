@@ -2,7 +2,7 @@
 
 linear   from LO to HI in equal steps
 powers   as a float has it: equal steps between powers of two, of both signs; or from LO to HI, both above 0
-logit    for scores from 0 to 1: odds by powers of two, so that .997 and .998 are as far apart as .5 and .6; and 1
+logit    for scores from 0 to 1: odds by powers of two, so that .997 and .998 are as far apart as .5 and .6; last `TOP`
 
 Points are made by sums, quotients and powers of two alone, which are the same bits on every machine.
 """
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 Floats = NDArray[np.float64]
 GridName = Literal["auto", "linear", "powers", "logit"]
 OCTAVES = 16  # of a grid without a range: from 2 to the power of -16 up to 2 to the power of 16
+TOP = 1 + 2.0**-16  # of a logit grid: sums of probabilities, rounded, are sometimes a little above 1
 ODDS = 17  # of a logit grid: the smallest odds are 2 to the power of -17, the largest 2 to that of 17
 
 
@@ -26,8 +27,8 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
 
     >>> grid_points("linear", 4, (0.0, 2.0)).tolist()
     [0.5, 1.0, 1.5, 2.0]
-    >>> grid_points("logit", 5).tolist()[-1]
-    1.0
+    >>> grid_points("logit", 5).tolist()[-1] == TOP
+    True
     """
     if name == "linear":
         low, high = ends or (0.0, 1.0)
@@ -36,7 +37,7 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
     elif name == "logit":
         odds = _powers(-ODDS, ODDS, count)
         points = odds / (1.0 + odds)
-        points[-1] = 1.0
+        points[-1] = TOP
     elif ends is not None:
         points = _powers(_octave(ends[0]), _octave(ends[1]), count)
         points[-1] = ends[1]
@@ -53,8 +54,8 @@ def check_grid(name: str, ends: tuple[float, float] | None) -> None:
     low, high = ends
     if name in ("auto", "logit"):
         raise ValueError(f"a range is for the grids linear and powers, got one for grid={name!r}; name the grid")
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise ValueError(f"range must be two numbers, LO below HI, got {low} {high}")
+    if not (low < high and math.isfinite(high - low)):
+        raise ValueError(f"range must be two numbers, LO below HI, no farther apart than floats go, got {low} {high}")
     if name == "powers" and low <= 0:
         raise ValueError(f"the range of the grid powers must lie above 0, got {low} {high}; use linear, or no range")
 

@@ -2,7 +2,10 @@
 
 Every device has a fresh key pair for every run. Devices i < j of the mask graph agree on a secret s_ij; in stage t
 
-    y_i = x_i + sum over j > i of m_ij(t) - sum over j < i of m_ji(t)   mod 2^32,   m_ij(t) = ChaCha20(s_ij, nonce t)
+    y_i = x_i + sum over j > i of m_ij(t) - sum over j < i of m_ji(t)   mod 2^32,   m_ij(t) = ChaCha20(s_ij(t), nonce t)
+
+where s_ij(t) follows from s_ij and all totals that were heard before stage t: devices that were told different totals,
+so that they would count at different thresholds, have masks that do not cancel, and who told them learns nothing.
 
 Added up over everybody the masks cancel. Whoever sees all y_i, and knows the secrets of a coalition, learns the sum
 over each component of the mask graph without the coalition, and nothing else (docs/privacy-proofs.md).
@@ -61,7 +64,7 @@ class Secrets:
         noise). It raises where that must not be.
     """
 
-    seeds: tuple[bytes, ...]
+    seeds: tuple[bytes, ...] = field(repr=False)
     context: bytes
     prove: Callable[[bytes], bytes] = field(default=lambda said: b"")
     genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, said, proof: not proof)
@@ -100,10 +103,14 @@ class Masks:
     devices: int
     pairs: tuple[tuple[int, int, bytes], ...]
 
-    def at(self, stage: int, numbers: int) -> Words:
-        """Return what each device here adds to its numbers in a stage, (devices here, numbers)."""
+    def at(self, stage: int, numbers: int, heard: bytes = b"") -> Words:
+        """Return what each device here adds to its numbers in a stage, (devices here, numbers).
+
+        `heard` is a digest of all totals so far: who has heard others has other masks.
+        """
         masks = np.zeros((self.devices, numbers), dtype=np.uint32)
-        for plus, minus, secret in self.pairs:
+        for plus, minus, shared in self.pairs:
+            secret = hashlib.blake2b(heard, key=shared, digest_size=KEY).digest()
             mask = np.frombuffer(Keystream(secret, stage)(numbers * BITS // 8), dtype="<u4")
             if plus >= 0:
                 masks[plus] += mask
@@ -119,11 +126,6 @@ class _Pair(NamedTuple):
 
 def agree_on_masks(site: Site, secrets: Secrets) -> Gathering[Masks]:
     """Tell everybody the public keys, check whose they are, and agree on secrets along the mask graph."""
-    if site.devices > MOST:
-        raise ValueError(
-            f"masks are for up to {MOST:,} devices, got {site.devices:,}: each hears everybody's key, megabytes "
-            f"over every link, and agrees on {DEGREE} secrets, hours of one machine; use e-dcp, or fewer devices"
-        )
     context = run_context(site, secrets.context)
     own = [_key_pair(seed, context) for seed in secrets.seeds]
     said = [_signed_part(context, row, pair.public) for row, pair in zip(site.here.tolist(), own, strict=True)]
@@ -141,6 +143,15 @@ def agree_on_masks(site: Site, secrets: Secrets) -> Gathering[Masks]:
         secret = _shared(own[int(place[here])].private, keys[other], context, i, j, keys)
         pairs.append((int(place[i]), int(place[j]), secret))
     return Masks(len(site.here), tuple(pairs))
+
+
+def refuse_many(devices: int) -> None:
+    """Refuse so many devices that keys alone would be too much."""
+    if devices > MOST:
+        raise ValueError(
+            f"masks are for up to {MOST:,} devices, got {devices:,}: each hears everybody's key, megabytes over every "
+            f"link, and agrees on {DEGREE} secrets, hours of one machine; use e-dcp, or fewer devices"
+        )
 
 
 def mask_edges(devices: int, context: bytes) -> Ints:
@@ -228,14 +239,18 @@ class MaskedSums:
         """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
         ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
         own = np.concatenate([ones, values], axis=1).astype(np.int32)
-        masked = own + self.masks.at(self.stage, own.shape[1])  # arrays wrap around, without a word
+        masks = self.masks.at(self.stage, own.shape[1], self.digest.digest())
+        masked = own + masks  # arrays wrap around, without a word
         sums = yield from self.total(masked.view(np.uint32).astype(self.kind), LARGEST)
         found = sums.astype(np.int64).astype(np.uint32).view(np.int32)
         if (found[:, 0] != self.site.devices).any():
             raise ArithmeticError(
                 f"{self.site.devices} devices add up to {found[:, 0].min()} in stage {self.stage}: masks have not "
-                "cancelled, or somebody has changed a sum; no threshold can be certified from it"
+                "cancelled: devices have heard or worked out different numbers before, or somebody has changed a sum; "
+                "no threshold can be certified from it"
             )
+        if len(others := np.flatnonzero((found != found[0]).any(axis=1))):
+            raise self._two_totals(int(self.site.here[others[0]]))
         self.stage += 1
         self.digest.update(found[0].astype("<i4").tobytes())
         return np.asarray(found[0, 1:], dtype=np.int64)
@@ -251,7 +266,10 @@ class MaskedSums:
         heard = yield Each(mine, np.ones(len(mine), dtype=np.bool_))
         others = np.flatnonzero((heard.values != digest).any(axis=1))
         if len(others):
-            raise ValueError(
-                f"device {self.site.network.ids[int(heard.sender[others[0]])]} has heard other totals than its "
-                "neighbour: somebody tells different devices different sums; no threshold counts"
-            )
+            raise self._two_totals(int(heard.sender[others[0]]))
+
+    def _two_totals(self, row: int) -> ValueError:
+        return ValueError(
+            f"device {self.site.network.ids[row]} has heard other totals than its neighbour: somebody tells different "
+            "devices different sums; no threshold counts"
+        )

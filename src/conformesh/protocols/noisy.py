@@ -14,7 +14,7 @@ stage by one, so that a stage with noise of exp(-epsilon/S) spends epsilon/S.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
@@ -73,14 +73,19 @@ class Plan:
     @classmethod
     def of(cls, devices: int, promise: Promise, alphas: tuple[Fraction, ...], options: PDCP) -> Plan:
         """Return the plan, or refuse what cannot be had."""
-        name, honest = options.chosen_grid, options.honest_of(devices)
-        cells, stages = options.width + 1, options.stages or STAGES[name]
+        honest, stages = options.honest_of(devices), options.stages or STAGES[options.chosen_grid]
+        cells = options.width + 1
         epsilon = exact_number(options.epsilon, "") / (options.cap or 1)  # all scores of a device may change at once
         ghosts = int(promise.target == "paper")
-        fewest = max(devices * (options.floor + ghosts), 1)
-        costs = tuple(inflation(a, cells, stages, epsilon, Fraction(devices, honest), a * fewest) for a in alphas)
+
+        def cost(alpha: Fraction, many: int) -> Inflation:
+            fewest = max(many * (options.floor + ghosts), 1)
+            ratio = Fraction(many, options.honest_of(many))
+            return inflation(alpha, cells, stages, epsilon, ratio, alpha * fewest)
+
         if options.cap is not None:
-            _refuse_few_devices(devices, alphas, costs, options)
+            _refuse_few_devices(devices, alphas, cost, options)
+        costs = tuple(cost(alpha, devices) for alpha in alphas)
         slack = tuple((1 - alpha) * devices if ghosts else Fraction(1) for alpha in alphas)
         grid = _grid(cells, stages, options)
         return cls(alphas, cells, stages, grid, Shares(epsilon / stages, honest), slack, costs)
@@ -111,18 +116,31 @@ class Plan:
 
 
 def _refuse_few_devices(
-    devices: int, alphas: tuple[Fraction, ...], costs: tuple[Inflation, ...], options: PDCP
+    devices: int, alphas: tuple[Fraction, ...], cost: Callable[[Fraction, int], Inflation], options: PDCP
 ) -> None:
     """Refuse to hide whole devices among so few that nothing useful is left."""
     assert options.cap is not None
-    for alpha, cost in zip(alphas, costs, strict=True):
-        needed = math.ceil(ROOM * cost.value / (alpha * options.cap))
-        if devices < needed:
+    for alpha in alphas:
+        room = alpha * options.cap / ROOM  # that a device makes
+        if devices * room < cost(alpha, devices).value:
+            needed = _enough(devices, lambda many, a=alpha, one=room: math.ceil(cost(a, many).value / one))  # type: ignore[misc]
             raise ValueError(
                 f"p-dcp: to hide whole devices at epsilon {options.epsilon:g} and alpha {float(alpha):g} takes "
                 f"at least {needed:,} devices, got {devices:,}: with fewer, noise costs more than a quarter of alpha; "
                 "use unit 'score', a larger epsilon, more devices, or a floor of scores that each surely holds"
             )
+
+
+def _enough(devices: int, needed_by: Callable[[int], int]) -> int:
+    """Return how many devices are enough, where so many as there are would have to be so many."""
+    needed = needed_by(devices)
+    for _ in range(8):  # what noise costs depends on their number, a little
+        fewer = needed_by(needed)
+        better = max(fewer, needed_by(fewer))
+        if better == needed:
+            break
+        needed = better
+    return needed
 
 
 def _grid(cells: int, stages: int, options: PDCP) -> Floats:

@@ -4,8 +4,8 @@ Devices add up masked numbers (`masks`) over a spanning tree, or by flooding. In
 first total must be K, or masks did not cancel; the second is n, from which the promise follows. Then a search on a
 public grid (`grids`): each stage counts at `width` thresholds between two of which the answer is known to lie. It ends
 at a threshold at or below which just as many scores lie as the promise asks for, or with the first point of the grid
-that has enough of them; no true score is ever told. Last, neighbours compare what they heard: who tells two devices
-different totals is found out.
+that has enough of them; no true score is ever told. Who tells two devices different totals is found out: masks of the
+next stage do not cancel then and, at the end, neighbours compare what they heard.
 
 With `epsilon` totals have noise, and the threshold is differentially private: adding or taking away one score changes
 the chance of anything that is ever told by a factor of at most exp(epsilon). There is no stage 0, for n is not told,
@@ -29,13 +29,12 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.names import listed
 from conformesh.promises import AUTO, Demand
 from conformesh.protocols import noisy
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.grids import GridName, check_grid, grid_points
-from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks
+from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Stretch, Terrain
@@ -88,7 +87,7 @@ class PDCP:
         if self.epsilon is None:
             given = [name for name in ("honest", "stages", "cap", "budget") if getattr(self, name) is not None]
             if given or self.unit == "device":
-                raise ValueError(f"{listed(given or ['unit'])} is about noise: give epsilon too")
+                raise ValueError(f"{' and '.join(given or ['unit'])} is about noise: give epsilon too")
             return
         if not 0 < self.epsilon < math.inf:
             raise ValueError(f"epsilon must be above 0 and finite, got {self.epsilon}")
@@ -135,7 +134,9 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     return outcome
 
 
-def _refuse_few(devices: int, options: PDCP) -> None:
+def _refuse_number(devices: int, options: PDCP) -> None:
+    """Refuse so few devices that one is not hidden, and more than masks are for."""
+    refuse_many(devices)
     if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
         raise ValueError(
             f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: "
@@ -146,7 +147,7 @@ def _refuse_few(devices: int, options: PDCP) -> None:
 def _check(site: Site, samples: Samples, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
     promise = site.promise
-    _refuse_few(site.devices, options)
+    _refuse_number(site.devices, options)
     if promise.target not in ("sizes", "paper") or promise.losses or {*promise.bounds} != {1}:
         raise ValueError(
             f"p-dcp counts every score alike, for target 'sizes' or 'paper', got target {promise.target!r}; weights of "
@@ -172,8 +173,8 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
     for place, held in enumerate(samples.sizes.tolist()):
         if not least <= min(held) <= max(held) <= most:
             raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds {listed(held)} scores, and p-dcp takes from "
-                f"{least} to {most:,} here; change floor or cap, or leave it out"
+                f"device {site.network.ids[site.here[place]]} holds fewer or more scores than the {least} to {most:,} "
+                "that p-dcp takes here; change floor or cap, or leave it out"  # everybody hears this
             )
 
 
@@ -240,7 +241,8 @@ class _Search:
     @property
     def open(self) -> Ints:
         """Problems whose answer is not known yet."""
-        return np.flatnonzero((self.high - self.low > 1) & (self.counted != self.ranks))
+        exact = (self.counted == self.ranks) & (self.high <= len(self.grid))  # +inf only where no point will do
+        return np.flatnonzero((self.high - self.low > 1) & ~exact)
 
     def pivots(self, which: Ints, width: int) -> Ints:
         """Return at which places to count next, (problems, width or fewer), ascending."""
@@ -330,7 +332,7 @@ def _facts(options: PDCP, points: int) -> dict[str, str]:
 def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Prediction:
     """Predict `p_dcp`: without noise a search may end early, with noise it never does."""
     K, way = terrain.devices, get_aggregator(options.aggregate)
-    _refuse_few(K, options)
+    _refuse_number(K, options)
     keys = np.full(K, KEY)
     before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]  # in a simulation nobody signs
 

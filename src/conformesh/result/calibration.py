@@ -153,6 +153,13 @@ class Calibration:
         """How many devices took part."""
         return len(self.device_ids)
 
+    @property
+    def scores_in_words(self) -> str:
+        """What to say of the scores behind a number of devices: noise is there to hide how many they are."""
+        if self.certificate.noise is not None:
+            return "; how many scores they hold is not told"
+        return f" with {self.scores:,} scores in all"
+
     def threshold_of(self, device: str | int) -> float:
         """Return the threshold of one device, by name."""
         try:
@@ -257,11 +264,10 @@ class Calibration:
         if "revealed" in self.options:
             lines.append(("everybody knows", self.options["revealed"]))
         sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
-        told = f"{self.devices:,}; how many scores they hold is not told"
         return [
             *lines,
             ("cost", f"{cost.rounds:,} rounds, each device sent {sent}"),
-            ("devices", f"{self.devices:,} with {self.scores:,} scores in all" if certificate.noise is None else told),
+            ("devices", f"{self.devices:,}{self.scores_in_words}"),
             ("network", self.network),
             ("method", f"{self.method}, alpha {self.alpha:g}"),
             ("seconds", f"{self.seconds:.3f}"),

@@ -53,7 +53,7 @@ class CertificateSeal:
 
     def sign(self, data: bytes) -> bytes:
         """Return this device's certificate and its signature."""
-        return sealed(self._mine, bytes(self._key.sign(data, _algorithm())))
+        return sealed(self._mine, bytes(self._key.sign(data, _signing())))
 
     def genuine(self, owner: int, data: bytes, proof: bytes) -> bool:
         """Return whether the device of a row says so."""
@@ -105,3 +105,18 @@ def _algorithm() -> Any:
     from cryptography.hazmat.primitives.hashes import SHA256
 
     return ec.ECDSA(SHA256())
+
+
+def _signing() -> Any:
+    """Return how to sign: the same bytes the same way each time, so that a device that crashes says the same again.
+
+    Before OpenSSL 3.2 a signature has chance in it; then a run with keys ends where a device crashes in it.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    try:
+        return ec.ECDSA(SHA256(), deterministic_signing=True)
+    except UnsupportedAlgorithm:
+        return _algorithm()

@@ -41,7 +41,9 @@ def _list(item: Schema) -> Schema:
 
 
 _FACTS: dict[str, Schema] = {  # what every answer about a certified result says
-    "scores": {**COUNT, "description": "Calibration scores behind the threshold, on all devices."},
+    "scores": _or_null(
+        {**COUNT, "description": "Scores behind the threshold, on all devices; null where nobody knows."}
+    ),
     "devices": {**COUNT, "description": "How many devices the threshold is about."},
     "made": {**TEXT, "format": "date-time"},
     "run": COUNT,

@@ -114,5 +114,5 @@ def vitals_of(now: dict[str, Any], interval: float) -> Vitals:
         certified=found["run"],
         threshold=float(found["threshold"]) if together else None,
         about=found["devices"],
-        common=together and found["final"] and found["kind"] == "counted",
+        common=together and found["final"] and found["kind"].startswith("counted"),  # with noise or without
     )

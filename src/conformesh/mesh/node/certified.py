@@ -51,7 +51,7 @@ class Certified:
     def facts(self) -> dict[str, Any]:
         """Return what every answer about it says besides the numbers."""
         return {
-            "scores": self.calibration.scores,
+            "scores": self.calibration.scores if self.calibration.certificate.noise is None else None,
             "devices": len(self.roster),
             "made": in_utc(self.made),
             "run": self.run,

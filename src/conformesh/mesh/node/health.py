@@ -10,7 +10,8 @@ from conformesh.peer.settings import FAILURES
 UNCERTIFIED = "uncertified"
 # Why a device is not healthy, as others hear it. Words may quote files, and stay on the device. The order is that of
 # bits in a pulse: what is new goes to the end.
-CODES: tuple[str, ...] = (*FAILURES, UNCERTIFIED)
+_LATER = ("privacy",)
+CODES: tuple[str, ...] = (*(code for code in FAILURES if code not in _LATER), UNCERTIFIED, *_LATER)
 
 
 class Health(NamedTuple):

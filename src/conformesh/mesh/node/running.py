@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Generator
 from dataclasses import replace
+from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.settings import OwnError
 from conformesh.peer.shelf import Seal
-from conformesh.peer.vault import Vault
+from conformesh.peer.vault import SIZE, Vault
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
@@ -43,7 +44,7 @@ def make_device(
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is."""
     own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
-    vault = Vault() if get_method(config.method).private else None
+    vault = Vault(lambda: token_bytes(SIZE)) if get_method(config.method).private else None
     make = protocol_of(config, scores, shown, vault)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
@@ -77,17 +78,20 @@ def secrets_of(config: DeviceConfig, scores: OwnScores, vault: Vault, names: tup
     seal, options = CertificateSeal(config), make_options(config.method, config.options)
     run = hashlib.sha256(vault.context + vault.secret).hexdigest()
 
-    def permit(epsilon: float | None) -> None:
+    account = Spent(config.folder / FILE)
+    may = {"hidden": options.coalition + 2, "budget": options.budget, "unit": options.unit}
+
+    def permit(epsilon: float | None, charge: bool = True) -> None:
         told = Run(run, [*names], scores.digest, epsilon)
         try:
-            hidden = options.coalition + 2
-            Spent(config.folder / FILE).enter(told, scores.values, hidden=hidden, budget=options.budget)
+            (account.enter if charge else account.charged)(told, scores.values, **may)
         except PrivacyRefused as refusal:
             raise OwnError(str(refusal), "privacy") from None
 
     def genuine(name: str, said: bytes, proof: bytes) -> bool:
         return seal.genuine(config.devices.index(name), said, proof)
 
+    permit(options.epsilon, charge=False)  # who will refuse does so before its key is out, and nobody pays for it
     return Secrets((vault.secret,), vault.context, seal.sign, genuine, permit)
 
 

@@ -276,7 +276,9 @@ class Node:
     def _journal(self) -> tuple[Journal, OSError | None]:
         """Return this device's journal; where it cannot be opened, one to say so with."""
         try:
-            return FileJournal(self.config.folder / JOURNAL), None
+            # A private device must never say anything else behind the same masks, also after a power cut
+            durable = get_method(self.config.method).private
+            return FileJournal(self.config.folder / JOURNAL, durable), None
         except OSError as problem:
             return MemoryJournal(), problem
 

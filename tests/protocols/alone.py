@@ -1,0 +1,91 @@
+"""Devices one by one, in lock step, with a test's hands on every link: what a mesh does, without frames and waiting."""
+
+import hashlib
+import hmac
+
+import numpy as np
+
+from conformesh import Samples
+from conformesh.methods import make_options, promised_alone
+from conformesh.peer.combine import answer, question_of
+from conformesh.promises import PLAIN, exact_alpha
+from conformesh.protocols.masks import KEY, Secrets
+from conformesh.protocols.messages import Tell
+
+
+class Transcript(list):
+    """All that was said: (round, sender, question, type, bytes), of who spoke."""
+
+    @property
+    def masked(self):
+        """What depends on scores: whole numbers of 32 bits."""
+        return [said for said in self if said[3] == "int32"]
+
+
+def seed_of(row, run=0):
+    """The secret of a device, which tests know."""
+    return hashlib.sha256(f"device {row} in run {run}".encode()).digest()[:KEY]
+
+
+def signer(name):
+    """Sign as the device of that name: who does not know its key cannot."""
+    return lambda said: hmac.digest(f"certificate of {name}".encode(), said, "sha256")
+
+
+def genuine(name, said, proof):
+    """Check a signature."""
+    return hmac.compare_digest(signer(name)(said), proof)
+
+
+def secrets_of(network, row, run=0, context=b"a run", permit=lambda epsilon: None):
+    """Secrets of a device whose key is signed."""
+    return Secrets((seed_of(row, run),), context, signer(network.ids[row]), genuine, permit)
+
+
+def made(network, scores, alpha=0.1, *, secrets=secrets_of, promise=PLAIN, **options):
+    """Return every device's part of a run of p-dcp; `secrets` makes those of a row."""
+    chosen, levels = make_options("p-dcp", options), (exact_alpha(alpha),)
+    return [
+        promised_alone("p-dcp", network, row, Samples.of([own]), levels, chosen, promise, secrets=secrets(network, row))
+        for row, own in enumerate(scores)
+    ]
+
+
+def together(network, protocols, change=None, said=None):
+    """Run all devices in rounds; return their outcomes. `change(round, sender, receiver, value)` is what arrives."""
+    said, answers, round_ = Transcript() if said is None else said, [None] * len(protocols), 0
+    while True:
+        messages, outcomes = [], []
+        for protocol, given in zip(protocols, answers, strict=True):
+            try:
+                messages.append(protocol.send(given))
+            except StopIteration as end:
+                outcomes.append(end.value)
+        if outcomes:
+            assert not messages, "some devices are done, and others still ask"
+            return outcomes
+        round_ += 1
+        words = []
+        for row, message in enumerate(messages):
+            speaks = bool(len(message.places)) if hasattr(message, "places") else True
+            value = None
+            if speaks:
+                value = message.packets[0] if isinstance(message, Tell) else message.values[0].copy()
+                kind = "bytes" if isinstance(message, Tell) else value.dtype.name
+                raw = value if isinstance(message, Tell) else value.tobytes()
+                said.append((round_, row, question_of(message), kind, raw))
+            words.append(value)
+        answers = []
+        for row, message in enumerate(messages):
+            heard = {}
+            for j in network.neighbours(row).tolist():
+                value = words[j]
+                if change is not None and value is not None:
+                    value = change(round_, j, row, value if isinstance(value, bytes) else value.copy())
+                heard[j] = value
+            answers.append(answer(message, row, heard, round_))
+
+
+def thresholds(outcomes):
+    """The threshold of every device."""
+    return np.array([outcome.thresholds[0, 0, 0] for outcome in outcomes])
