@@ -3,8 +3,8 @@
 python benchmarks/promises/private.py DATA   draws of PathMNIST (NPZ of logits and labels in the folder DATA) and of the
                                              digits that come with scikit-learn; writes private.csv
 
-Rows of a data set are the population: every draw gives 20 devices n of them, drawn with replacement, each device rows of
-its own classes (PathMNIST) or mix (digits), and coverage is measured over all rows, each device weighted by its scores.
+Rows of a data set are the population: every draw gives 20 devices n of them, drawn with replacement, each device rows
+of its own classes (PathMNIST) or mix (digits), and coverage is measured over all rows, each device weighted by its scores.
 Score, grid and stages are the defaults for `lac`, chosen on drawn scores and CIFAR-100. That 2 stages of 15 thresholds,
 tried first, cover .9064 of the digits with n = 10,000 was known when they were chosen.
 """
@@ -71,9 +71,9 @@ def measured(data: str, table: Floats, labels: NDArray[np.int64], owner: NDArray
         samples = drawn(true, owner, n)
         shares = samples.sizes / n  # (devices, draws)
         for name, method, promise, options in ways():
-            options = suited_options(method, options, LAC())
+            chosen = suited_options(method, options, LAC())
             found = calibrate_batch(
-                samples, Network.torus(5, 4), [ALPHA], method, promise=promise, joint=True, **options
+                samples, Network.torus(5, 4), [ALPHA], method, promise=promise, joint=True, **chosen
             )
             at = found.outcome.thresholds[0, :, 0]
             covered = [(np.searchsorted(own, at, side="right") / len(own)) for own in known]
