@@ -4,7 +4,7 @@ python benchmarks/promises/private.py DATA   draws of PathMNIST (NPZ of logits a
                                              digits that come with scikit-learn; writes private.csv
 
 Rows of a data set are the population: every draw gives 20 devices n of them, drawn with replacement, each device rows
-of its own classes (PathMNIST) or mix (digits), and coverage is measured over all rows, each device weighted by its scores.
+of its own classes, and coverage is measured over all rows, each device weighted by its scores.
 Score, grid and stages are the defaults for `lac`, chosen on drawn scores and CIFAR-100. That 2 stages of 15 thresholds,
 tried first, cover .9064 of the digits with n = 10,000 was known when they were chosen.
 """
