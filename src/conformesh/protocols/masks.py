@@ -110,7 +110,7 @@ class Masks:
         """
         masks = np.zeros((self.devices, numbers), dtype=np.uint32)
         for plus, minus, shared in self.pairs:
-            secret = hashlib.blake2b(heard, key=shared, digest_size=KEY).digest()
+            secret = derived(shared, heard, b"stage")
             mask = np.frombuffer(Keystream(secret, stage)(numbers * BITS // 8), dtype="<u4")
             if plus >= 0:
                 masks[plus] += mask
