@@ -1,6 +1,5 @@
 """Masks hide all but sums over components, cancel, and belong to one run; keys that are nobody's are refused."""
 
-import hashlib
 import itertools
 import time
 from collections import Counter
@@ -16,7 +15,7 @@ from conformesh import Network, Samples, calibrate_batch
 from conformesh.engines import Simulator
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
-from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, mask_edges
+from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived, mask_edges
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
 from tests.protocols.alone import Transcript, made, secrets_of, signer, thresholds, together
@@ -58,7 +57,7 @@ def laws(monkeypatch, edges, coalition, x, wrong=lambda masks: masks):
     """Return how often each (y_i) of the others comes up, over all masks between them; those of the coalition fixed."""
     devices = 1 + max(map(max, edges))
     secrets = {edge: bytes([at + 1]) * KEY for at, edge in enumerate(edges)}
-    by_key = {hashlib.blake2b(b"", key=secret, digest_size=KEY).digest(): edge for edge, secret in secrets.items()}
+    by_key = {derived(secret, b"", b"stage"): edge for edge, secret in secrets.items()}
     drawn = {}
 
     class Chosen:
