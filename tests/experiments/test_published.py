@@ -22,6 +22,7 @@ from tests.experiments.test_conventions import looped_epsilon, released_levels
 from tests.reference import pooled_minimiser
 
 pytestmark = pytest.mark.xdist_group("published")  # they share what is computed
+LONG = pytest.mark.slow  # half of what this file takes
 COMPARED = ("q-dcp-alpha", "h-dcp-alpha", "star-table")
 
 # --- the table itself -------------------------------------------------------------------------------------------------
@@ -136,7 +137,7 @@ def judged(ran):
 
 
 @pytest.mark.shared_data
-@pytest.mark.parametrize("name", COMPARED)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=LONG if name == "q-dcp-alpha" else ()) for name in COMPARED])
 def test_as_released_agrees_with_what_was_published(judged, name):
     """[Wen2025] Figure 2, Figure 4, Table 1, from ten draws of seed 0, as few as were published.
 
@@ -182,7 +183,14 @@ def test_figure_6_as_written_is_far_from_as_released_at_middle_rounds(ran, round
 
 @pytest.mark.shared_data
 @pytest.mark.parametrize(
-    ("line", "size"), [("chain", 29.92), ("cycle", 10.66), ("star", 10.53), ("torus", 10.53), ("complete", 10.53)]
+    ("line", "size"),
+    [
+        pytest.param("chain", 29.92, marks=LONG),
+        ("cycle", 10.66),
+        ("star", 10.53),
+        ("torus", 10.53),
+        ("complete", 10.53),
+    ],
 )
 def test_the_text_gives_other_sizes_than_the_figure(ran, line, size):
     """Figure 2 by the letter, at 0.9: within three standard errors of a difference of two means over ten draws.
@@ -235,6 +243,7 @@ def test_fedcp_qq_with_its_own_ranks_and_with_the_published_ones(ran):
     assert mean(theirs, "size") == pytest.approx(45, rel=0.15)
 
 
+@LONG
 @pytest.mark.shared_data
 def test_q_dcp_misses_on_pathmnist_where_e_dcp_covers(ran):
     """[Wen2025] Figure 16, at level 0.9 and on the complete graph, where nothing but s0 can be wrong.
