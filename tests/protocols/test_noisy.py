@@ -1,5 +1,6 @@
 """The search with noise: as many stages whatever the scores are, the rule by its words, and coverage all the same."""
 
+import warnings
 from dataclasses import replace
 from fractions import Fraction
 
@@ -304,3 +305,14 @@ def test_the_search_ends_at_a_point_that_its_last_totals_accept():
     for stage, row in enumerate(told):
         place += 8 ** (2 - stage) * first_accepted(plan, 0, row)
     assert result.threshold == np.append(plan.grid, np.inf)[place]
+
+
+@pytest.mark.parametrize(("each", "dear"), [(10, True), (500, False)])
+def test_noise_that_takes_most_of_what_may_be_missed_is_said(each, dear):
+    """At epsilon 1 some sixteen scores: of 80 far too many, of 4000 few."""
+    rng = np.random.default_rng(3)
+    held = [rng.random(each) for _ in range(8)]
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        calibrate(held, Network.cycle(8), 0.1, "p-dcp", grid="logit", epsilon=1.0)
+    assert any("noise asks for" in str(one.message) for one in said) == dear

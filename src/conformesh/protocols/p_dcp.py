@@ -308,7 +308,20 @@ def _noisy(
     facts = {**_facts(options, len(plan.grid)), "inflation": plan.costs[0].how}
     if len(certificates) == 1:
         facts |= {"revealed": "noisy counts, and the threshold", "revealed_cells": str(told)}
-    return Outcome(_everywhere(site, answers), _rows(certificates, len(plan.alphas)), facts=facts)
+    notes = _dear(plan, sum(told[0]))
+    return Outcome(_everywhere(site, answers), _rows(certificates, len(plan.alphas)), notes=notes, facts=facts)
+
+
+def _dear(plan: noisy.Plan, whole: int) -> tuple[str, ...]:
+    """Say where noise takes most of what may be missed, by the noisy number of all scores, which everybody knows."""
+    alpha, cost = plan.alphas[0], plan.slack[0] + plan.costs[0].value
+    if 2 * cost <= alpha * whole:
+        return ()
+    return (
+        f"p-dcp: noise asks for {float(cost):.3g} scores more where {float(alpha * max(whole, 0)):.3g} of about "
+        f"{max(whole, 0):,} may be missed, so that sets are much larger than they had to be; use more scores, a larger "
+        "epsilon or alpha, or fewer stages on a grid whose range you know",
+    )
 
 
 # --- pieces -----------------------------------------------------------------------------------------------------------
