@@ -17,6 +17,8 @@ from conformesh.protocols.p_dcp import PDCP
 from tests.protocols.alone import Transcript, made, secrets_of, thresholds, together
 from tests.statistics import assert_coverage, power_against
 
+pytestmark = pytest.mark.filterwarnings("ignore:p-dcp. noise asks for:conformesh.CalibrationNote")
+
 TENTH = (Fraction(1, 10),)
 NOISY = {"grid": "logit", "epsilon": 2.0, "width": 3, "stages": 2}
 
