@@ -23,7 +23,7 @@ from conformesh.mesh.node.launching import Watched, _read_log
 from conformesh.mesh.node.online import Online
 from conformesh.mesh.node.process import Start
 from conformesh.mesh.node.state import NodeState
-from conformesh.view import meshes
+from conformesh.view import maps, meshes
 from conformesh.view.events import HIDDEN
 from conformesh.view.maps import read_map
 from conformesh.view.meshes import MeshWatch
@@ -210,6 +210,16 @@ def test_another_roster_begins_another_run(mesh):
         assert first.result == [("ended", "roster 2 is in force")]
         before, after = watch.runs()
         assert (len(before.heading.devices), len(after.heading.devices)) == (3, 4)
+
+
+def test_a_map_that_changes_while_it_is_read_is_read_again(mesh, monkeypatch):
+    """A roster that comes between the folders and what they say: a device would be there that nobody ever asks."""
+    folders = maps.device_folders(mesh.root)
+    monkeypatch.setattr(maps, "device_folders", lambda root: folders)
+    assert len(read_map(mesh.root).addresses) == 3
+    add_device(mesh.root, "device-3", [mesh.names[2]])
+    with pytest.raises(ValueError, match="just being changed"):
+        read_map(mesh.root)
 
 
 def test_the_folder_of_one_device_shows_the_others_by_hearsay(mesh, monkeypatch):

@@ -77,7 +77,10 @@ def read_map(where: str | os.PathLike[str], http: str | None = None) -> Map:
         raise ValueError(f"--http goes with the folder of one device, and {path} is none")
     if path.is_dir() and any(path.glob(f"*/{FILE}")):
         folders = device_folders(path)
-        return _of_config(read_device(folders[0]), {folder.name: folder for folder in folders}, path / ROSTER)
+        config = read_device(folders[0])
+        if {*config.devices} != {folder.name for folder in folders}:  # another roster came in between
+            raise ValueError(f"{path}: the mesh is just being changed; try again")
+        return _of_config(config, {folder.name: folder for folder in folders}, path / ROSTER)
     return _of_node(os.fspath(where))
 
 
