@@ -32,7 +32,6 @@ DRAWERS = {  # what draws, as something that can be compared
     "networks_of": lambda **how: edges(networks_of(["erdos-renyi"], [*"abcdefgh"], **how)[0][0]),
     "terrain_of": lambda **how: edges(terrain_of("erdos-renyi", 20, 100, **how).map),
     "choose_centres": lambda **how: choose_centres(INPUTS, 5, **how).points.tolist(),
-    "detect": lambda **how: detect(HELD, "cycle", [[0.5, 3.0]] * 5, **how).seed,
     "partition": lambda **how: partition(DRAWN, 5, "dirichlet", **how).tolist(),
     "split_rows": lambda **how: split_rows(partition(DRAWN, 2), 20, **how)[0].tolist(),
     "synthetic_outputs": lambda **how: synthetic_outputs(50, 5, **how).values.tolist(),
