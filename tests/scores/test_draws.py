@@ -161,7 +161,7 @@ def test_mistakes_are_named(how, error, words):
 RANDOMISED = [kind(randomised=True) for kind in SCORES.values() if "randomised" in kind.__dataclass_fields__]
 RNGS = {
     "None": lambda: None,
-    "int": lambda: 7,
+    "int": lambda: 82,
     "another int": lambda: 2**40,
     "numpy integer": lambda: np.int64(3),
     "Generator": lambda: np.random.default_rng(3),
@@ -185,11 +185,11 @@ def test_every_kind_of_randomised_score_is_tried():
 
 @pytest.mark.parametrize("score", RANDOMISED, ids=lambda score: score.name)
 def test_an_integer_draws_for_each_row_also_in_separate_calls(score):
-    """Coverage within 0.05 of 0.9; one draw for all rows gave 0.12 to 1.
+    """Coverage within 0.05 of 0.9; with one draw for all rows, 0.998 for this integer, it was far below.
 
     All is drawn from seeds. Otherwise the standard deviation would be 0.014 (600 rows, 4,000 scores): false alarm 3e-4.
     """
-    assert abs(covered_row_by_row(score, 7, 600, 4000) - 0.9) < 0.05
+    assert abs(covered_row_by_row(score, 82, 600, 4000) - 0.9) < 0.05
 
 
 @pytest.mark.slow
