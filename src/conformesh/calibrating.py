@@ -52,7 +52,7 @@ def calibrate(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     weight: Any = None,
     weight_bound: float | None = None,
     inputs: Any = None,
@@ -86,9 +86,10 @@ def calibrate(
     rank
         The rule that says how many scores must be covered: `swap`, `ghost` (one imagined score per device, for the
         target `paper`), or `auto`, whichever proven one asks for less.
-    confidence
-        By default coverage holds on average over the draws of calibration scores; with a confidence, such as 0.95, it
-        holds with that probability over them.
+    pac_confidence
+        By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
+        1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC). It is not 1 - alpha,
+        which MAPIE and crepes call confidence.
     weight, weight_bound, inputs
         For new examples of another distribution: how much likelier an example is there than among the calibration
         examples, up to a common factor, and the most that this can be. One array of weights per device beside its
@@ -129,7 +130,7 @@ def calibrate(
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
@@ -195,7 +196,7 @@ def calibrate_several(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     groups: Iterable[Any] | Mapping[Any, Any] | str | None = None,
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
@@ -231,9 +232,9 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults,
+    alphas, network, method, target, rank, pac_confidence, score, classes, strict, observer, progress, engine, faults,
     **options
-        As in `calibrate`. A confidence holds for all levels together; groups have none.
+        As in `calibrate`. `pac_confidence` holds for all levels together, and cannot be combined with groups.
 
     Examples
     --------
@@ -253,7 +254,7 @@ def calibrate_several(
     labels = None if groups is None else as_groups(devices, groups)
     if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
         raise TypeError("scores and groups must both go by device name or both by order, got one of each")
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
     expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
@@ -278,7 +279,7 @@ def calibrate_several(
         else:
             grouping, examples = None, None
             if of is not None and promise_of(method, promise) == promise and rank != "ghost":
-                _refuse_confidence(promise)
+                _refuse_pac_confidence(promise)
                 promise = replace(promise, part=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
             batch = calibrate_batch(
@@ -520,7 +521,7 @@ def _grouped_batch(
     chosen = make_options(method, options)
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
-    _refuse_confidence(promise)
+    _refuse_pac_confidence(promise)
     levels = tuple(exact_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
@@ -531,11 +532,11 @@ def _grouped_batch(
     return Batch(outcome, cost, _named_options(method, chosen), sizes)
 
 
-def _refuse_confidence(promise: Promise) -> None:
-    if promise.confidence is not None:
+def _refuse_pac_confidence(promise: Promise) -> None:
+    if promise.pac_confidence is not None:
         raise ValueError(
-            "confidence and groups do not go together: how many scores of a group there are is itself a draw; leave "
-            "confidence out, or calibrate each group on its own"
+            "pac_confidence and groups do not go together: how many scores of a group there are is itself a draw; "
+            "leave pac_confidence out, or calibrate each group on its own"
         )
 
 

@@ -226,7 +226,7 @@ def _rule_of(demand: Demand) -> str:
 
 
 def _check_promise(promise: Promise) -> None:
-    if promise.confidence is not None or promise.losses or promise.tests is not None:
+    if promise.pac_confidence is not None or promise.losses or promise.tests is not None:
         raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {promise}")
 
 

@@ -126,10 +126,10 @@ class Shift:
 
         `tests` are the weights of new examples, one for each level of the run; by default every level serves all.
         """
-        if promise.confidence is not None:
+        if promise.pac_confidence is not None:
             raise ValueError(
-                "a confidence over the draw of the scores is proven for scores that weigh alike, not with weights; "
-                "leave confidence out, or the weights"
+                "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights; "
+                "leave pac_confidence out, or the weights"
             )
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
