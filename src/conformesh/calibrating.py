@@ -17,11 +17,12 @@ from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
 from conformesh.names import natural_order
+from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.groups import Grouping, grouped
@@ -38,10 +39,6 @@ from conformesh.streams import stream
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
     """The required rank exceeds the number of scores, so the threshold is +inf and every set is full."""
-
-
-class CalibrationNote(UserWarning):
-    """Something a user should know about a result that is valid as it stands."""
 
 
 def calibrate(
@@ -138,7 +135,7 @@ def calibrate(
     ):
         if shift is None:
             mine = ids_here(host)
-            rows = in_rows_of(held, network.ids, mine)
+            rows = in_rows_of(held, network, mine)
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             shifted = Shifted(samples, promise)
         else:
@@ -252,8 +249,8 @@ def calibrate_several(
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
     labels = None if groups is None else as_groups(devices, groups)
-    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
-        raise TypeError("scores and groups must both go by device name or both by order, got one of each")
+    if labels is not None:
+        check_same_form(held, labels, "groups")
     promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
@@ -265,8 +262,8 @@ def calibrate_several(
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
+        own = held_here(host, in_rows_of(held, network, mine))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         if group_rule is not None or parts.overlapping:

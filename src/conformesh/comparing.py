@@ -412,7 +412,7 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-    rows = in_rows_of(held, ids, ids)
+        rows = in_rows_of(held, network, ids)  # the same for all
     samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
     promise = make_promise(as_target(devices, target), rank, pac_confidence)
     check_shares(promise, ids)

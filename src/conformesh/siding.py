@@ -88,7 +88,7 @@ def calibrate_sides(
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
+        own = held_here(host, in_rows_of(held, network, mine))
         tables = [_two_columns(table, name) for name, table in zip(mine, own, strict=True)]
         samples = Samples.of_trials([[table[:, side] for table in tables] for side in (0, 1)], mine)
         batch = calibrate_batch(samples, network, levels, method, promise=promise, joint=True, engine=host, **options)

@@ -284,6 +284,7 @@ def _checked(streams: ArrayLike, network: Network, largest: float | None) -> Flo
             f"streams must have a row for each of {network.devices} devices and a column for each step, "
             f"got shape {scores.shape}"
         )
+    network.check_list("streams")
     top = np.nanmax(scores, initial=0.0)
     if np.nanmin(scores, initial=0.0) < 0 or np.isinf(top):
         raise ValueError("scores must be finite and at least 0; shift them, and thresholds back by as much")
