@@ -543,8 +543,8 @@ def test_mistakes_are_named():
         calibrate_several(held, net, group_rule="seq")
     with pytest.raises(ValueError, match="e-dcp, got 'h-dcp'"):
         calibrate_several(held, net, method="h-dcp", groups=tables)
-    with pytest.raises(ValueError, match="confidence and groups do not go together"):
-        calibrate_several(held, net, groups=tables, confidence=0.9)
+    with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):
+        calibrate_several(held, net, groups=tables, pac_confidence=0.9)
     with pytest.raises(ValueError, match="device 0 has 40 scores but 39 group labels"):
         calibrate_several(held, net, groups=[tables[0][:-1], *tables[1:]])
     with pytest.raises(ValueError, match="counts every score alike, and the target gives them weights"):

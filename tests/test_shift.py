@@ -303,7 +303,7 @@ def test_equal_weights_are_no_weights():
             {"weight": lambda x: x[:3], "inputs": INPUTS},
             "device a: the weight function must return one weight for each",
         ),
-        ({"confidence": 0.9}, "confidence .* not with weights"),
+        ({"pac_confidence": 0.9}, "pac_confidence .* not with weights"),
         ({"rank": "ghost"}, "rank='ghost' counts scores that weigh alike"),
         ({"method": "h-dcp"}, "use e-dcp"),
         ({"method": "fcp"}, "use e-dcp"),

@@ -17,11 +17,12 @@ from conformesh.engines import Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
 from conformesh.names import natural_order
+from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
 from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.groups import Grouping, grouped
@@ -40,10 +41,6 @@ class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by defaul
     """The required rank exceeds the number of scores, so the threshold is +inf and every set is full."""
 
 
-class CalibrationNote(UserWarning):
-    """Something a user should know about a result that is valid as it stands."""
-
-
 def calibrate(
     devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
     network: Network | str | Any,
@@ -52,7 +49,7 @@ def calibrate(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     weight: Any = None,
     weight_bound: float | None = None,
     inputs: Any = None,
@@ -86,9 +83,10 @@ def calibrate(
     rank
         The rule that says how many scores must be covered: `swap`, `ghost` (one imagined score per device, for the
         target `paper`), or `auto`, whichever proven one asks for less.
-    confidence
-        By default coverage holds on average over the draws of calibration scores; with a confidence, such as 0.95, it
-        holds with that probability over them.
+    pac_confidence
+        By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
+        1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC). It is not 1 - alpha,
+        which MAPIE and crepes call confidence.
     weight, weight_bound, inputs
         For new examples of another distribution: how much likelier an example is there than among the calibration
         examples, up to a common factor, and the most that this can be. One array of weights per device beside its
@@ -129,7 +127,7 @@ def calibrate(
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
@@ -137,7 +135,7 @@ def calibrate(
     ):
         if shift is None:
             mine = ids_here(host)
-            rows = in_rows_of(held, network.ids, mine)
+            rows = in_rows_of(held, network, mine)
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             shifted = Shifted(samples, promise)
         else:
@@ -195,7 +193,7 @@ def calibrate_several(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     groups: Iterable[Any] | Mapping[Any, Any] | str | None = None,
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
@@ -231,9 +229,9 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults,
+    alphas, network, method, target, rank, pac_confidence, score, classes, strict, observer, progress, engine, faults,
     **options
-        As in `calibrate`. A confidence holds for all levels together; groups have none.
+        As in `calibrate`. `pac_confidence` holds for all levels together, and cannot be combined with groups.
 
     Examples
     --------
@@ -251,9 +249,9 @@ def calibrate_several(
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
     labels = None if groups is None else as_groups(devices, groups)
-    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
-        raise TypeError("scores and groups must both go by device name or both by order, got one of each")
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    if labels is not None:
+        check_same_form(held, labels, "groups")
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
     expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
@@ -264,8 +262,8 @@ def calibrate_several(
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
+        own = held_here(host, in_rows_of(held, network, mine))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         if group_rule is not None or parts.overlapping:
@@ -278,7 +276,7 @@ def calibrate_several(
         else:
             grouping, examples = None, None
             if of is not None and promise_of(method, promise) == promise and rank != "ghost":
-                _refuse_confidence(promise)
+                _refuse_pac_confidence(promise)
                 promise = replace(promise, part=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
             batch = calibrate_batch(
@@ -520,7 +518,7 @@ def _grouped_batch(
     chosen = make_options(method, options)
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
-    _refuse_confidence(promise)
+    _refuse_pac_confidence(promise)
     levels = tuple(exact_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
@@ -531,11 +529,11 @@ def _grouped_batch(
     return Batch(outcome, cost, _named_options(method, chosen), sizes)
 
 
-def _refuse_confidence(promise: Promise) -> None:
-    if promise.confidence is not None:
+def _refuse_pac_confidence(promise: Promise) -> None:
+    if promise.pac_confidence is not None:
         raise ValueError(
-            "confidence and groups do not go together: how many scores of a group there are is itself a draw; leave "
-            "confidence out, or calibrate each group on its own"
+            "pac_confidence and groups do not go together: how many scores of a group there are is itself a draw; "
+            "leave pac_confidence out, or calibrate each group on its own"
         )
 
 

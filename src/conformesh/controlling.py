@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batch, running
+from conformesh.calibrating import TooFewScores, calibrate_batch, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
@@ -29,6 +29,7 @@ from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_colum
 from conformesh.io.arrays import columns_of
 from conformesh.losses import Loss, Steps, as_loss
 from conformesh.methods import METHODS, get_method, make_options
+from conformesh.notes import CalibrationNote
 from conformesh.promises import AUTO, PARTS, Alpha, Promise, exact_number, make_promise
 from conformesh.protocols.site import in_rows
 from conformesh.result.calibration import Calibration
@@ -147,7 +148,7 @@ def _controlled(
     _require_losses(method, options)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
-        rows = held_here(host, in_rows_of(held, network.ids, mine, "losses"))
+        rows = held_here(host, in_rows_of(held, network, mine, "losses"))
         own = [_checked(steps, name, bound) for name, steps in zip(mine, rows, strict=True)]
         largest = _agreed_bound(host.share(_bounds(own, mine)), bound)
         amounts = [_as_alpha(risk, largest) for risk in risks]

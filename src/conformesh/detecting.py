@@ -26,13 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import CalibrationNote, running, samples_here
+from conformesh.calibrating import running, samples_here
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.methods import make_options
+from conformesh.notes import CalibrationNote
 from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -119,15 +120,16 @@ def detect(
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
     held, tested = as_held(devices), as_held(test_scores)
+    check_same_form(held, tested, "test scores")
     network = as_network(network, held)
     asked = make_promise(as_target(devices, target))
     check_shares(asked, network.ids)
     with running(engine, network, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
         mine = ids_here(host)
-        rows = in_rows_of(held, network.ids, mine)
+        rows = in_rows_of(held, network, mine)
         samples = samples_here(host, rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine))
-        given = held_here(host, in_rows_of(tested, network.ids, mine, "test scores"))
+        given = held_here(host, in_rows_of(tested, network, mine, "test scores"))
         arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
         tests = samples_here(host, Samples.of(arrays, [f"{name}, test scores" for name in mine]))
         samples, sizes, promise, chance = _used(host, samples, asked, rule, draws, seed)

@@ -143,14 +143,25 @@ def held_column(devices: Any, column: str, what: str) -> dict[str, Any]:
     return _of_frame(frame, names, column)
 
 
-def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = "scores") -> Any:
-    """Return what devices hold in the order of `ids`, or of those `here`; only a dict has names to be ordered by.
+def check_same_form(scores: Held, others: Held, what: str) -> None:
+    """Refuse scores by device name beside `others` in a list, or the reverse: they could not be matched."""
+    if isinstance(scores, dict) != isinstance(others, dict):
+        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
 
-    >>> in_rows_of({"b": [2.0], "a": [1.0]}, ["a", "b"], ["a", "b"])
+
+def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "scores") -> Any:
+    """Return what devices hold in the order of the network's rows, or of the devices `here`.
+
+    A dict is put in that order by name. Anything else must be in it already; where the network cannot tell which order
+    its user has in mind, it is refused.
+
+    >>> in_rows_of({"b": [2.0], "a": [1.0]}, Network.from_pairs(["a", "b"], [("a", "b")]), ["a", "b"])
     [[1.0], [2.0]]
     """
     if not isinstance(held, dict):
+        network.check_list(what)
         return held
+    ids = network.ids
     wanted = here if len(here) < len(ids) and {*held} <= {*here} else ids
     if strange := natural_order({*held} - {*wanted}):
         raise ValueError(f"{what} are given for device {strange[0]!r}, which the network does not have: {_known(ids)}")

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
 from conformesh.names import unknown
-from conformesh.promises import AUTO, PLAIN, Promise
+from conformesh.promises import AUTO, PLAIN, Promise, refuse_confidence
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
@@ -381,6 +381,7 @@ def get_method(name: str) -> Method:
 def make_options(name: str, given: Mapping[str, Any]) -> Any:
     """Build a method's options from keywords, in their types; an unknown one is an error that names who has it."""
     method = get_method(name)
+    refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
         if key not in known:

@@ -35,7 +35,7 @@ def calibrate_sides(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -55,7 +55,7 @@ def calibrate_sides(
         a frame with the columns `device`, `lower` and `upper`.
     alpha
         How often intervals may miss in all, of which each side has half; or a pair, for the lower and the upper side.
-    confidence
+    pac_confidence
         As in `calibrate`; it holds for both sides together.
     network, method, target, rank, score, strict, observer, progress, engine, **options
         As in `calibrate`.
@@ -79,7 +79,7 @@ def calibrate_sides(
     held = _held(devices)
     network = as_network(network, held)
     levels = [lower] if lower == upper else [lower, upper]
-    sure = None if confidence is None else exact_alpha(confidence, "confidence")
+    sure = None if pac_confidence is None else exact_alpha(pac_confidence, "pac_confidence")
     if sure is not None and len(levels) == 1:  # several levels share what may fail; two sides of one level do it here
         sure = (1 + sure) / 2
     promise = make_promise(as_target(devices, target), rank, sure)
@@ -88,7 +88,7 @@ def calibrate_sides(
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
+        own = held_here(host, in_rows_of(held, network, mine))
         tables = [_two_columns(table, name) for name, table in zip(mine, own, strict=True)]
         samples = Samples.of_trials([[table[:, side] for table in tables] for side in (0, 1)], mine)
         batch = calibrate_batch(samples, network, levels, method, promise=promise, joint=True, engine=host, **options)
@@ -98,7 +98,7 @@ def calibrate_sides(
         Place(UPPER, upper, int(n[1]), 1, len(levels) - 1),
     ]
     both = collected(batch, places, network, method, kind, strict, started)
-    return Sides(*(_both_sure(both.get(float(place.alpha), place.group), confidence) for place in places))
+    return Sides(*(_both_sure(both.get(float(place.alpha), place.group), pac_confidence) for place in places))
 
 
 def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
@@ -140,8 +140,8 @@ def _two_columns(table: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _both_sure(side: Calibration, confidence: Alpha | None) -> Calibration:
+def _both_sure(side: Calibration, pac_confidence: Alpha | None) -> Calibration:
     """Return a side whose certificate says with which probability both hold."""
-    if confidence is None or side.certificate.confidence is None:
+    if pac_confidence is None or side.certificate.pac_confidence is None:
         return side
-    return replace(side, certificate=replace(side.certificate, confidence=float(exact_alpha(confidence))))
+    return replace(side, certificate=replace(side.certificate, pac_confidence=float(exact_alpha(pac_confidence))))

@@ -163,11 +163,11 @@ def test_a_confidence_asks_for_the_rank_that_e_dcp_asks_for():
     rng = np.random.default_rng(4)
     table = [rng.random(60) for _ in range(6)]
     mine, plain = (
-        calibrate(table, Network.cycle(6), 0.1, method, confidence=0.9, rank="swap", **options)
+        calibrate(table, Network.cycle(6), 0.1, method, pac_confidence=0.9, rank="swap", **options)
         for method, options in (("p-dcp", {"grid": "logit"}), ("e-dcp", {}))
     )
     assert mine.certificate.required_rank == plain.certificate.required_rank
-    assert mine.certificate.confidence == 0.9
+    assert mine.certificate.pac_confidence == 0.9
     rank = plain.certificate.required_rank
     assert_counts(np.concatenate(table), rank, grid_points("logit", POINTS), mine.threshold, mine.certificate)
 
@@ -246,8 +246,8 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
         ({"target": "equal"}, "counts every score alike, for target 'sizes' or 'paper', got target 'equal'"),
         ({"rank": "ghost"}, "target 'sizes' by the swap rank"),
         ({"target": "paper", "rank": "swap"}, "target 'paper' by the ghost rank"),
-        ({"target": "paper", "confidence": 0.9}, "without groups and confidence"),
-        ({"confidence": 0.9, "epsilon": 1.0}, "no proof for a confidence with epsilon"),
+        ({"target": "paper", "pac_confidence": 0.9}, "without groups and pac_confidence"),
+        ({"pac_confidence": 0.9, "epsilon": 1.0}, "no proof for pac_confidence with epsilon"),
         ({"coalition": -1}, "coalition must be at least 0"),
         ({"width": 0}, "width must be at least 1"),
         ({"floor": -1}, "floor must be at least 0"),

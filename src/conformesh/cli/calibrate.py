@@ -15,7 +15,7 @@ from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, chosen_faults, key_values, whole, with_flags
 from conformesh.cli.panels import PROMISE, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
+from conformesh.cli.promising import PacConfidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.cli.recording import recorded
 from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
@@ -62,7 +62,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
@@ -146,8 +146,8 @@ def calibrate(
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
-        if weight is not None and (group or confidence is not None):
-            raise ValueError("--weight goes neither with --group nor with --confidence; leave one of them out")
+        if weight is not None and (group or pac_confidence is not None):
+            raise ValueError("--weight goes neither with --group nor with --pac-confidence; leave one of them out")
         if (weight is None) != (weight_bound is None):
             raise ValueError(
                 "--weight and --weight-bound go together: a column of weights, and the largest that any example may "
@@ -177,8 +177,8 @@ def calibrate(
         with on_a_bar as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
-            if confidence is not None:
-                asked["confidence"] = confidence
+            if pac_confidence is not None:
+                asked["pac_confidence"] = pac_confidence
             common = {"score": kind, "strict": strict, "engine": host, "faults": wrong, **asked, **chosen}
             own = held.for_devices(mine)
             if weight is not None:

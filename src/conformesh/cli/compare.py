@@ -16,7 +16,7 @@ from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import values_for
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_target
 from conformesh.cli.recording import recorded, watching
 from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
@@ -70,7 +70,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     outputs: Annotated[
         str | None,
         typer.Option(
@@ -127,7 +127,7 @@ def compare(
     asked: dict[str, Any] = {
         "target": chosen_target(target, scores),
         "rank": rank,
-        "confidence": confidence,
+        "pac_confidence": pac_confidence,
         "seed": key,
         "progress": True,
     }

@@ -39,6 +39,11 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
         if isinstance(error, USAGE):
             where = error.ctx.command_path if error.ctx is not None else "conformesh"
             said = error.format_message().replace("Value error, ", "")  # which only says who checked it
+            if getattr(error, "option_name", "") == "--confidence":
+                said = (
+                    "--confidence is not an option: MAPIE and crepes call 1 - alpha the confidence; use --alpha for "
+                    "that, or --pac-confidence for a confidence over the draw of the calibration scores"
+                )
             _say(f"error: {_one_line(said)}", f"try: {where} --help")
             sys.exit(2)
         _say(f"error: {_in_words(error)}")

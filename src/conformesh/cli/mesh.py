@@ -16,7 +16,7 @@ from conformesh.cli.calibrate import named_score
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, MESH, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.mesh.config import MODES, ON_LOST
@@ -106,7 +106,7 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -178,7 +178,7 @@ def init(
         mode=cast(Literal["rounds", "anytime"], mode),
         method=method,
         alpha=alpha,
-        promise=chosen_promise(target, rank, confidence, scores),
+        promise=chosen_promise(target, rank, pac_confidence, scores),
         options=checked_options(method, options),
         score=score,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},

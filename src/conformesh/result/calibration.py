@@ -363,7 +363,11 @@ class Calibration:
         if METHODS[self.method].promise is not None or not self.certificate.target:
             return {}
         told = self.certificate
-        return {"target": told.target, "rank": "ghost" if told.rule == "ghost" else AUTO, "confidence": told.confidence}
+        return {
+            "target": told.target,
+            "rank": "ghost" if told.rule == "ghost" else AUTO,
+            "pac_confidence": told.pac_confidence,
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

@@ -121,7 +121,7 @@ def init_mesh(
         alpha=alpha,
         target=promise.target,
         rank=promise.rule,
-        confidence=None if promise.confidence is None else str(promise.confidence),
+        pac_confidence=None if promise.pac_confidence is None else str(promise.pac_confidence),
         shares={to: str(promise.shares[name]) for name, to in zip(network.ids, names, strict=True)}
         if promise.shares is not None
         else {},

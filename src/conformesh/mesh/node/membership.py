@@ -17,7 +17,7 @@ from pathlib import Path
 from conformesh.io.files import PRIVATE, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, map_of
 from conformesh.mesh.config.roster import FILE, Document, read_document
-from conformesh.mesh.config.signing import verify_apart
+from conformesh.mesh.config.signing import verify
 from conformesh.mesh.node.watching import FileWatch
 from conformesh.peer.rosters import Rosters
 
@@ -74,8 +74,8 @@ class Membership:
 
     def verify(self) -> None:
         """Refuse to start under a roster that is not the authority's, or older than one in force here before."""
-        if self._document is not None and not self.config.insecure:
-            verify_apart(self._document, self.config.path("ca"))
+        if self._document is not None:
+            self._verify(self._document)
         self._keep_state()
 
     def hand(self, body: bytes) -> str:
@@ -171,7 +171,7 @@ class Membership:
         if key == self._unsigned[0]:
             raise ValueError(self._unsigned[1])
         try:
-            verify_apart(document, self.config.path("ca"))
+            verify(document, self.config.path("ca"))
         except ValueError as problem:
             self._unsigned = key, str(problem)
             raise

@@ -34,7 +34,7 @@ from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
-from conformesh.peer.settings import Failure, OwnError, failure_of
+from conformesh.peer.settings import Failure, OwnError, PeerError, failure_of
 from conformesh.protocols.site import Shown
 
 log = logging.getLogger("conformesh.node")
@@ -254,7 +254,7 @@ class Node:
             self._other_scores = False
             self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown
+                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown, self._stored(once)
             )
             feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
             if self.certificate.late:
@@ -265,13 +265,22 @@ class Node:
                 return self._stay_out(device, transport, once, unreadable, UNREADABLE)
             if full is not None:
                 return self._stay_out(device, transport, True, full, FULL)
-            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
+            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
+            if once and isinstance(device, Device) and device.error is None and not device.rosters.moving:
+                if device.phase != "finished":  # it was stopped: an older result on disk is not that of this run
+                    return PeerError("stopped before the run was finished: there is no result")
+                device.note_reported()
             return device.error
         finally:
             if isinstance(journal, FileJournal):
                 journal.close()
+
+    def _stored(self, once: bool) -> int:
+        """Return the run whose result was on disk at the start, for a process that calibrates once; else 0."""
+        old = self.state.certified
+        return old.run if once and old is not None and old.restored else 0
 
     def _journal(self) -> tuple[Journal, OSError | None]:
         """Return this device's journal; where it cannot be opened, one to say so with."""
@@ -327,7 +336,7 @@ class Node:
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
         self.state.inspected(self.certificate.expires, self.scores.failures)
 
-    def _attend(self, device: Device | Anytime, feed: Feed) -> None:
+    def _attend(self, device: Device | Anytime, feed: Feed, once: bool) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         self._time(device.number)
@@ -352,6 +361,8 @@ class Node:
         if device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             self._certify(device)
+            if not once and isinstance(device, Device):
+                device.note_reported()  # it is served from now on
         elif isinstance(device, Anytime) and device.phase == "running":
             self._certify_so_far(device)
 

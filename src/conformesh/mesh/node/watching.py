@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.identity import Validity, examine_apart
+from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
 Stamp = tuple[int, int, int] | None
@@ -134,8 +134,8 @@ class CertificateWatch:
             cert, key, ca = self._paths
             try:
                 lowest = self.config.lowest(self.config.name)
-                self._lasting, self._times = examine_apart(cert, key, ca, self.config.name, lowest)
-            except OSError as error:
+                self._lasting, self._times = examine_pair(cert, key, ca, self.config.name, lowest)
+            except (OSError, ValueError) as error:  # replaced while they were read: they are examined again
                 self._lasting, self._times = [" ".join(str(error).split())], []
         moment = self.clock()
         self.late = "; ".join(words for one in self._times if (words := one.problem(moment)))
