@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import conformesh
-from conformesh import Network, choose_centres, detect, estimate_ratios
+from conformesh import Network, calibrate_several, choose_centres, detect, estimate_ratios
 from conformesh.comparing import compare, fronts, networks_of, ways_of
 from conformesh.data.digits import load_digits_at, split
 from conformesh.data.partition import partition, split_rows
