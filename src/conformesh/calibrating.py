@@ -247,7 +247,7 @@ def calibrate_several(
     >>> [several.get(a).certificate.required_rank for a in several.alphas]
     [361, 321]
     """
-    started = time.perf_counter()
+    started, seed = time.perf_counter(), recorded_seed(rng)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     if isinstance(held, Samples):
@@ -277,7 +277,7 @@ def calibrate_several(
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
             drawn = {}
             if grouping.hides_drawn_scores:
-                seed = host.share(recorded_seed(rng))[0]  # every rank has drawn its own
+                seed = host.share(seed)[0]  # every rank has drawn its own
                 grouping = replace(grouping, hidden=parts.hidden(own, host.here, seed))
                 drawn = {"group_seed": seed}
             batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
