@@ -1,4 +1,4 @@
-"""P-DCP: a certified threshold of which neighbours learn sums over all devices, and nothing else.
+"""P-DCP: a certified threshold from masked counts, of whose numbers neighbours learn only sums over all devices.
 
 Devices add up masked numbers (`masks`) over a spanning tree, or by flooding. In stage 0 everybody adds (1, n_k): the
 first total must be K, or masks did not cancel; the second is n, from which the promise follows. Then a search on a
