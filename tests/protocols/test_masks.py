@@ -1,6 +1,5 @@
 """Masks hide all but sums over components, cancel, and belong to one run; keys that are nobody's are refused."""
 
-import hashlib
 import itertools
 import time
 from collections import Counter
@@ -19,16 +18,10 @@ from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived, mask_edges
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
-from conformesh.streams import stream
-from tests.protocols.alone import Transcript, made, secrets_of, signer, thresholds, together
+from tests.protocols.alone import Transcript, made, repeatable_secrets, secrets_of, signer, thresholds, together
 
 WHOLE = 2**32
 
-
-def repeatable_secrets(site, run):
-    """Return secrets as a simulation has them, from a seed."""
-    context = hashlib.sha256(f"simulated {run} {site.devices}".encode()).digest()
-    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY) for row in site.here.tolist()), context)
 
 
 def site_of(devices):
