@@ -23,7 +23,6 @@ from tests.protocols.alone import Transcript, made, repeatable_secrets, secrets_
 WHOLE = 2**32
 
 
-
 def site_of(devices):
     return Site.everywhere(Network.complete(devices), np.ones((devices, 1), dtype=np.int64))
 
