@@ -58,7 +58,8 @@ class Noise:
         where = "simulated, which protects nothing; a run on a mesh would have " if self.simulated else ""
         return (
             f"{where}epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep "
-            f"their noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
+            f"their noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than "
+            "required"
         )
 
 
