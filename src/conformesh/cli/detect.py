@@ -118,7 +118,9 @@ def detect(
         held, host = hosts.load(
             scores,
             layout,
-            lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start or 0),
+            lambda known: chosen_network(
+                _with_tests(known, judged), topology, topology_option or [], graph, start or 0
+            ),
         )
         mine = tuple(ids_here(host))
         with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
