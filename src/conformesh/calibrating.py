@@ -7,24 +7,23 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import Engine, make_engine
+from conformesh.engines import ENGINES, Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
+from conformesh.methods import check_keywords, get_method, make_options, promise_of, promised, refuse_faults, suited_options
 from conformesh.names import natural_order
 from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.promises import AUTO, PLAIN, Alpha, Promise, as_levels, check_alpha, check_shares, exact_alpha, make_promise
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several
@@ -124,6 +123,7 @@ def calibrate(
     ('counted', 901)
     """
     started = time.perf_counter()
+    check_keywords("calibrate", method, options)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -243,6 +243,8 @@ def calibrate_several(
     [361, 321]
     """
     started = time.perf_counter()
+    check_keywords("calibrate_several", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     if isinstance(held, Samples):
@@ -254,6 +256,11 @@ def calibrate_several(
     promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
+    if group_atoms is not None and (isinstance(group_atoms, str) or not hasattr(group_atoms, "__iter__")):
+        raise TypeError(
+            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
+            f"scores expected of each, got {type(group_atoms).__name__} {str(group_atoms)[:40]!r}"
+        )
     expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
     if isinstance(group_atoms, Mapping):
         expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
@@ -358,6 +365,8 @@ def calibrate_shifted(
     (('0', '1'), True)
     """
     started = time.perf_counter()
+    check_keywords("calibrate_shifted", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -519,7 +528,7 @@ def _grouped_batch(
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
     _refuse_pac_confidence(promise)
-    levels = tuple(exact_alpha(alpha) for alpha in alphas)
+    levels = tuple(check_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
     site = Site(host.network, host.here, sizes, promise, None, levels)
@@ -571,7 +580,16 @@ class Batch:
 @contextmanager
 def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
     """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    if observer is not None and not callable(observer):
+        raise TypeError(
+            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
+        )
     if not isinstance(engine, str):
+        if not hasattr(engine, "network"):
+            raise TypeError(
+                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
+                f"{type(engine).__name__} {str(engine)[:40]!r}"
+            )
         if observer is not None:
             raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
         if engine.network is not network:
@@ -608,7 +626,18 @@ def calibrate_batch(
     devices hold, (devices, trials), where trials hold a part of them or each example has several entries. `faults` as
     in `calibrate`.
     """
-    levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
+    if not isinstance(samples, Samples):
+        raise TypeError(
+            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes arrays, "
+            "dicts and frames"
+        )
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network must be a Network, got {type(network).__name__} {str(network)[:40]!r}; calibrate takes names of "
+            "topologies and NetworkX graphs too"
+        )
+    # A risk (losses) may well be above 1/2 of the largest loss.
+    levels = tuple((exact_alpha if promise.losses else check_alpha)(alpha) for alpha in as_levels(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

@@ -96,7 +96,7 @@ class Commands(TyperGroup):
         given = spelled_out(sys.argv[1:] if args is None else args)
         debug = "--debug" in given  # may stand anywhere, also behind the command
         given = [word for word in given if word != "--debug"] or ["--help"]
-        with console.errors_in_one_line(debug):
+        with console.errors_in_one_line(debug), console.notes_in_one_line():
             code = super().main(given, "conformesh", complete_var, False, windows_expand_args, **extra)
             sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)

@@ -39,7 +39,7 @@ from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster
 from conformesh.mesh.config.signing import document_of
 from conformesh.names import unknown
-from conformesh.promises import PLAIN, Promise
+from conformesh.promises import PLAIN, Promise, check_alpha
 
 __all__ = [
     "Problem",
@@ -102,6 +102,7 @@ def init_mesh(
     root = Path(root)
     if root.exists() and (not root.is_dir() or any(root.iterdir())):
         raise ValueError(f"{root}: a mesh needs a new or an empty folder, and this one is not; choose another name")
+    check_alpha(alpha)
     names = roster_names(network.ids)
     for name in names:
         check_device_name(name)
