@@ -33,7 +33,7 @@ from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
-from conformesh.streams import stream
+from conformesh.streams import Rng, digest_of, recorded_seed, stream
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
@@ -198,6 +198,7 @@ def calibrate_several(
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
     group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
+    rng: Rng | None = None,
     score: Score | str | Function | None = None,
     classes: Any = None,
     strict: bool = False,
@@ -229,6 +230,10 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
+    rng
+        For `regression` with more than 50 combinations, where each device draws one of its scores at random: by default
+        fresh entropy, since coverage is also an average over this draw. The results record it, and
+        ``rng=result.options["group_seed"]`` of any of them repeats the run.
     alphas, network, method, target, rank, pac_confidence, score, classes, strict, observer, progress, engine, faults,
     **options
         As in `calibrate`. `pac_confidence` holds for all levels together, and cannot be combined with groups.
@@ -242,7 +247,7 @@ def calibrate_several(
     >>> [several.get(a).certificate.required_rank for a in several.alphas]
     [361, 321]
     """
-    started = time.perf_counter()
+    started, seed = time.perf_counter(), recorded_seed(rng)
     check_keywords("calibrate_several", method, options)
     alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
@@ -277,9 +282,13 @@ def calibrate_several(
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
-            if grouping.rule == "regression":
-                grouping = replace(grouping, hidden=parts.hidden(own, host.here))
+            drawn = {}
+            if grouping.hides_drawn_scores:
+                seed = host.share(seed)[0]  # every rank has drawn its own
+                grouping = replace(grouping, hidden=parts.hidden(own, host.here, seed))
+                drawn = {"group_seed": seed}
             batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
+            batch = replace(batch, options={**batch.options, **drawn})
         else:
             grouping, examples = None, None
             if of is not None and promise_of(method, promise) == promise and rank != "ghost":
@@ -481,13 +490,18 @@ class _Parts:
     codes: list[NDArray[np.int64]]
     overlapping: bool
 
-    def hidden(self, devices: Sequence[Any], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return one score of each device, drawn by its place and not by its value, in the column of its atom."""
+    def hidden(self, devices: Sequence[Any], rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+        """Return one score of each device, drawn at random, in the column of its atom.
+
+        The hash of the device's scores makes the place differ between data sets also where the seed is fixed: in
+        sorted scores a fixed place is always the same rank.
+        """
         table = np.full((len(rows), len(self.atoms)), np.inf)
         for k, (row, own, codes) in enumerate(zip(rows.tolist(), devices, self.codes, strict=True)):
             if len(codes):
-                place = int(stream(0, "hidden", row).integers(len(codes)))
-                table[k, codes[place]] = np.asarray(own)[place]
+                values = np.asarray(own)
+                place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(codes)))
+                table[k, codes[place]] = values[place]
         return table
 
 

@@ -100,11 +100,15 @@ def calibrate(
     separator: Separator = None,
     decimal: Decimal = None,
     seed: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="<int>", help="Seed of the topology and, where it has one, of the method.", rich_help_panel=RUNNING
+            metavar="<int>",
+            help="Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that "
+            "--group-rule regression draws, by default fresh and recorded in the result.",
+            show_default=False,
+            rich_help_panel=RUNNING,
         ),
-    ] = "0",
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -153,8 +157,9 @@ def calibrate(
                 "--weight and --weight-bound go together: a column of weights, and the largest that any example may "
                 "have, which the largest one seen is not"
             )
-        if "seed" in get_method(method).option_names():
-            options["seed"] = whole(seed, "seed", 0)
+        given = None if seed is None else whole(seed, "seed", 0)
+        if given is not None and "seed" in get_method(method).option_names():
+            options["seed"] = given
         chosen = checked_options(method, options)
         wrong = chosen_faults(fault or [])
         refuse_faults(method, make_options(method, chosen), wrong)
@@ -169,7 +174,7 @@ def calibrate(
         held, host = hosts.load(
             scores,
             layout,
-            lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
+            lambda known: chosen_network(known, topology, topology_option or [], graph, given or 0),
         )
         network = host.network
         mine = tuple(ids_here(host))
@@ -186,6 +191,7 @@ def calibrate(
             if columns:
                 order = named(group_order) or None
                 common |= {"groups": held.groups_for(mine), "group_rule": group_rule, "group_order": order}
+                common["rng"] = given
             result = _agreed(own, network, levels, method, common)
             if recorder is not None:
                 recorder.finish(result)

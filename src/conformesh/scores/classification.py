@@ -28,7 +28,7 @@ from conformesh.scores.base import (
     refuse_row,
     table_of,
 )
-from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_anew, drawn_by_key, drawn_by_row
+from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
 
 Ints = NDArray[np.int64]
 
@@ -239,7 +239,7 @@ class _Drawn(ClassificationScore):
         keys: Iterable[Any] | None = None,
         purpose: str = PREDICTION,
     ) -> dict[str, Floats]:
-        """Return ``{"u": ...}``, the uniforms of these rows: by key, from `rng`, by the seed and the row, or anew."""
+        """Return ``{"u": ...}``, the uniforms of these rows: by key, by `rng`, by the seed and the row, or anew."""
         if not self.randomised:
             return {}
         table = table_of(self.name, outputs)
@@ -247,7 +247,7 @@ class _Drawn(ClassificationScore):
             return {"u": drawn_by_key(self.seed or 0, purpose, keys, len(table))}
         if rng is None and self.seed is not None:
             return {"u": drawn_by_row(self.seed, table)}
-        return {"u": drawn_anew(len(table), rng)}
+        return {"u": drawn_by_rng(rng, purpose, table)}
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none."""
