@@ -130,6 +130,7 @@ SCHEMAS: dict[str, Schema] = {
             "runs": _RUNS,
             "certificate_expires": _or_null(SECONDS),
             "scores_read_failures": COUNT,
+            "scores_waiting": _or_null(TEXT),
         },
         {
             "gathering": {"type": "object", "description": "Without rounds: who was heard in this run."},
