@@ -12,8 +12,10 @@ from datetime import UTC, datetime, timedelta
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
 from conformesh import Network
+from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
@@ -402,6 +404,11 @@ def test_status_and_health_say_why_scores_are_not_used():
             wait_for(lambda: not clients[0].health()["healthy"])
             assert "scores: " in clients[0].health()["reasons"][0]
             assert "became shorter without being replaced" in clients[0].status()["troubles"]["scores"]
+            done = CliRunner().invoke(app, ["mesh", "put-scores", "-", str(folders[0])], input="score\n0.5\n")
+            assert "the device runs and uses them within 3 s" in done.stdout
+            expected = simulated(folders[0], [np.array([0.5]), *drawn_scores(2)[1:]])
+            wait_for(lambda: after(clients, 1)[1] == expected)
+            assert clients[0].health()["healthy"]
 
 
 def test_a_change_that_keeps_size_and_second_is_seen(tmp_path):
