@@ -215,6 +215,25 @@ def test_neighbours_are_told_why_a_device_cannot_take_part():
         assert "line 3: score must be a number, got 'abc'" in own_log
 
 
+def test_under_continue_a_threshold_names_the_survivors():
+    """In every answer, in /health and after a restart."""
+    with short_folder() as root:
+        more = {"on_lost": "continue", "patience": 1.0, "insecure": True}
+        folders, _ = make_mesh(root / "m", Network.complete(3), **more)
+        clients = [Client(folder) for folder in folders[:2]]
+        expected = {"about": "the survivors", "survivors": ["device-00", "device-01"], "lost": ["device-02"]}
+        with ExitStack() as stack:
+            for folder in folders[:2]:
+                stack.enter_context(staying_up(folder))
+            after(clients, 0)
+            for client in clients:
+                certified = client.status()["certified"]
+                assert {name: certified[name] for name in expected} == expected
+                assert "the threshold is about 2 of 3 devices, without {device-02}" in client.health()["reasons"]
+        kept = ResultStore(read_device(folders[0])).load().facts()
+        assert {name: kept[name] for name in expected} == expected
+
+
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes are those of POSIX")
 def test_neighbours_are_told_that_a_disk_is_full():
     """No file of the second device may grow beyond 2 kB: its journal ends within the run."""

@@ -399,6 +399,7 @@ class Node:
         result, rest = calibration_of(self.config, device, took), device.result.about_all
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
+        lost = () if isinstance(device, Anytime) else [name for name in self.config.devices if name not in roster]
         made = self.state.certify(
             result,
             roster=roster,
@@ -406,6 +407,7 @@ class Node:
             roster_number=device.rosters.number,
             about_all=about_all,
             final=not isinstance(device, Anytime) or device.final,
+            lost=lost,
         )
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})

@@ -187,6 +187,7 @@ class NodeState:
         about_all: Calibration | None = None,
         roster_number: int = 0,
         final: bool = True,
+        lost: Iterable[str] = (),
     ) -> Certified:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
@@ -204,6 +205,7 @@ class NodeState:
                 roster_number=roster_number,
                 about_all=about_all,
                 final=final,
+                lost=tuple(lost),
             )
             self._error = ""
             if final:
