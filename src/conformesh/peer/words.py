@@ -13,6 +13,7 @@ Rows of devices are a hexadecimal number whose bit k stands for row k.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -21,6 +22,11 @@ from conformesh.peer.frames import FrameError, pack_words, unpack_words
 
 MOST_RUNS = 2**48
 LONGEST = 1000  # characters of a reason
+# An absolute path of POSIX or Windows: up to the closing quote or bracket, so that it may have spaces, else one word.
+_START = r"(?:~?/|[A-Za-z]:[\\/]|\\\\)"
+_PATH = re.compile(
+    rf"\({_START}[^)\n]+\)|'{_START}[^'\n]+'|\"{_START}[^\"\n]+\"|(?<![\w/.:]){_START}[\w.~%+@-][^\s'\",;:()]*"
+)
 
 
 class Hello(NamedTuple):
@@ -98,6 +104,30 @@ def in_a_line(text: str) -> str:
     """
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def words_of(error: Exception) -> str:
+    """Return the message of an error, or nothing if it has none that can be read."""
+    try:
+        return str(error)
+    except Exception:  # an error may be of any class
+        return ""
+
+
+def words_for_neighbours(error: Exception) -> str:
+    """Return the message of an error without names of files, which are nobody else's business.
+
+    An error of the system is told by its number, since its text may quote any path, also a relative one. In other
+    texts absolute paths are replaced.
+
+    >>> words_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))
+    '[Errno 28] No space left on device'
+    >>> words_for_neighbours(ImportError("cannot import x (/usr/lib/x.py)"))
+    'cannot import x [path]'
+    """
+    if isinstance(error, OSError):
+        return "" if error.errno is None else f"[Errno {error.errno}] {os.strerror(error.errno)}"
+    return _PATH.sub("[path]", words_of(error))
 
 
 def pack_rows(rows: Iterable[int], floor: int = 0) -> bytes:

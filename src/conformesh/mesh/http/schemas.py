@@ -49,9 +49,10 @@ _FACTS: dict[str, Schema] = {  # what every answer about a certified result says
     "run": COUNT,
     "restored": {**FLAG, "description": "Whether it was read from disk after a start, rather than made since."},
     "final": {**FLAG, "description": "Whether it is the result of its run, the same on all its devices."},
-    "about": {"enum": ["everybody", "the heard"]},
+    "about": {"enum": ["everybody", "the heard", "the survivors"]},
     "roster_number": COUNT,
     "survivors": {**TEXTS, "description": "The devices that the threshold is about."},
+    "lost": {**TEXTS, "description": "Devices of the roster without which the survivors have gone on."},
 }
 _HEARD: dict[str, Schema] = {
     "heard": TEXTS,
@@ -130,6 +131,7 @@ SCHEMAS: dict[str, Schema] = {
             "runs": _RUNS,
             "certificate_expires": _or_null(SECONDS),
             "scores_read_failures": COUNT,
+            "scores_waiting": _or_null(TEXT),
         },
         {
             "gathering": {"type": "object", "description": "Without rounds: who was heard in this run."},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from conformesh.mesh.node.state import Phase
+from conformesh.names import listed
 from conformesh.peer.settings import FAILURES
 
 UNCERTIFIED = "uncertified"
@@ -30,8 +31,11 @@ def judged(now: dict[str, Any]) -> Health:
         words.append(nothing_yet(now))
     elif found["restored"]:
         words.append(f"the threshold is the one of run {found['run']}, from before the last start")
-    elif found["about"] != "everybody":
+    elif found["about"] == "the heard":
         words.append(f"the threshold is about the {found['devices']} devices heard so far")
+    elif found["lost"]:
+        of = found["devices"] + len(found["lost"])
+        words.append(f"the threshold is about {found['devices']} of {of} devices, without {listed(found['lost'])}")
     words += [f"drift alarm of the {whose}" for whose in alarms(now)]
     if found is not None and found["roster_number"] < now["roster"]["number"]:
         at, under = found["roster_number"], now["roster"]["number"]

@@ -39,6 +39,7 @@ from conformesh.protocols.site import Shown
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
+WAIT = 0.1  # seconds between two looks at a file of scores that a start waits for
 # Seconds between a failure and the next attempt: twice as long each time, unless one has waited for others long enough
 SHORTEST, LONGEST = 0.5, 30.0
 TELL = 0.5  # seconds between two records of progress
@@ -127,6 +128,7 @@ class Node:
         pause = SHORTEST
         while not self.stopping.is_set():
             self._look_at_files(at_once=True)
+            self._await_scores()
             self._move()
             hopeless = self.members.removed or (not self.certificate.late and self.certificate.problem)
             if hopeless:
@@ -149,6 +151,13 @@ class Node:
                 pause = min(2 * pause, LONGEST)
             if once and not self.members.moving:
                 return
+
+    def _await_scores(self) -> None:
+        """Wait until the file of scores is complete, where nothing was read yet; `ScoreWatch` limits how long."""
+        while self.scores.scores is None and self.scores.waiting and not self.scores.problem:
+            if self.stopping.wait(WAIT):
+                return
+            self._look_at_files(at_once=True)
 
     def _move(self) -> None:
         """Go on under a newer roster, if there is one; this device may be out of it."""
@@ -326,7 +335,10 @@ class Node:
         if now < self._due and not at_once:
             return
         self._due = now + LOOK
+        waited = self.scores.waiting
         self._other_scores |= self.scores.look(now)
+        if self.scores.waiting and not waited:
+            log.info("%s", self.scores.waiting)
         self.certificate.look()
         self.members.look(now)
         if self.members.problem:
@@ -334,7 +346,7 @@ class Node:
             self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
-        self.state.inspected(self.certificate.expires, self.scores.failures)
+        self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
 
     def _attend(self, device: Device | Anytime, feed: Feed, once: bool) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
@@ -398,6 +410,7 @@ class Node:
         result, rest = calibration_of(self.config, device, took), device.result.about_all
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
+        lost = () if isinstance(device, Anytime) else [name for name in self.config.devices if name not in roster]
         made = self.state.certify(
             result,
             roster=roster,
@@ -405,6 +418,7 @@ class Node:
             roster_number=device.rosters.number,
             about_all=about_all,
             final=not isinstance(device, Anytime) or device.final,
+            lost=lost,
         )
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})

@@ -102,7 +102,8 @@ class NodeState:
         self._search: dict[str, Any] | None = None
         self._alarm: dict[str, Any] | None = None
         self._history = History()
-        self._files: tuple[float | None, int] = (None, 0)  # when the certificate ends; failed readings of scores
+        # When the certificate ends; how often the scores were refused; why they are not read yet.
+        self._files: tuple[float | None, int, str] = (None, 0, "")
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -186,6 +187,7 @@ class NodeState:
         about_all: Calibration | None = None,
         roster_number: int = 0,
         final: bool = True,
+        lost: Iterable[str] = (),
     ) -> Certified:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
@@ -203,6 +205,7 @@ class NodeState:
                 roster_number=roster_number,
                 about_all=about_all,
                 final=final,
+                lost=tuple(lost),
             )
             self._error = ""
             if final:
@@ -234,10 +237,14 @@ class NodeState:
         elif before and not words:
             LOG.info("the trouble is over: %s", before)
 
-    def inspected(self, expires: float | None, unreadable: int) -> None:
-        """Say when the certificate ends, in seconds since 1970, and how often the scores could not be read so far."""
+    def inspected(self, expires: float | None, unreadable: int, waiting: str = "") -> None:
+        """Take over what was seen of the files.
+
+        When the certificate ends, in seconds since 1970; how often the scores could not be used so far; and why a
+        changed file of scores is not read yet, which is no trouble.
+        """
         with self._lock:
-            self._files = expires, unreadable
+            self._files = expires, unreadable, waiting
 
     def fail(self, words: str, code: Failure | None = None) -> None:
         """Give up this run, saying why; with the word for it, it counts as failed. The last threshold stays."""
@@ -284,6 +291,7 @@ class NodeState:
                 "runs": self._history.shown(),
                 "certificate_expires": self._files[0],
                 "scores_read_failures": self._files[1],
+                "scores_waiting": self._files[2] or None,
                 **({} if self._gathering is None else {"gathering": self._gathering}),
                 **({} if self._search is None else {"search": in_json(self._search)}),
                 **({} if self._alarm is None else {"alarm": in_json(self._alarm)}),
