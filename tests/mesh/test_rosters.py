@@ -175,6 +175,7 @@ def test_a_folder_without_a_roster_gets_one_with_the_first_change(root):
         (folder / "device.toml").write_text(device_text(config))
         (folder / "roster.json").unlink()
     (root / "roster.json").unlink()
+    (root / "authority.json").unlink()
     config = read_device(root / "device-00")
     assert (config.roster_number, len(config.devices), config.revoked) == (0, 4, ("gone", "abcdef"))
     assert config.agreement()["roster"].startswith("0, ")

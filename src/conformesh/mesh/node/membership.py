@@ -101,8 +101,12 @@ class Membership:
             self.problem = ""
         except ValueError as problem:
             self.problem = str(problem)
-            self._path.replace(self._path.with_name(REFUSED))
-            if self._latest is not None:
+            # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
+            # would leave a folder that cannot start.
+            write_file(self._path.with_name(REFUSED), body)
+            if self._latest is None:
+                self._path.unlink()
+            else:
                 self._write(self._latest)
 
     def offered(self) -> bytes | None:
