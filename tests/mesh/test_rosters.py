@@ -274,7 +274,7 @@ def test_what_is_no_newer_roster_of_this_mesh_is_refused(root, members, tmp_path
         "is not that of this mesh's authority": forged,
         "a roster is JSON": two[:-5],
         "has one form": two + b" ",
-        "two must not be made": same,
+        "is another than the roster 1 in force here": same,
         "components": alone,
     }
     for words, body in refused.items():

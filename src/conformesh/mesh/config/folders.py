@@ -152,8 +152,8 @@ def init_mesh(
     with opened(root, new=True) as authority:
         if authority.finished or authority.roster is not None:
             raise ValueError(
-                f"{root}: `conformesh mesh init` made this mesh before and was interrupted; it is whole now: use it, or "
-                "delete the folder and run this again"
+                f"{root}: `conformesh mesh init` was interrupted here, and its mesh is whole now; use it, or delete "
+                "the folder and run this again"
             )
         if not insecure:
             make_authority(root / "ca", mesh)
@@ -171,7 +171,11 @@ def _check_is_new(root: Path) -> None:
     if root.is_dir() and (record := read_record(root)) is not None:
         if record.change is not None and record.change.request.get("command") == "init":
             return  # which is finished first
-    elif root.is_dir() and all(path.name in (LOCK, "ca") or path.suffix == ".tmp" for path in root.iterdir()):
+        raise ValueError(
+            f"{root}: a mesh needs a new or an empty folder, and this one has a mesh already; use that, or choose "
+            "another name"
+        )
+    if root.is_dir() and all(path.name in (LOCK, "ca") or path.suffix == ".tmp" for path in root.iterdir()):
         raise ValueError(
             f"{root}: `conformesh mesh init` was interrupted here before it made any device; delete the folder and run "
             "this again"
@@ -385,9 +389,9 @@ def _last_roster(authority: Authority, config: DeviceConfig) -> Roster:
     mine, latest = _roster_of(config), authority.roster
     if latest is not None and latest != mine:
         raise ValueError(
-            f"{authority.root}: {RECORD} says that roster {latest.number} ({latest.digest[:16]}) was signed last, and the "
-            f"folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, as they were "
-            "together"
+            f"{authority.root}: roster {latest.number} ({latest.digest[:16]}) was signed last, as {RECORD} says, and "
+            f"the folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, as they "
+            "were together"
         )
     return mine
 

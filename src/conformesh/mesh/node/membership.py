@@ -161,7 +161,11 @@ class Membership:
         if number < current:
             raise ValueError(f"roster {number} is older than roster {current}, which is in force here")
         if number == current:
-            raise ValueError(f"roster {number} is another than the one of that number here; two must not be made")
+            mine = "" if latest is None else latest.roster.digest[:16]
+            raise ValueError(
+                f"roster {number} ({roster.digest[:16]}) is another than the roster {number} in force here ({mine}); have "
+                "the authority sign a newer one, and hand that out"
+            )
         self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]
         replace(self.config, **map_of(roster), name=name)  # raises in words if it is no map
