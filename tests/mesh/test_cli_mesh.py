@@ -12,11 +12,11 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.config.reach import reach_neighbours
-from tests.mesh.meshes import tls_server
+from tests.mesh.meshes import sign_device, tls_server
 from tests.mesh.real import free_ports
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
-from conformesh.mesh.config.certificates import make_authority, read_certificate, sign_device
+from conformesh.mesh.config.certificates import make_authority, read_certificate
 
 
 def run(*words):

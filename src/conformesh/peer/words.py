@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
+from conformesh.peer.rosters import FIELD, number_in
 
 MOST_RUNS = 2**48
 LONGEST = 1000  # characters of a reason
@@ -89,11 +90,15 @@ class News(NamedTuple):
 
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, other: str) -> str:
     """Return in words what two devices, of these names, do not agree on."""
-    return "; ".join(
+    differing = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
+    found = [
         f"{name}: {mine.get(name, 'nothing')!r} at {me}, {theirs.get(name, 'nothing')!r} at {other}"
-        for name in sorted({*theirs, *mine})
-        if theirs.get(name) != mine.get(name)
-    )
+        for name in differing
+    ]
+    number = number_in(mine.get(FIELD))
+    if FIELD in differing and number is not None and number == number_in(theirs.get(FIELD)):
+        found.append(f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out")
+    return "; ".join(found)
 
 
 def in_a_line(text: str) -> str:

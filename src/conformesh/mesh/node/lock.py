@@ -10,11 +10,12 @@ from pathlib import Path
 from conformesh.io.files import PRIVATE
 
 LOCK = "node.lock"
+RUNS = "runs this device already; stop it first, or give this one another folder"
 
 
 @contextmanager
-def sole_process(folder: Path) -> Iterator[None]:
-    """Have a folder to oneself; refuse in words where another process has it.
+def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[None]:
+    """Have a folder to oneself; refuse in words where another process has it: what that is `busy` with.
 
     The system ends the lock with its process, so that a crash leaves a file and no lock. Where there are no such locks
     (outside POSIX) nobody is refused.
@@ -24,22 +25,18 @@ def sole_process(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    path = folder / LOCK
+    path = folder / file
     try:
         handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as problem:
-        words = (
-            f"{path}: cannot be written: {problem.strerror}; a device needs a folder of its own that it may write to"
-        )
+        words = f"{path}: cannot be written: {problem.strerror}; this needs a folder that it may write to"
         raise OSError(problem.errno, words) from None
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             other = os.read(handle, 20).decode("ascii", "replace").strip() or "of unknown number"
-            raise ValueError(
-                f"{folder}: process {other} runs this device already; stop it first, or give this one another folder"
-            ) from None
+            raise ValueError(f"{folder}: process {other} {busy}") from None
         os.ftruncate(handle, 0)
         os.write(handle, f"{os.getpid()}\n".encode())
         yield

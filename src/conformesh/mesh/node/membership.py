@@ -101,8 +101,12 @@ class Membership:
             self.problem = ""
         except ValueError as problem:
             self.problem = str(problem)
-            self._path.replace(self._path.with_name(REFUSED))
-            if self._latest is not None:
+            # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
+            # would leave a folder that cannot start.
+            write_file(self._path.with_name(REFUSED), body)
+            if self._latest is None:
+                self._path.unlink()
+            else:
                 self._write(self._latest)
 
     def offered(self) -> bytes | None:
@@ -157,7 +161,11 @@ class Membership:
         if number < current:
             raise ValueError(f"roster {number} is older than roster {current}, which is in force here")
         if number == current:
-            raise ValueError(f"roster {number} is another than the one of that number here; two must not be made")
+            mine = "" if latest is None else latest.roster.digest[:16]
+            raise ValueError(
+                f"roster {number} ({roster.digest[:16]}) is another than the roster {number} in force here ({mine}); have "
+                "the authority sign a newer one, and hand that out"
+            )
         self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]
         replace(self.config, **map_of(roster), name=name)  # raises in words if it is no map
