@@ -110,12 +110,11 @@ def test_what_a_run_needs_is_compiled_before_any_neighbour_waits(tmp_path, monke
 
 WAITING = """
 import queue, signal, time
-from collections import deque
 from types import SimpleNamespace
-from conformesh.mesh.link import Transport
+from conformesh.mesh.link import Transport, _Inbox
 
 links = Transport.__new__(Transport)
-links._arrived, links._bell, links._sockets = deque(), queue.SimpleQueue(), SimpleNamespace(look=lambda now: None)
+links._arrived, links._bell, links._sockets = _Inbox(1), queue.SimpleQueue(), SimpleNamespace(look=lambda now: None)
 
 def handle(*_):
     time.sleep(0.6)  # past the end of the wait that it interrupts

@@ -7,6 +7,7 @@ another run, or of a stranger are refused and counted; they change nothing.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal
@@ -79,6 +80,7 @@ class Linked(ABC):
         self._links = frozenset(self._linked)
         self._out: list[tuple[int, bytes]] = []
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
+        self._followed_at = -math.inf  # when this device last followed a neighbour into a later run
 
     # --- what an engine calls -----------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Linked(ABC):
                 self._take(frame)
         except FrameError as problem:
             if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
-                self._unread[sender] = str(problem)
+                self._unread[sender] = in_a_line(str(problem))
             self._refuse(sender, problem)
             return
         except Exception as error:
@@ -198,9 +200,18 @@ class Linked(ABC):
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
 
+    @property
+    def _may_follow(self) -> bool:
+        """Whether a neighbour's greeting may move this device to a later run now: see `words.MOST_AHEAD`.
+
+        Each move costs frames, log lines and, without rounds, a new journal; a neighbour could ask for thousands.
+        """
+        return self.now >= self._followed_at + self.settings.retry
+
     def _refuse(self, sender: int, problem: FrameError) -> None:
-        self.counts.refuse(str(problem))
-        self.log(f"refused from row {sender}: {problem}")
+        words = in_a_line(str(problem))  # which may quote what the neighbour has sent
+        self.counts.refuse(words)
+        self.log(f"refused from row {sender}: {words}")
 
     def _send(self, to: int, frame: Frame) -> None:
         data = frames.encode(frame)

@@ -38,6 +38,9 @@ RIDERS = ("run", "round", "neighbour", "repeated", *PROGRESS)  # what a log call
 INTERVAL = 10.0  # seconds in which the same line of a run is written once
 MOST_LINES = 256  # different lines that are remembered: a stranger must not fill the memory
 REMOVED = "[private key removed]"
+LONGEST = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
+LONGEST_TRACEBACK = 20_000
+TAIL = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
 
 
 def redacted(text: str) -> str:
@@ -49,6 +52,11 @@ def redacted(text: str) -> str:
     return BASE64_LINE.sub(REMOVED, KEY.sub(REMOVED, text))
 
 
+def _short(text: str, most: int = LONGEST) -> str:
+    """Return the beginning of a text that is too long, and say how long it was."""
+    return text if len(text) <= most else f"{TAIL.sub('', text[:most])}... ({len(text):,} characters)"
+
+
 class _NoPrivateKeys(logging.Filter):
     """Rewrites each record before it is written: its message, its traceback and what rides along."""
 
@@ -58,13 +66,14 @@ class _NoPrivateKeys(logging.Filter):
             text = record.getMessage()
         except Exception as error:  # a wrong format in a log call must neither stop the node nor print its arguments
             text = f"a log message could not be written ({type(error).__name__}): {record.msg!r}"
-        record.msg, record.args = redacted(text), None
+        record.msg, record.args = redacted(_short(text)), None
         for name in RIDERS:
             value = getattr(record, name, None)
             if value is not None and not isinstance(value, int):
-                setattr(record, name, redacted(str(value)))
+                setattr(record, name, redacted(_short(str(value))))
         if record.exc_info:
-            record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))
+            traceback = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = redacted(_short(traceback, LONGEST_TRACEBACK))
             record.exc_info = None
         if record.stack_info:
             record.stack_info = redacted(record.stack_info)
