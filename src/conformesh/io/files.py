@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
 
 PRIVATE, PUBLIC = 0o600, 0o644
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that is full or read-only
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, mode: int = PUBLIC) -> None:
