@@ -19,11 +19,29 @@ from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import check_keywords, get_method, make_options, promise_of, promised, refuse_faults, suited_options
+from conformesh.methods import (
+    check_keywords,
+    get_method,
+    make_options,
+    promise_of,
+    promised,
+    refuse_faults,
+    suited_options,
+)
 from conformesh.names import natural_order
 from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, PLAIN, Alpha, Promise, as_levels, check_alpha, check_shares, exact_alpha, make_promise
+from conformesh.promises import (
+    AUTO,
+    PLAIN,
+    Alpha,
+    Promise,
+    as_levels,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    make_promise,
+)
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.peer.frames import ENTRIES, HELLO, RUN, WANT, Frame, FrameError, pack_number
+from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
 from conformesh.peer.linked import Linked
 from conformesh.peer.shelf import (
     PROOF,

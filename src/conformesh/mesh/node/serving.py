@@ -20,10 +20,13 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
 from conformesh.mesh.node.beating import Beating
+from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.disk import DiskWatch
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
@@ -53,13 +56,21 @@ class Node:
 
     def __init__(self, config: DeviceConfig, address: str | Path | None = None, traces: Traces | None = None) -> None:
         self.config, self.traces = config, traces
-        self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
+        self.state = NodeState(
+            config.name,
+            [neighbour.name for neighbour in config.neighbours],
+            # A run that is asked for while a result is young begins when that has stood for `linger`.
+            patience=config.patience + config.settings.linger,
+            heartbeat=config.pulse,
+        )
         self.members = Membership(config)
         self.store = ResultStore(config)
         self.address = config.folder if address is None else address
         self.stopping = threading.Event()
         self.scores = ScoreWatch(config)
         self.certificate = CertificateWatch(config)
+        self.disk = DiskWatch(config.folder)
+        self.pending = PendingRun(config.folder)
         self.shown = Shown()
         self.beating = Beating(config, self.state)
         self.online = None if config.rule is None else Online(config, self.state)
@@ -72,6 +83,7 @@ class Node:
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
+        self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
         self.state.under(config.roster_number, self.members.rosters.floor)
@@ -79,6 +91,7 @@ class Node:
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
         with sole_process(self.config.folder):
+            self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
             self.members.verify()
             old = self.store.load()
             if old is not None:
@@ -190,11 +203,15 @@ class Node:
         log.warning("%s", words)
 
     def recalibrate(self) -> str:
-        """Ask for a new run, from any thread; say what becomes of it."""
-        asked, phase = self._asked.is_set(), self.state.phase
+        """Ask for a new run, from any thread; say what becomes of it. OSError where the request cannot be stored."""
+        asked, phase, device = self._asked.is_set(), self.state.phase, self._device
+        # The phase before the number: if the device moves on in between, a later run than needed is asked for.
+        greeting = device is not None and device.phase == "greeting"
+        number = self.state.snapshot()["run"] if device is None else device.number
+        self.pending.ask(number if greeting else number + 1)
+        self.state.request()
         self._asked.set()
         if phase is Phase.CERTIFIED:
-            device = self._device
             waiting = asked or (device is not None and self._asked_in == device.number)
             return "joined: one was asked for already and begins now" if waiting else "started"
         if phase is Phase.WAITING:
@@ -242,7 +259,7 @@ class Node:
 
     def _pause(self, seconds: float, transport: Transport) -> None:
         """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
-        end, device = time.monotonic() + seconds, self._device
+        end, device, unwritable = time.monotonic() + seconds, self._device, bool(self.disk.problem)
         while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
             for sender, data in transport.receive(min(left, LOOK)):
                 if device is not None and is_roster(data):  # all else is repeated in time
@@ -252,7 +269,8 @@ class Node:
                 self._take_offered(device)
                 if device.rosters.moving:
                     drive(device, transport, lambda: self.stopping.is_set() or device.handed)
-            if self._asked.is_set() or self._other_scores or self._needs_links:
+            mended = unwritable and not self.disk.problem
+            if self._asked.is_set() or self._other_scores or self._needs_links or mended:
                 return
 
     def _live(self, transport: Transport, once: bool) -> Exception | None:
@@ -262,6 +280,7 @@ class Node:
             self._look_at_files(at_once=True)
             self._other_scores = False
             self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
+            self._asked_in = 0  # a new device has not been asked for anything
             device = self._device = make_device(
                 self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown, self._stored(once)
             )
@@ -272,6 +291,8 @@ class Node:
             if self.scores.scores is None:
                 unreadable = OwnError(self.scores.problem, "scores")
                 return self._stay_out(device, transport, once, unreadable, UNREADABLE)
+            if full is None and self.disk.problem:
+                full = OSError(self.disk.problem)
             if full is not None:
                 return self._stay_out(device, transport, True, full, FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
@@ -340,12 +361,16 @@ class Node:
         if self.scores.waiting and not waited:
             log.info("%s", self.scores.waiting)
         self.certificate.look()
+        self.disk.look(now)
+        if self._unsaved is not None and not self.disk.problem:
+            self._save(self._unsaved)
         self.members.look(now)
         if self.members.problem:
             self._refused_roster(self.members.problem)
             self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
+        self.state.judge(Trouble.DISK, self.disk.problem)
         self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
 
     def _attend(self, device: Device | Anytime, feed: Feed, once: bool) -> None:
@@ -359,11 +384,13 @@ class Node:
         if self._other_scores:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
+            self.state.request()
             scores = self.scores.known
             device.recalibrate(now, protocol_of(self.config, scores, self.shown, device.vault), scores.digest)
-        if self._asked.is_set():
+        if self._asked.is_set() or (self.pending.run > device.number and self._asked_in != device.number):
             self._asked_in = device.number
             self._asked.clear()
+            self.pending.asked_in(device.number if device.phase == "greeting" else device.number + 1)
             device.recalibrate(now)
         if not feed.look(now):
             return
@@ -425,8 +452,18 @@ class Node:
             return  # the journal knows the entries: nothing is lost with the process
         if self.traces is not None:
             self.traces.end("certified", rounds=device.round)
+        self.pending.done(device.number)
+        if self.pending.run:  # asked for during this run
+            self.state.request()
+        self._save(made)
+        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})
+
+    def _save(self, made: Certified) -> None:
+        """Keep a threshold on the disk; where that fails it is tried again with every look at the files."""
         try:
             self.store.save(made)
+            self._unsaved = None
         except OSError as problem:
-            self.state.note_error(f"the threshold could not be written: {problem}")
-        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})
+            self._unsaved = made
+            self.disk.fail(problem)
+            self.state.judge(Trouble.DISK, self.disk.problem)
