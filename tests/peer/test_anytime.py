@@ -12,6 +12,7 @@ from conformesh.peer.loopback import Changing, Cut, Faults, Pause, play
 from conformesh.peer.settings import Settings
 from conformesh.peer.shelf import REASON, key_of
 from conformesh.peer.words import Hello
+from tests.campaigns import campaign_seeds
 from tests.peer.devices import expected
 from tests.peer.heard import Judge, drawn, starter, storm
 
@@ -39,9 +40,8 @@ def test_twelve_storms_hold_no_false_certificate_and_end(graph):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("graph", range(len(GRAPHS)))
-@pytest.mark.parametrize("chunk", range(20))
-def test_ten_thousand_storms(graph, chunk):
-    assert wrong(graph, range(12 + 100 * chunk, 112 + 100 * chunk)) == {}
+def test_many_storms(graph):
+    assert wrong(graph, campaign_seeds(200, 12)) == {}
 
 
 @pytest.mark.parametrize("target", ["paper", "equal"])

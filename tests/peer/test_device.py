@@ -20,7 +20,9 @@ ALL = {0, 1, 2}
 class Hand:
     """The middle of a chain of three, by default, with its neighbours in our hands."""
 
-    def __init__(self, network=CHAIN, row=1, rounds=2, agreement=None, journal=None, scores="", stored_run=0, **settings):
+    def __init__(
+        self, network=CHAIN, row=1, rounds=2, agreement=None, journal=None, scores="", stored_run=0, **settings
+    ):
         def make(net, at):
             value = np.full((1, 2), row)
             for _ in range(rounds):
