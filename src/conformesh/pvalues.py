@@ -17,7 +17,15 @@ from conformesh.calibrating import rows_here, running, samples_here
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of, labels_by_device
+from conformesh.inputs import (
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    in_rows_of,
+    labels_by_device,
+)
 from conformesh.io.arrays import as_array
 from conformesh.methods import make_options
 from conformesh.names import natural_order, unknown
@@ -109,6 +117,7 @@ def p_values(
             samples = _by_class(own, of, mine, known)
             promise = replace(promise, part=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
+        check_scores(kind, samples, held, mine)
         batch = p_values_batch(
             samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
         )
