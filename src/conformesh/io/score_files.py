@@ -3,14 +3,15 @@
 Columns are called `device` and `score`, or what the caller says; where neither is there, a name that can mean nothing
 else is taken. A file that `conformesh scores make` wrote also says which classes its model knows: an NPZ in an array
 `classes`, CSV and Parquet in a column `classes` with a JSON list in one of its cells. So it stays a plain table, which
-survives sorting and spreadsheets, and needs no second file. The score itself, with its options, is recorded in the same
-way in `score_function`: a threshold for LAC scores says nothing about APS.
+survives sorting and spreadsheets, and needs no second file. Every row records the score that made it, in the column
+`score_function`, so that the record survives when rows are split by device: a threshold for LAC scores says nothing
+about APS.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -46,6 +47,11 @@ class RecordedScore(NamedTuple):
 
     name: str
     options: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Return the text of a cell: the name, and the options as JSON where there are some."""
+        options = {name: value for name, value in self.options.items() if value is not None}
+        return f"{self.name} {json.dumps(options, separators=(',', ':'))}" if options else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -196,25 +202,24 @@ def _classes(table: Table, column: Any) -> tuple[str, ...] | None:
 
 
 def _made_by(table: Table, column: Any) -> RecordedScore | None:
-    """Return the score that a file records; None where its column means something else."""
+    """Return the score that the rows of a file record; rows without a record go with the others."""
     given = column.ravel().tolist() if isinstance(column, np.ndarray) else column
-    cells = {cell.strip() for cell in given if isinstance(cell, str)} - {""}
-    if not cells or not all(cell.startswith("{") for cell in cells):
-        return None
-    return one_score((_recorded(table, text) for text in sorted(cells)), table.name)
+    texts = {str(cell).strip() for cell in given if cell is not None} - {""}
+    return one_score((_recorded(table, text) for text in sorted(texts)), table.name)
 
 
 def _recorded(table: Table, text: str) -> RecordedScore:
+    name, _, options = text.partition(" ")
     try:
-        read = json.loads(text)
+        read = json.loads(options or "{}")
     except (ValueError, RecursionError):
         read = None
-    if not isinstance(read, dict) or not isinstance(read.get("name"), str) or not isinstance(read.get("options"), dict):
+    if not isinstance(read, dict):
         raise ValueError(
-            f"{table.name}: the column {SCORE_FUNCTION!r} holds the name and options of a score as a JSON object, got "
+            f'{table.name}: the column {SCORE_FUNCTION!r} names a score and its options, as raps {{"k_reg":2}}, got '
             f"{text[:60]!r}; drop the column, or make the scores again"
         )
-    return RecordedScore(read["name"], read["options"])
+    return RecordedScore(name, read)
 
 
 def one_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedScore | None:
@@ -222,11 +227,11 @@ def one_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedS
     known: list[RecordedScore] = []
     known += (one for one in recorded if one is not None and one not in known)
     if len(known) > 1:
-        kinds = " and ".join(f"{one.name!r} {one.options or ''}".strip() for one in known[:2])
+        kinds = " and ".join(map(str, known[:2]))
         raise ValueError(f"{where}: holds scores of two kinds, {kinds}; make all scores with one, and keep them apart")
     return known[0] if known else None
 
 
-def in_first_cell(content: Any, rows: int) -> list[str]:
-    """Return a column whose first cell holds JSON that is about the whole file; the other cells are empty."""
-    return [json.dumps(content, ensure_ascii=False, separators=(",", ":")), *[""] * (rows - 1)][:rows]
+def classes_column(classes: Sequence[str], rows: int) -> list[str]:
+    """Return what `_classes` reads: the list in the first cell, and nothing in the others."""
+    return [json.dumps([*classes], ensure_ascii=False, separators=(",", ":")), *[""] * (rows - 1)][:rows]

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from conformesh.io.files import PUBLIC, write_file
 from conformesh.io.model_outputs import SYNTHETIC, Kind, ModelOutputs
 from conformesh.io.output_files import DEVICE, unnamed
-from conformesh.io.score_files import RecordedScore, in_first_cell
+from conformesh.io.score_files import RecordedScore, classes_column
 from conformesh.io.tables import CLASSES, SCORE_FUNCTION
 
 ENDINGS = (".csv", ".parquet", ".npz")
@@ -34,8 +34,8 @@ def write_scores(
     """Write a file of scores that `read_scores` reads.
 
     It has the columns `device`, `score` and, where given, `label`, what else is kept of every row, and `classes`: in an
-    NPZ an array of their names, else a JSON list in the column's first cell. `made_by` records the score and its
-    options in the same way, so that nobody takes the numbers for those of another. `mode` says who may read it.
+    NPZ an array of their names, else a JSON list in the column's first cell. `made_by` is recorded in every row of
+    `score_function`: the score and its options. `mode` says who may read it.
     """
     columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
     if labels is not None:
@@ -43,9 +43,9 @@ def write_scores(
     columns |= {name: np.asarray(cells) for name, cells in (kept or {}).items()}
     if classes is not None:
         arrays = path.suffix.lower() == ".npz"
-        columns[CLASSES] = np.array(classes if arrays else in_first_cell([*classes], len(scores)), dtype=str)
+        columns[CLASSES] = np.array(classes if arrays else classes_column(classes, len(scores)), dtype=str)
     if made_by is not None:
-        columns[SCORE_FUNCTION] = np.array(in_first_cell(made_by._asdict(), len(scores)), dtype=str)
+        columns[SCORE_FUNCTION] = np.full(len(scores), str(made_by))
     write_columns(path, columns, mode)
 
 
