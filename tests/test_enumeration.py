@@ -312,6 +312,25 @@ def below_the_quantile(rng, chances, level):
     return found
 
 
+def test_pac_confidence_fails_in_29_percent_of_runs_that_recalibrate_after_each_score():
+    """It holds for one calibration: of those with 50, 51, ..., 2,000 scores some covers too little, exactly computed.
+
+    A threshold covers less than 0.9 if at least as many scores as its rank lie below the true quantile.
+    """
+    alpha, promise = Fraction(1, 10), make_promise(pac_confidence="0.95")
+    alive, failed = np.zeros(2001), {}
+    alive[0] = 1.0  # chances of so many scores below the quantile, while no calibration has failed
+    for n in range(1, 2001):
+        alive[1:] = 0.9 * alive[:-1] + 0.1 * alive[1:]
+        alive[0] *= 0.1
+        if n >= 50:
+            rank = promise.demand(np.array([n]), (alpha,)).required(promise, alpha, 0, 0, n, 0)
+            failed[n] = alive[rank:].sum()
+            alive[rank:] = 0.0
+    assert failed[50] <= 0.05
+    assert sum(failed.values()) == pytest.approx(0.295, abs=0.001)
+
+
 def test_theorem_confidence_holds_over_draws_of_unlike_devices():
     """Eight unlike devices, 25 scores each, 7,000 draws, through the calibration. False alarm below 1e-6.
 

@@ -380,7 +380,7 @@ def test_many_atoms_hide_one_drawn_score_of_each_device():
 
 
 def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch):
-    """By default runs have different seeds and hide different scores; the recorded seed repeats a run. False alarm 2**-53.
+    """By default runs have other seeds and hide other scores; the recorded seed repeats a run. False alarm 2**-53.
 
     Positions of sorted scores must not be fixed by the seed either: over 200 data sets the hidden score has rank 0 to 9
     about equally often, each 5 to 40 times (a binomial of mean 20 leaves this with probability 4e-5; seeds are fixed).

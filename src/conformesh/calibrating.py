@@ -112,7 +112,9 @@ def calibrate(
     pac_confidence
         By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
         1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC). It is not 1 - alpha,
-        which MAPIE and crepes call confidence.
+        which MAPIE and crepes call confidence. It holds for one calibration, chosen in advance. If you recalibrate
+        after each new score and look each time, from 50 scores to 2,000, some of these thresholds covers too little in
+        29 % of runs instead of 5 %.
     weight, weight_bound, inputs
         For new examples of another distribution: how much likelier an example is there than among the calibration
         examples, up to a common factor, and the most that this can be. One array of weights per device beside its

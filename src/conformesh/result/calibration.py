@@ -263,6 +263,8 @@ class Calibration:
             lines.append(("note" if certificate.kind == "none" else "assuming", certificate.assumption))
         if "sums_by" in self.options:
             lines.append(("sums", f"by {self.options['sums_by']}, {self.options['sums_why']}"))
+        if "privacy" in self.options:
+            lines.append(("privacy", self.options["privacy"]))
         if "revealed" in self.options:
             lines.append(("everybody knows", self.options["revealed"]))
         sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
