@@ -3,7 +3,8 @@
 A roster is a numbered list of devices (`view` says why numbers keep two parts apart). Here it is a number, a digest and
 a document in bytes that others may have; whoever made this object knows what is in it, checks it and keeps it.
 
-Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document; who hears a newer one answers with its own hello, and is sent the document
+Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document;
+          who hears a newer one answers with its own hello, and is sent the document
 ROSTER    a document, or nothing: then `round` is the number that the sender has now, as an answer to a document
 Moving    a newer document that was accepted is for ever. From that moment a device says nothing under the old roster.
           It hands the document to all its old neighbours, again and again until they have it or for `linger` seconds,
