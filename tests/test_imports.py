@@ -14,7 +14,7 @@ from conformesh._moved import MOVED
 
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other
-    {"_version", "cards", "names", "progress", "quantities", "streams", "kernels"},
+    {"_version", "cards", "names", "notes", "progress", "quantities", "streams", "kernels"},
     {"faults", "io", "promises"},
     {"samples", "scores", "graph"},
     {"losses"},

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, held_column, in_rows_of
+from conformesh.inputs import Held, as_held, check_same_form, held_column, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise
@@ -126,10 +126,10 @@ class Shift:
 
         `tests` are the weights of new examples, one for each level of the run; by default every level serves all.
         """
-        if promise.confidence is not None:
+        if promise.pac_confidence is not None:
             raise ValueError(
-                "a confidence over the draw of the scores is proven for scores that weigh alike, not with weights; "
-                "leave confidence out, or the weights"
+                "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights; "
+                "leave pac_confidence out, or the weights"
             )
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
@@ -148,19 +148,17 @@ class Shift:
 
     def _here(self, host: Engine, held: Held, names: Sequence[str]) -> tuple[list[Any], list[Floats]]:
         """Return scores and weights of the devices here, one for each other."""
-        ids = host.network.ids
         if isinstance(held, Samples):
             raise TypeError(
                 f"{self.what} go with one array of scores per device, a dict or a frame, got Samples; give these "
                 "weights of their own with Samples.weighing, for calibrate_batch"
             )
-        if isinstance(self.given, dict) != isinstance(held, dict):
-            raise TypeError(f"scores and {self.what} must both go by device name or both by order, got one of each")
+        check_same_form(held, self.given, self.what)
         scores = [
             as_array(own, f"device {name}")
-            for name, own in zip(names, held_here(host, in_rows_of(held, ids, names)), strict=True)
+            for name, own in zip(names, held_here(host, in_rows_of(held, host.network, names)), strict=True)
         ]
-        given = held_here(host, in_rows_of(self.given, ids, names, self.what))
+        given = held_here(host, in_rows_of(self.given, host.network, names, self.what))
         weights = []
         for name, own, mine in zip(names, scores, given, strict=True):
             many = len(as_array(mine, f"device {name}, {self.what}")) if np.ndim(mine) else -1

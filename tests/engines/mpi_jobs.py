@@ -295,8 +295,8 @@ def judged(network, scores, labels, engine):
             engine=engine,
             **asked,
         ),
-        detect(scores, network, tests, 0.5, engine="mpi"),
-        detect([scores[row] for row in here], network, [tests[row] for row in here], 0.5, engine=engine),
+        detect(scores, network, tests, 0.5, engine="mpi", rng=flagged.seed),
+        detect([scores[row] for row in here], network, [tests[row] for row in here], 0.5, engine=engine, rng=flagged.seed),
     ]
     right = [plain, by_class, flagged, flagged]
     names = ("p-values", "class-wise", "flags", "own flags")

@@ -20,7 +20,9 @@ ALL = {0, 1, 2}
 class Hand:
     """The middle of a chain of three, by default, with its neighbours in our hands."""
 
-    def __init__(self, network=CHAIN, row=1, rounds=2, agreement=None, journal=None, scores="", **settings):
+    def __init__(
+        self, network=CHAIN, row=1, rounds=2, agreement=None, journal=None, scores="", stored_run=0, **settings
+    ):
         def make(net, at):
             value = np.full((1, 2), row)
             for _ in range(rounds):
@@ -29,7 +31,15 @@ class Hand:
 
         self.log, self.journal = [], journal or MemoryJournal()
         self.device = Device(
-            row, network, agreement or {}, make, self.journal, Settings(**settings), scores, self.log.append
+            row,
+            network,
+            agreement or {},
+            make,
+            self.journal,
+            Settings(**settings),
+            scores,
+            self.log.append,
+            stored_run=stored_run,
         )
 
     def start(self, now=0.0):
@@ -364,6 +374,47 @@ def test_a_journal_that_ends_before_the_end_says_so_at_once():
     again.done(0, 5.1, {0, 2}, round=1)
     assert (again.state[0], again.journal.records()[-1]) == ("finished", ENDED)
     assert Hand(rounds=1, journal=hand.journal).start(9.0).state == ("greeting", 2, 0, ALL)
+
+
+def finished_and_killed(**more):
+    """Return the journal of a device that was killed after its run had finished, before it reported the result."""
+    hand = Hand(rounds=1, **more).running()
+    hand.data(0, 0.1, 1).data(2, 0.1, 1).done(0, 0.2, {0, 2}, round=1)
+    assert hand.state[0] == "finished"
+    return hand.journal
+
+
+def test_a_stored_result_that_was_not_reported_ends_the_run_without_neighbours():
+    """It answers neighbours that do not know yet that all have finished, and waits for none of them."""
+    again = Hand(rounds=1, journal=finished_and_killed(), stored_run=1, patience=60.0, linger=2.0).start(5.0)
+    assert again.state == ("finished", 1, 1, ALL)
+    again.done(0, 5.1, {0}, WANT, round=1)
+    assert (again.said(), unpack_rows(again.bodies[0], 3)) == ([(0, FINISHED, 1, 0)], ALL)
+    again.device.tick(6.9)
+    assert not again.device.over
+    again.device.tick(7.1)
+    assert again.device.over
+    assert again.device.error is None
+
+
+@pytest.mark.parametrize(
+    ("reported", "more"),
+    [(True, {"stored_run": 1}), (False, {}), (False, {"stored_run": 2}), (False, {"stored_run": 1, "scores": "new"})],
+    ids=["reported", "no result", "result of another run", "other scores"],
+)
+def test_a_new_run_is_asked_for_unless_an_unreported_result_is_there(reported, more):
+    journal = finished_and_killed()
+    if reported:
+        Hand(rounds=1, journal=journal, stored_run=1).start(5.0).device.note_reported()
+    assert Hand(rounds=1, journal=journal, **more).start(9.0).state == ("greeting", 2, 0, ALL)
+
+
+def test_a_failed_run_is_never_reported_as_finished():
+    """The result on disk is that of an earlier run."""
+    hand = Hand(rounds=1, journal=finished_and_killed(), patience=2.0).start(5.0)
+    hand.device.tick(7.5)
+    assert hand.state[:2] == ("failed", 2)
+    assert Hand(rounds=1, journal=hand.journal, stored_run=1).start(9.0).state == ("greeting", 3, 0, ALL)
 
 
 # --- the end ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.score_files import read_scores
@@ -65,7 +65,7 @@ def plan(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     scores_per_device: Annotated[
         str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.", rich_help_panel=FILES)
     ] = "50",
@@ -117,7 +117,7 @@ def plan(
         else:
             terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         progress.step()
-        terrain = replace(terrain, promise=chosen_promise(target, rank, confidence, scores))
+        terrain = replace(terrain, promise=chosen_promise(target, rank, pac_confidence, scores))
         found = predict(
             terrain,
             alpha=alpha,

@@ -23,6 +23,7 @@ from conformesh.names import closest
 
 STDIN = "-"
 CLASSES = "classes"  # the column or array in which a file names its classes
+SCORE_FUNCTION = "score_function"  # the column or array in which a file of scores names the score that made them
 GZIP, PARQUET, NPY, ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
 FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
     ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",
@@ -219,15 +220,22 @@ class Table:
 
 
 def read_table(
-    source: str, needed: str, stdin: BinaryIO | None = None, layout: Layout | None = None, *, may_be_empty: bool = False
+    source: str,
+    needed: str,
+    stdin: BinaryIO | None = None,
+    layout: Layout | None = None,
+    *,
+    may_be_empty: bool = False,
+    data: bytes | None = None,
 ) -> Table:
     """Read CSV, Parquet or NPZ by the ending of the name, also compressed by gzip; "-" and any other ending are CSV.
 
     `needed` says what the file should hold, for errors; with `may_be_empty` a heading alone is a table without rows.
+    `data` is the content of the source, for callers that have read it already.
     """
     layout = layout or Layout()
     name = "standard input" if source == STDIN else source
-    data = _bytes_of(source, stdin)
+    data = bytes_of(source, stdin) if data is None else data
     suffix = Path(source).suffix.lower()
     if data.startswith(GZIP):
         data, suffix = _unpacked(data, name), Path(Path(source).stem).suffix.lower()
@@ -270,7 +278,8 @@ def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:
     return found
 
 
-def _bytes_of(source: str, stdin: BinaryIO | None) -> bytes:
+def bytes_of(source: str, stdin: BinaryIO | None = None) -> bytes:
+    """Return the content of a file, or of standard input where the source is "-"."""
     if source == STDIN:
         return (stdin or sys.stdin.buffer).read()
     try:

@@ -29,6 +29,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
+from conformesh.promises import check_alpha, explain_confidence
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 
@@ -48,6 +49,7 @@ def recommended(alpha: float = 0.1) -> Rule:
     return Rule(learner, "mixed", local=0.1, scale=0.01)
 
 
+@explain_confidence
 def online(
     streams: ArrayLike,
     network: Network,
@@ -106,7 +108,7 @@ def online(
         Thresholds, misses, and accounts of them at any time.
     """
     scores = _checked(streams, network, largest)
-    rule = _rule(alpha, learner, coupling, local, scale, scores)
+    rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
     there = None if present is None else np.broadcast_to(np.asarray(present, dtype=np.bool_), scores.shape)
     if there is not None:
         scores = np.where(there, scores, np.nan)
@@ -282,6 +284,7 @@ def _checked(streams: ArrayLike, network: Network, largest: float | None) -> Flo
             f"streams must have a row for each of {network.devices} devices and a column for each step, "
             f"got shape {scores.shape}"
         )
+    network.check_list("streams")
     top = np.nanmax(scores, initial=0.0)
     if np.nanmin(scores, initial=0.0) < 0 or np.isinf(top):
         raise ValueError("scores must be finite and at least 0; shift them, and thresholds back by as much")

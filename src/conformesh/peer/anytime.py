@@ -338,11 +338,11 @@ class Anytime(Spreading):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
-        words = self._in_words(error)
-        self._reason, self.error = words, PeerError(words, failure_of(error))
+        words, self._reason = self._in_words(error), self._in_words(error, travels=True)
+        self.error = PeerError(words, failure_of(error))
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
         self.log(words)
         with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
             if key_of(self.row, REASON) not in self._entries:
-                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), words.encode()))
+                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), self._reason.encode()))

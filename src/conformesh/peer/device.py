@@ -192,11 +192,11 @@ class Device(Members):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
-        words, code, news = self._in_words(error), failure_of(error), None
+        code, told = failure_of(error), self._in_words(error, travels=True)
         if self.vault is not None and not isinstance(error, OwnError):  # whose words may hold numbers of this device
-            news = News(self.row, f"{self._name(self.row)} could not go on: {FAILURES[code]}")
+            told = f"{self._name(self.row)} could not go on: {FAILURES[code]}"
         self._own_fault = True
-        self._fail(words, news, cause=error, code=code)
+        self._fail(self._in_words(error), News(self.row, told), cause=error, code=code)
 
     def _fail(
         self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"

@@ -19,7 +19,7 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.peer.vault import Vault
-from conformesh.peer.words import in_a_line
+from conformesh.peer.words import in_a_line, words_for_neighbours, words_of
 from conformesh.protocols.ledger import Ledger
 
 Make = Callable[[Network, int], Generator[Any, Any, Any]]
@@ -219,12 +219,12 @@ class Linked(ABC):
         self.counts.sent_bytes += len(data)
         self._out.append((to, data))
 
-    def _in_words(self, error: Exception) -> str:
-        """Return what is told of an error that ends this device, in one line, whatever the error is like."""
-        try:
-            said = str(error)
-        except Exception:
-            said = ""
+    def _in_words(self, error: Exception, travels: bool = False) -> str:
+        """Return why this device has ended, in one line, whatever the error is like.
+
+        What `travels` to neighbours names no file of this device; the local log and status do.
+        """
+        said = words_for_neighbours(error) if travels else words_of(error)
         return in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
 
     def _name(self, row: int) -> str:

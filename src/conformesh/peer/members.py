@@ -16,7 +16,7 @@ from typing import Any
 from conformesh.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import Make
-from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Failure
 from conformesh.peer.view import View, part_of
@@ -27,10 +27,14 @@ MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the 
 
 
 class Members(Rounds):
-    """What a device does before and after its rounds; the parameters are those of `Device`."""
+    """What a device does before and after its rounds; the parameters are those of `Device`.
 
-    def __init__(self, *parts: Any, **named: Any) -> None:
+    `stored_run` is the number of the run whose result the caller has on disk and wants to report; 0 if there is none.
+    """
+
+    def __init__(self, *parts: Any, stored_run: int = 0, **named: Any) -> None:
         super().__init__(*parts, **named)
+        self._stored_run = stored_run
         self.needed = self.settings.needed(self.full.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._stopped_at = 0.0
@@ -257,7 +261,13 @@ class Members(Rounds):
         self._enter_greeting()
         self._secret = heading.secret
         same = heading == self._heading()
-        over = records[-1] == ENDED or (self.vault is not None and not heading.secret)
+        over = records[-1] in (ENDED, REPORTED) or (self.vault is not None and not heading.secret)
+        if same and records[-1] == ENDED and heading.run == self._stored_run:
+            # Every device has its result. Neighbours that have not heard so yet may still ask.
+            self.phase, self._stopped_at = "finished", self.now
+            self.round, self._ready, self._done = len(records) - 2, self._everyone, self._everyone
+            self.log(f"run {self.number}: finished before this start")
+            return
         if not same:
             self.log("the journal is of other scores or settings: asking for a new run")
         if not same or over:
@@ -268,6 +278,10 @@ class Members(Rounds):
             return
         self._ready = self._everyone
         self._replay(records[1:])
+
+    def note_reported(self) -> None:
+        """Write down that the result of the finished run has been reported: the next start asks for a new run."""
+        self._write(self.journal.append, REPORTED)
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 

@@ -11,11 +11,13 @@ Rows of devices are a hexadecimal number whose bit k stands for row k.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
+from conformesh.peer.rosters import FIELD, number_in
 
 # Run numbers never fall, so one that is near the end would end all later runs. A device follows a neighbour by at most
 # MOST_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs about
@@ -23,6 +25,11 @@ from conformesh.peer.frames import FrameError, pack_words, unpack_words
 MOST_RUNS = 2**63
 MOST_AHEAD = 2**20
 LONGEST = 1000  # characters of a reason
+# An absolute path of POSIX or Windows: up to the closing quote or bracket, so that it may have spaces, else one word.
+_START = r"(?:~?/|[A-Za-z]:[\\/]|\\\\)"
+_PATH = re.compile(
+    rf"\({_START}[^)\n]+\)|'{_START}[^'\n]+'|\"{_START}[^\"\n]+\"|(?<![\w/.:]){_START}[\w.~%+@-][^\s'\",;:()]*"
+)
 LONGEST_VALUE = 100  # characters that are shown of a text that another device has sent
 
 
@@ -85,11 +92,14 @@ class News(NamedTuple):
 def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, other: str) -> str:
     """Return in words what two devices, of these names, do not agree on."""
     differing = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
-    said = (
+    found = [
         f"{_shown(name)}: {mine.get(name, 'nothing')!r} at {me}, {_shown(theirs.get(name, 'nothing'))!r} at {other}"
         for name in differing
-    )
-    return in_a_line("; ".join(said))
+    ]
+    number = number_in(mine.get(FIELD))
+    if FIELD in differing and number is not None and number == number_in(theirs.get(FIELD)):
+        found.append(f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out")
+    return in_a_line("; ".join(found))
 
 
 def _shown(text: str) -> str:
@@ -105,6 +115,30 @@ def in_a_line(text: str) -> str:
     text = text[: 10 * LONGEST]  # the rest cannot be seen anyway, and may be long
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
+
+
+def words_of(error: Exception) -> str:
+    """Return the message of an error, or nothing if it has none that can be read."""
+    try:
+        return str(error)
+    except Exception:  # an error may be of any class
+        return ""
+
+
+def words_for_neighbours(error: Exception) -> str:
+    """Return the message of an error without names of files, which are nobody else's business.
+
+    An error of the system is told by its number, since its text may quote any path, also a relative one. In other
+    texts absolute paths are replaced.
+
+    >>> words_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))
+    '[Errno 28] No space left on device'
+    >>> words_for_neighbours(ImportError("cannot import x (/usr/lib/x.py)"))
+    'cannot import x [path]'
+    """
+    if isinstance(error, OSError):
+        return "" if error.errno is None else f"[Errno {error.errno}] {os.strerror(error.errno)}"
+    return _PATH.sub("[path]", words_of(error))
 
 
 def pack_rows(rows: Iterable[int]) -> bytes:

@@ -18,7 +18,7 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import AUTO, PLAIN, Alpha, exact_alpha, make_promise
+from conformesh.promises import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_promise
 from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
@@ -288,6 +288,7 @@ class Plan:
         }
 
 
+@explain_confidence
 def plan(
     where: Network | Sketch | Terrain,
     scores_per_device: int | Sequence[int] = 50,
@@ -296,7 +297,7 @@ def plan(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort: Sort = "time",
@@ -317,7 +318,7 @@ def plan(
         Tolerated miscoverage.
     link
         Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
-    target, rank, confidence
+    target, rank, pac_confidence
         The promise, as in `calibrate`; a `Terrain` may have another.
     methods, options
         Names of `METHODS`, by default all; options go to the methods that have them.
@@ -343,9 +344,9 @@ def plan(
         raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
     if shape != ANY and shape not in SHAPES:
         raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
-    level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
+    level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
-    if (asked := make_promise(target, rank, confidence)) != PLAIN:
+    if (asked := make_promise(target, rank, pac_confidence)) != PLAIN:
         terrain = replace(terrain, promise=asked)
     given = dict(options or {})
     rows, refused = [], {}

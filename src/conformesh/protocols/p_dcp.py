@@ -115,7 +115,7 @@ class PDCP:
 
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
-    return {"grid": "logit"} if score.from_zero_to_one else {}
+    return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
@@ -155,14 +155,14 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
         )
     wrong = promise.rule == "ghost" or (promise.part and options.epsilon is not None)
     if promise.target == "paper":
-        wrong = promise.rule == "swap" or promise.part or promise.confidence is not None
+        wrong = promise.rule == "swap" or promise.part or promise.pac_confidence is not None
     if wrong:
         raise ValueError(
             "p-dcp keeps target 'sizes' by the swap rank, with epsilon without groups, and target 'paper' by the ghost "
-            "rank, without groups and confidence: all that follows from how many scores there are in all; use e-dcp"
+            "rank, without groups and pac_confidence: all that follows from how many scores there are in all; use e-dcp"
         )
-    if promise.confidence is not None and options.epsilon is not None:
-        raise ValueError("p-dcp has no proof for a confidence with epsilon; leave one of them out")
+    if promise.pac_confidence is not None and options.epsilon is not None:
+        raise ValueError("p-dcp has no proof for pac_confidence with epsilon; leave one of them out")
     if len(site.alphas) > 1 and options.epsilon is not None:
         raise ValueError(
             f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and "
@@ -207,7 +207,7 @@ def _exact(
             int(search.counted[at]),
             target=site.promise.target,
             rule=demands[at // len(alphas)].rule,
-            confidence=None if site.promise.confidence is None else float(site.promise.confidence),
+            pac_confidence=None if site.promise.pac_confidence is None else float(site.promise.pac_confidence),
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]

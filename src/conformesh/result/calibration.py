@@ -187,8 +187,10 @@ class Calibration:
         device
             Whose threshold to use: a name, or one name per row. By default the one valid on every device.
         rng, keys
-            For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call: a generator or
-            its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
+            For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call. A generator; an
+            integer, with which the draw of a row follows from the integer and the row's outputs; or one key per row,
+            so that a row has the same draw in any call. Coverage holds with each of them, also for rows predicted one
+            at a time, but for one case: with an integer, rows with equal outputs in separate calls share one draw.
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
@@ -361,7 +363,11 @@ class Calibration:
         if METHODS[self.method].promise is not None or not self.certificate.target:
             return {}
         told = self.certificate
-        return {"target": told.target, "rank": "ghost" if told.rule == "ghost" else AUTO, "confidence": told.confidence}
+        return {
+            "target": told.target,
+            "rank": "ghost" if told.rule == "ghost" else AUTO,
+            "pac_confidence": told.pac_confidence,
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

@@ -85,7 +85,7 @@ class Certificate:
     bound, test
         Where scores weigh by a shift: the largest weight that one may have, and that of the new example for which the
         threshold is, in the units of `weight` before those of a device.
-    confidence
+    pac_confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     losses
         What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
@@ -110,7 +110,7 @@ class Certificate:
     target: str = ""
     rule: str = ""
     weight: int | None = None
-    confidence: float | None = None
+    pac_confidence: float | None = None
     bound: int | None = None
     test: int | None = None
     losses: int | None = None
@@ -157,8 +157,8 @@ class Certificate:
             lines.append(("liars", self._whatever))
         if self.bound is not None:
             lines.append(("weights", "for new examples that are as likely as there, times their weight"))
-        if self.confidence is not None:
-            lines.append(("confidence", f"with probability {self.confidence:g} over the draw of the scores"))
+        if self.pac_confidence is not None:
+            lines.append(("pac_confidence", f"with probability {self.pac_confidence:g} over the draw of the scores"))
         if self.epsilon is not None:
             parts = ""
             if self.epsilon_T is not None and self.epsilon_bias is not None:
@@ -199,8 +199,8 @@ class Certificate:
             parts.append(self._whatever)
         if self.bound is not None:
             parts.append("for new examples that are as likely as there, times their weight")
-        if self.confidence is not None:
-            parts.append(f"with probability {self.confidence:g} over the draw of the scores")
+        if self.pac_confidence is not None:
+            parts.append(f"with probability {self.pac_confidence:g} over the draw of the scores")
         if self.epsilon is not None:
             parts.append(f"epsilon {self.epsilon:.3g}")
         if self.assumption:

@@ -28,7 +28,7 @@ from conformesh.scores.base import (
     refuse_row,
     table_of,
 )
-from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_anew, drawn_by_key, drawn_by_row
+from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
 
 Ints = NDArray[np.int64]
 
@@ -87,7 +87,7 @@ class LAC(_OneMinus):
     """
 
     name: ClassVar[str] = "lac"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = LARGEST
@@ -136,6 +136,7 @@ class Margin(ClassificationScore):
     """
 
     name: ClassVar[str] = "margin"
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     summary: ClassVar[str] = "the best other probability minus the label's"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -239,7 +240,7 @@ class _Drawn(ClassificationScore):
         keys: Iterable[Any] | None = None,
         purpose: str = PREDICTION,
     ) -> dict[str, Floats]:
-        """Return ``{"u": ...}``, the uniforms of these rows: by key, from `rng`, by the seed and the row, or anew."""
+        """Return ``{"u": ...}``, the uniforms of these rows: by key, by `rng`, by the seed and the row, or anew."""
         if not self.randomised:
             return {}
         table = table_of(self.name, outputs)
@@ -247,7 +248,7 @@ class _Drawn(ClassificationScore):
             return {"u": drawn_by_key(self.seed or 0, purpose, keys, len(table))}
         if rng is None and self.seed is not None:
             return {"u": drawn_by_row(self.seed, table)}
-        return {"u": drawn_anew(len(table), rng)}
+        return {"u": drawn_by_rng(rng, purpose, table)}
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none."""
@@ -357,7 +358,7 @@ class APS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
 
 
@@ -395,6 +396,7 @@ class RAPS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "raps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "regularised adaptive: APS plus a price for each rank beyond k_reg"
 
     def __post_init__(self) -> None:
@@ -476,6 +478,7 @@ class SAPS(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "saps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "sorted adaptive: the largest probability plus a price for each rank"
     by_rank: ClassVar[bool] = False
 
@@ -523,6 +526,7 @@ class Rank(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "rank"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "the label's place in the model's list: sets of the top k"
     by_rank: ClassVar[bool] = True
 
@@ -561,7 +565,7 @@ class OrdinalAPS(_Drawn):
     seed: int | None = None
 
     name: ClassVar[str] = "ordinal-aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive for ordered classes: sets are runs of neighbours"
 
     def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:

@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.promises import Alpha, exact_alpha, explain_confidence
 from conformesh.pvalues import p_values
 from conformesh.result.certificate import KINDS
 from conformesh.result.evaluation import Evaluation
@@ -160,6 +160,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """Predict as the model does; calibration does not change it."""
         return np.asarray(self._model("predict").predict(X))
 
+    @explain_confidence
     def evaluate(
         self, X: Any, y: Any = None, *, devices: Any = None, alpha: Alpha | None = None, **draws: Any
     ) -> Evaluation:

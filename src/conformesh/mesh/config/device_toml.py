@@ -30,7 +30,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     (
         "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
-        ("mode", "method", "alpha", "target", "rank", "confidence", "score", "model", "on_lost", "quorum"),
+        ("mode", "method", "alpha", "target", "rank", "pac_confidence", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),

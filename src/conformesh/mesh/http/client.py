@@ -166,7 +166,7 @@ class Client:
         return self._ask(ONLINE)
 
     def health(self) -> dict[str, Any]:
-        """Return {"healthy", "phase", "reasons"}, and "alarm" where there is one, also where it is not healthy."""
+        """Return {"healthy", "phase", "reasons", "links_down"}, also where it is not healthy; "alarm" if there is one."""
         return self._ask(HEALTH, fine=(200, 503))
 
     def status(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Client:
         return self._ask(STATUS)
 
     def mesh(self) -> dict[str, Any]:
-        """Return what the node has heard of everybody: {"device", "devices", "edges"}."""
+        """Return what the node has heard of everybody: {"device", "devices", "edges", "links_down"}."""
         return self._ask(MESH)
 
     def metrics(self) -> str:

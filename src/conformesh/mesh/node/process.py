@@ -106,7 +106,7 @@ def _number(text: str, kind: type[Any], needed: str) -> Any:
         raise ValueError(f"{needed}, got {text!r}") from None
 
 
-ABOUT = ("device", "run", "roster", "roster_number")  # what stands beside the calibration in a device's result
+ABOUT = ("device", "run", "roster", "roster_number", "lost")  # what stands beside the calibration in a device's result
 
 
 def in_json(config: DeviceConfig, certified: Certified) -> str:
@@ -116,7 +116,7 @@ def in_json(config: DeviceConfig, certified: Certified) -> str:
 
 
 def _about(config: DeviceConfig, certified: Certified) -> tuple[Any, ...]:
-    return config.name, certified.run, certified.roster, certified.roster_number
+    return config.name, certified.run, certified.roster, certified.roster_number, certified.lost
 
 
 def main(start: Start) -> int:
