@@ -23,7 +23,6 @@ from typing import Any
 
 from conformesh.names import listed
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
-from conformesh.peer.words import in_a_line
 
 FIELD = "roster"  # of the agreement
 MOST = 2**31  # no roster has a higher number: it must fit into the round of a frame
@@ -92,7 +91,7 @@ class Rosters:
         try:
             number = self.accept(body)
         except ValueError as problem:
-            raise FrameError(in_a_line(f"a roster that is refused: {problem}")) from None
+            raise FrameError(f"a roster that is refused: {problem}") from None
         if number <= self.latest:
             return False
         self.latest, self.body, self._moved_at, self._have = number, body, now, set()
