@@ -1,4 +1,4 @@
-"""What one member can make a node spend, over real links: part of the table in SECURITY.md."""
+"""What one member can make a node spend, over real links: part of the table in docs/networks.md."""
 
 import subprocess
 import sys
