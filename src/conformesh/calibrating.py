@@ -16,7 +16,16 @@ from conformesh.engines import ENGINES, Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
+from conformesh.inputs import (
+    as_classes,
+    as_groups,
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    in_rows_of,
+)
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import (
@@ -158,6 +167,7 @@ def calibrate(
             shifted = Shifted(samples, promise)
         else:
             shifted = shift.applied(host, held, promise)
+        check_scores(score, shifted.samples, held, ids_here(host))
         if shifted.samples.trials > 1:
             raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use calibrate_batch")
         batch = calibrate_batch(
@@ -296,6 +306,7 @@ def calibrate_several(
         of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
+        check_scores(score, samples, own, mine)
         if group_rule is not None or parts.overlapping:
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
@@ -402,6 +413,7 @@ def calibrate_shifted(
     levels = [(alpha, test) for alpha in alphas for test in asked.tests]
     with running(engine, network, observer) as host:
         shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+        check_scores(score, shifted.samples, held, ids_here(host))
         batch = calibrate_batch(
             shifted.samples,
             network,

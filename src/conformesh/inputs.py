@@ -20,6 +20,7 @@ from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.promises import CHOSEN
 from conformesh.samples import Samples
+from conformesh.scores import Score
 
 DEVICE, SCORE = "device", "score"  # the columns of a long frame
 Held = Samples | NDArray[Any] | list[Any] | dict[str, Any]
@@ -183,6 +184,20 @@ def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "s
             f"no {what} are given for device {missing[0]!r} of the network; give an empty list if it has none"
         )
     return [held[name] for name in wanted]
+
+
+def check_scores(score: Score | None, samples: Samples, held: Held, names: Sequence[str]) -> None:
+    """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
+    if score is None or not (outside := score.outside(samples.values)).any():
+        return
+    k = int(np.searchsorted(samples.offsets, outside.argmax(), side="right") - 1) // samples.trials
+    values: Any = samples.segment(k)  # sorted; better the order in which the user has them
+    if isinstance(held, dict):
+        values = held[names[k]]
+    elif not isinstance(held, Samples) and len(held) == len(names):
+        values = held[k]
+    values = np.asarray(as_array(values, "scores"), dtype=np.float64)
+    score.check_range(values, f"device {names[k]}")
 
 
 def as_network(network: Any, held: Held) -> Network:

@@ -28,7 +28,7 @@ from conformesh.calibrating import Place, calibrate_batch, collected, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_same_form, check_scores, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
@@ -490,6 +490,7 @@ def calibrate_local(
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
         samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)
+        check_scores(kind, samples, own, names)
         items = np.repeat(np.array([[len(values)] for values in own]), len(centres), axis=1)
         batch = calibrate_batch(
             samples, network, (alpha,), method, promise=promise, items=items, joint=True, engine=host, **options

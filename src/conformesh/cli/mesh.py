@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from conformesh.cli import GROUPS, console
-from conformesh.cli.calibrate import named_score
+from conformesh.cli.calibrate import named_score, score_in_file
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, MESH, RUNNING
@@ -169,6 +169,8 @@ def init(
     if "seed" in get_method(method).option_names():
         options["seed"] = whole(seed, "seed", 0)
     kind = named_score(score, score_option or [])
+    if scores is not None:
+        kind = score_in_file(read_scores(scores).made_by, kind, scores)
     network = _network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
     folders = init_mesh(
         root,
@@ -180,7 +182,7 @@ def init(
         alpha=alpha,
         promise=chosen_promise(target, rank, pac_confidence, scores),
         options=checked_options(method, options),
-        score=score,
+        score=None if kind is None else kind.name,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
         model=None if model is None else _digest(model),
         patience=as_type(patience, float, "patience"),

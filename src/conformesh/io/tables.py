@@ -23,6 +23,7 @@ from conformesh.names import closest
 
 STDIN = "-"
 CLASSES = "classes"  # the column or array in which a file names its classes
+SCORE_FUNCTION = "score_function"  # the column or array in which a file of scores names the score that made them
 GZIP, PARQUET, NPY, ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
 FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
     ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",

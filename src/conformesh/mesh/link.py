@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 
 ROOT = "conformesh"
 PULSE, COUNTERS = "~pulse", "~counters"  # what goes beside the frames; no device may be called so
-# Bytes of one neighbour's that wait to be looked at; more is dropped, as the network may do. A frame of the largest size
-# fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
+# Bytes of one neighbour's messages that wait to be looked at; more is dropped, as the network may do. A frame of the
+# largest size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
 MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
 MOST_ASIDES = 2**19
 EACH = 256  # bytes of memory that a message takes beside its own

@@ -327,7 +327,7 @@ class Anytime(Spreading):
             self.number = heading.run + 1
         self._clear()
         self.journal.begin(self._heading().pack())
-        if heading is None and self.seal is not None:
+        if self.seal is not None:  # the journal may be gone, or older than what was signed last
             self._doubt()
 
     def _reload(self, records: list[bytes]) -> None:

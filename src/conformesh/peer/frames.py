@@ -48,8 +48,8 @@ MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps i
 SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
 MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST + CHECK.size  # bytes of a frame that are not its body
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
-# Bytes of a body: 16 MiB, which is the largest entry (2 million scores), the largest roster, or a histogram of 2 million
-# bins; and 64 KiB for what goes with an entry. One frame costs a receiver a few times its size, so it is no larger.
+# Bytes of a body: 16 MiB, which is the largest entry (2 million scores), the largest roster, or a histogram of 2
+# million bins; and 64 KiB for what goes with an entry. A receiver needs a few times as much memory, so it is no larger.
 LARGEST = 2**24 + 2**16
 # Bytes of a body of words: more than the rows of 400,000 devices. Parsing JSON can take 20 times as much memory.
 LARGEST_WORDS = 2**17

@@ -3,7 +3,8 @@
 A roster is a numbered list of devices (`view` says why numbers keep two parts apart). Here it is a number, a digest and
 a document in bytes that others may have; whoever made this object knows what is in it, checks it and keeps it.
 
-Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document; who hears a newer one answers with its own hello, and is sent the document
+Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document;
+          who hears a newer one answers with its own hello, and is sent the document
 ROSTER    a document, or nothing: then `round` is the number that the sender has now, as an answer to a document
 Moving    a newer document that was accepted is for ever. From that moment a device says nothing under the old roster.
           It hands the document to all its old neighbours, again and again until they have it or for `linger` seconds,
@@ -22,7 +23,6 @@ from typing import Any
 
 from conformesh.names import listed
 from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError, unpack_words
-from conformesh.peer.words import in_a_line
 
 FIELD = "roster"  # of the agreement
 MOST = 2**31  # no roster has a higher number: it must fit into the round of a frame
@@ -91,7 +91,7 @@ class Rosters:
         try:
             number = self.accept(body)
         except ValueError as problem:
-            raise FrameError(in_a_line(f"a roster that is refused: {problem}")) from None
+            raise FrameError(f"a roster that is refused: {problem}") from None
         if number <= self.latest:
             return False
         self.latest, self.body, self._moved_at, self._have = number, body, now, set()

@@ -233,8 +233,8 @@ class Spreading(Linked):
     def _signed_text(self, key: int, text: bytes) -> bytes:
         """Return what is signed: the entry, its owner and slot, and the whole context of the run.
 
-        The context is the SHA-256 of all that was agreed on (mesh, roster, method, options) and of the run's number. The
-        8 bytes that name a run in frames are too few: another context with the same ones can be searched for.
+        The context is the SHA-256 of all that was agreed on (mesh, roster, method, options) and of the run's number.
+        The 8 bytes that name a run in frames are too few: another context with the same ones can be searched for.
         """
         return b"conformesh entry" + self._greeting.context() + pack_number(key) + text
 

@@ -25,6 +25,7 @@ Task = Literal["classification", "regression"]
 Reads = Literal["probabilities", "logits"]
 
 LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
+SLACK = 1e-3  # how far probabilities may sum from one, and so their scores may exceed their bounds
 HINT = "use score 'logit' or apply softmax"
 
 
@@ -42,15 +43,15 @@ class Score(ABC):
         What `outputs` must be: "probabilities" or "logits" of labels, or "predictions" of numbers.
     summary
         One line for tables and help pages.
-    from_zero_to_one
-        Whether it lies between 0 and 1, as probabilities do, so that a public grid can.
+    bounds
+        Between which numbers it lies, for outputs without rounding.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task]
     reads: ClassVar[str]
     summary: ClassVar[str]
-    from_zero_to_one: ClassVar[bool] = False
+    bounds: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
 
     @abstractmethod
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -81,6 +82,26 @@ class Score(ABC):
     ) -> dict[str, Floats]:
         """Return what `sets` and `covers` take besides outputs and threshold: nothing, where a score does not draw."""
         return {}
+
+    def outside(self, scores: Floats) -> Bools:
+        """Mark the numbers that this score cannot give."""
+        low, high = self.bounds
+        # Only probabilities may be off by a rounding; a residual below 0 is a signed one, however small.
+        slack = SLACK if self.task == "classification" else 0.0
+        return (scores < low - slack) | (scores > high + slack)
+
+    def check_range(self, scores: Floats, who: str) -> None:
+        """Refuse numbers that this score cannot give: they come from another score, or are in another unit."""
+        outside = self.outside(scores)
+        if outside.any():
+            (low, high), row = self.bounds, int(outside.argmax())
+            allowed = f"between {low:g} and {high:g}" if np.isfinite(high) else f"at least {low:g}"
+            remedy = "were they made with another score, or from outputs that are no probabilities?"
+            if self.task == "regression":
+                remedy = "take the absolute value of residuals, or name the score that was used"
+            raise ValueError(
+                f"{who}, row {row}: scores of '{self.name}' are {allowed}, got {scores[row]:.6g}; {remedy}"
+            )
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none; so that a whole run can be repeated."""

@@ -87,7 +87,7 @@ class LAC(_OneMinus):
     """
 
     name: ClassVar[str] = "lac"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = LARGEST
@@ -136,6 +136,7 @@ class Margin(ClassificationScore):
     """
 
     name: ClassVar[str] = "margin"
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     summary: ClassVar[str] = "the best other probability minus the label's"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -357,7 +358,7 @@ class APS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
 
 
@@ -395,6 +396,7 @@ class RAPS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "raps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "regularised adaptive: APS plus a price for each rank beyond k_reg"
 
     def __post_init__(self) -> None:
@@ -476,6 +478,7 @@ class SAPS(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "saps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "sorted adaptive: the largest probability plus a price for each rank"
     by_rank: ClassVar[bool] = False
 
@@ -523,6 +526,7 @@ class Rank(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "rank"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "the label's place in the model's list: sets of the top k"
     by_rank: ClassVar[bool] = True
 
@@ -561,7 +565,7 @@ class OrdinalAPS(_Drawn):
     seed: int | None = None
 
     name: ClassVar[str] = "ordinal-aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive for ordered classes: sets are runs of neighbours"
 
     def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:

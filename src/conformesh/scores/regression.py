@@ -70,6 +70,7 @@ class AbsoluteResidual(_Band):
     """
 
     name: ClassVar[str] = "absolute-residual"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "distance of the label from the prediction"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -118,6 +119,7 @@ class NormalisedResidual(_Band):
     """
 
     name: ClassVar[str] = "normalised-residual"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
     columns: ClassVar[tuple[str, ...]] = ("prediction", "scale")
 

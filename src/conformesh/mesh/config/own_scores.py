@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.files import PRIVATE, write_file
-from conformesh.io.score_files import ALSO_CALLED, NEEDED, column_named, read_scores, scores_in
+from conformesh.io.score_files import ALSO_CALLED, NEEDED, ScoreFile, column_named, read_scores, scores_in
 from conformesh.io.tables import Table, bytes_of, read_table
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
 from conformesh.names import listed
+from conformesh.scores import settle_score
 
 EMPTY = "device,score\n"
 
@@ -86,7 +87,18 @@ def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
             f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
             "own"
         )
+    check_made_by(held, config)
     return OwnScores(np.concatenate(held.scores))
+
+
+def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
+    """Refuse scores that the file says were made with another score than the mesh names, or that cannot be its own."""
+    if (score := config.chosen_score) is None:
+        return
+    if held.made_by is not None:
+        settle_score(*held.made_by, score, held.name, exact=True)
+    for name, own in zip(held.devices, held.scores, strict=True):
+        score.check_range(own, f"{held.name}: device {name}")
 
 
 def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
@@ -110,7 +122,8 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
         raise ValueError(f"{held.name}: one device has scores under two names; write its name in one way")
     own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
     configs = [read_device(folders.get(name, root / name)) for name in roster]
+    check_made_by(held, configs[0])
     for config in configs:
         scores = own.get(config.name, np.empty(0))
-        write_scores(config.path("scores"), [config.name] * len(scores), scores, mode=PRIVATE)
+        write_scores(config.path("scores"), [config.name] * len(scores), scores, made_by=held.made_by, mode=PRIVATE)
     return {name: len(own.get(name, ())) for name in roster}
