@@ -262,10 +262,9 @@ def test_sighup_reads_the_files_again_and_ends_nothing():
         held[0] = held[0] + 5.0
         write_scores(folders[0], held[0])
         (folders[0] / "scores.csv").rename(folders[0] / "other.csv")
-        changed = good.replace('scores = "scores.csv"', 'scores = "other.csv"').replace(
-            'alpha = "0.1"', 'alpha = "0.2"'
-        )
-        toml.write_text(changed.replace("patience = 30.0", "patience = 29.0"))
+        for old, new in (("scores.csv", "other.csv"), ('alpha = "0.1"', 'alpha = "0.2"')):
+            good = good.replace(old, new)
+        toml.write_text(good)
         process.send_signal(signal.SIGHUP)
         wait_for(lambda: logged("reloaded: device.toml, scores, certificate; alpha of device.toml count from the next"))
         expected = simulated(folders[1], held)

@@ -83,7 +83,7 @@ def read_device(folder: str | Path) -> DeviceConfig:
     return replace(found, folder=folder, roster=None if document is None else document.roster)
 
 
-# What a device may change alone and while it runs: its own files, how it is reached and reaches others, how long it waits.
+# What a device may change alone while it runs: its own files, how it is reached and reaches others, how long it waits.
 RELOADABLE = ("listen", "scores", "patience", "retry", "ca", "cert", "key", "endpoints")
 
 
