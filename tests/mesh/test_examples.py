@@ -93,7 +93,7 @@ def test_the_health_check_runs():
 
 
 def test_the_service_can_be_reloaded_and_its_limits_leave_room():
-    """For all connections of local programs, and for as many neighbours as the comments in the unit and the docs say."""
+    """For all connections of local programs, and for 60 neighbours; the unit and the docs state the same figures."""
     unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
     assert unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
     connections = server.MOST + server.RESERVE + server.CLOSING
