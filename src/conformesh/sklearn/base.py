@@ -19,6 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
+from conformesh.io.arrays import check_index
 from conformesh.promises import Alpha, exact_alpha
 from conformesh.pvalues import p_values
 from conformesh.result.certificate import KINDS
@@ -76,6 +77,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who} trains one model on rows in one place, got rows by device; train the model elsewhere, and give "
                 "it and these rows to calibrate"
             )
+        check_index(X, y, "y", "X")
         X, owners = owners_of(who, X, devices)
         y = labels_of(who, y)
         if fit_params and get_config()["enable_metadata_routing"]:
