@@ -149,7 +149,7 @@ class Tensor:
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
 def test_tensors_are_arrays(dtype):
-    whole = [(np.arange(9) + 0.5) / 9] * 4
+    whole = [(np.arange(9) + 0.5) / 16] * 4
     assert local([Tensor(own, dtype) for own in whole]) == local(whole)
     p = np.full((2, 4), 0.25)
     np.testing.assert_array_equal(scores.LAC()(Tensor(p, dtype), [0, 1]), [0.75, 0.75])

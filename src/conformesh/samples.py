@@ -259,6 +259,8 @@ class Samples:
 def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
     who = _who(device, names)
     array = as_array(scores, who)
+    if array.dtype.kind == "b":
+        raise TypeError(f"{who}: scores must be numbers, not booleans: how badly a label fits, not whether it does")
     try:
         if array.dtype.kind in "cmM":  # of which NumPy would take a part, with a warning or none
             raise TypeError
