@@ -594,7 +594,7 @@ def test_mistakes_are_named():
         )
     with pytest.raises(ValueError, match="must be finite, got inf"):
         calibrate_several([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
-    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.LAC())
+    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.Logit())
     with pytest.raises(ValueError, match="no threshold for group '9'; known: 0, 1, 2, everyone"):
         several.threshold(["0", "9"])
     with pytest.raises(ValueError, match="predict needs groups="):

@@ -26,7 +26,7 @@ from conformesh.inputs import (
     check_scores,
     in_rows_of,
 )
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, note_alike
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.methods import (
     check_keywords,
@@ -553,6 +553,7 @@ def _by_atom(
     if not by_name:
         raise ValueError("groups were asked for, but no device has a score")
     by_name |= {name_of(atom): atom for atom in named}
+    note_alike((group for atom in by_name.values() for group in atom), "groups")
     atoms = tuple(by_name[name] for name in natural_order(by_name))
     place = {atom: i for i, atom in enumerate(atoms)}
     codes = [np.array([place[atom] for atom in of.atoms], dtype=np.int64)[of.codes] for of in found]
