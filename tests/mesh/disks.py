@@ -1,8 +1,11 @@
-"""Disks that take nothing: a fault that is put between this program and the system, in one place."""
+"""Faults of a machine, for the tests: disks that take nothing, and wires that can be cut."""
 
+import contextlib
 import errno
 import os
+import selectors
 import socket
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,3 +59,75 @@ def free_port():
     """A port of the loopback interface that is free now."""
     with socket.create_server(("127.0.0.1", 0)) as found:
         return found.getsockname()[1]
+
+
+class Wires:
+    """Carries TCP connections to the ports behind it; a thread moves all bytes, until the wires are cut."""
+
+    def __init__(self):
+        self.cut = False
+        self._over = threading.Event()
+        self._ready = selectors.DefaultSelector()
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+
+    def add(self, port, behind):
+        """Listen at a port, and connect whoever comes to the port behind it."""
+        listener = socket.create_server(("127.0.0.1", port))
+        listener.setblocking(False)
+        self._ready.register(listener, selectors.EVENT_READ, behind)
+
+    def __enter__(self):
+        self._thread.start()
+        return self
+
+    def __exit__(self, *reason):
+        self._over.set()
+        self._thread.join()
+        for key in [*self._ready.get_map().values()]:
+            key.fileobj.close()
+        self._ready.close()
+
+    def _carry(self):
+        while not self._over.is_set():
+            if self.cut:
+                for key in [*self._ready.get_map().values()]:
+                    if isinstance(key.data, socket.socket):
+                        self._end(key.fileobj)
+            for key, _ in self._ready.select(0.05):
+                if isinstance(key.data, socket.socket):
+                    self._move(key.fileobj, key.data)
+                else:
+                    self._accept(key.fileobj, key.data)
+
+    def _accept(self, listener, behind):
+        near, _ = listener.accept()
+        try:
+            if self.cut:
+                raise OSError("cut")
+            far = socket.create_connection(("127.0.0.1", behind), timeout=1.0)
+        except OSError:
+            near.close()
+            return
+        for one, other in ((near, far), (far, near)):
+            one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            one.settimeout(5.0)  # a node that is stopped reads nothing: its buffers fill, and its wire ends
+            self._ready.register(one, selectors.EVENT_READ, other)
+
+    def _move(self, one, other):
+        if one.fileno() < 0:
+            return
+        try:
+            data = one.recv(2**16)
+            if data:
+                other.sendall(data)
+                return
+        except OSError:
+            pass
+        self._end(one)
+
+    def _end(self, one):
+        key = self._ready.get_map().get(one.fileno()) if one.fileno() >= 0 else None
+        for end in () if key is None else (one, key.data):
+            with contextlib.suppress(KeyError, ValueError):
+                self._ready.unregister(end)
+            end.close()
