@@ -7,24 +7,50 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import Engine, make_engine
+from conformesh.engines import ENGINES, Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
-from conformesh.io.arrays import as_array
+from conformesh.inputs import (
+    as_classes,
+    as_groups,
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    in_rows_of,
+)
+from conformesh.io.arrays import as_array, note_alike
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
+from conformesh.methods import (
+    check_keywords,
+    get_method,
+    make_options,
+    promise_of,
+    promised,
+    refuse_faults,
+    suited_options,
+)
 from conformesh.names import natural_order
 from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.promises import (
+    AUTO,
+    PLAIN,
+    Alpha,
+    Promise,
+    as_levels,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    make_promise,
+)
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several
@@ -126,6 +152,7 @@ def calibrate(
     ('counted', 901)
     """
     started = time.perf_counter()
+    check_keywords("calibrate", method, options)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -142,6 +169,7 @@ def calibrate(
             shifted = Shifted(samples, promise)
         else:
             shifted = shift.applied(host, held, promise)
+        check_scores(score, shifted.samples, held, ids_here(host))
         if shifted.samples.trials > 1:
             raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use calibrate_batch")
         batch = calibrate_batch(
@@ -250,6 +278,8 @@ def calibrate_several(
     [361, 321]
     """
     started, seed = time.perf_counter(), recorded_seed(rng)
+    check_keywords("calibrate_several", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     if isinstance(held, Samples):
@@ -261,6 +291,11 @@ def calibrate_several(
     promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
+    if group_atoms is not None and (isinstance(group_atoms, str) or not hasattr(group_atoms, "__iter__")):
+        raise TypeError(
+            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
+            f"scores expected of each, got {type(group_atoms).__name__} {str(group_atoms)[:40]!r}"
+        )
     expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
     if isinstance(group_atoms, Mapping):
         expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
@@ -273,6 +308,7 @@ def calibrate_several(
         of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
+        check_scores(score, samples, own, mine)
         if group_rule is not None or parts.overlapping:
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
@@ -369,6 +405,8 @@ def calibrate_shifted(
     (('0', '1'), True)
     """
     started = time.perf_counter()
+    check_keywords("calibrate_shifted", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -377,6 +415,7 @@ def calibrate_shifted(
     levels = [(alpha, test) for alpha in alphas for test in asked.tests]
     with running(engine, network, observer) as host:
         shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+        check_scores(score, shifted.samples, held, ids_here(host))
         batch = calibrate_batch(
             shifted.samples,
             network,
@@ -514,6 +553,7 @@ def _by_atom(
     if not by_name:
         raise ValueError("groups were asked for, but no device has a score")
     by_name |= {name_of(atom): atom for atom in named}
+    note_alike((group for atom in by_name.values() for group in atom), "groups")
     atoms = tuple(by_name[name] for name in natural_order(by_name))
     place = {atom: i for i, atom in enumerate(atoms)}
     codes = [np.array([place[atom] for atom in of.atoms], dtype=np.int64)[of.codes] for of in found]
@@ -535,7 +575,7 @@ def _grouped_batch(
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
     _refuse_pac_confidence(promise)
-    levels = tuple(exact_alpha(alpha) for alpha in alphas)
+    levels = tuple(check_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
     site = Site(host.network, host.here, sizes, promise, None, levels)
@@ -587,7 +627,16 @@ class Batch:
 @contextmanager
 def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
     """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    if observer is not None and not callable(observer):
+        raise TypeError(
+            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
+        )
     if not isinstance(engine, str):
+        if not hasattr(engine, "network"):
+            raise TypeError(
+                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
+                f"{type(engine).__name__} {str(engine)[:40]!r}"
+            )
         if observer is not None:
             raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
         if engine.network is not network:
@@ -624,7 +673,18 @@ def calibrate_batch(
     devices hold, (devices, trials), where trials hold a part of them or each example has several entries. `faults` as
     in `calibrate`.
     """
-    levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
+    if not isinstance(samples, Samples):
+        raise TypeError(
+            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes arrays, "
+            "dicts and frames"
+        )
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network must be a Network, got {type(network).__name__} {str(network)[:40]!r}; calibrate takes names of "
+            "topologies and NetworkX graphs too"
+        )
+    # A risk (losses) may well be above 1/2 of the largest loss.
+    levels = tuple((exact_alpha if promise.losses else check_alpha)(alpha) for alpha in as_levels(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

@@ -28,9 +28,9 @@ from conformesh.graph.network import Network
 from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import columns_of
 from conformesh.losses import Loss, Steps, as_loss
-from conformesh.methods import METHODS, get_method, make_options
+from conformesh.methods import METHODS, check_keywords, get_method, make_options
 from conformesh.notes import CalibrationNote
-from conformesh.promises import AUTO, PARTS, Alpha, Promise, exact_number, make_promise
+from conformesh.promises import AUTO, PARTS, Alpha, Promise, as_levels, exact_number, make_promise
 from conformesh.protocols.site import in_rows
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
@@ -90,6 +90,7 @@ def control(
     >>> result.certificate.kind, round(result.threshold, 4)
     ('counted', 0.6682)
     """
+    check_keywords("control", method, options)
     promise = make_promise(as_target(losses, target), rank)
     return _controlled(losses, network, [risk], method, loss, bound, promise, strict, observer, engine, options)[0]
 
@@ -121,8 +122,10 @@ def control_several(
     >>> [several.get(risk).threshold for risk in several.alphas]
     [2.0, 1.0]
     """
+    check_keywords("control_several", method, options)
+    risks = as_levels(risks, "risks")
     promise = make_promise(as_target(losses, target), rank)
-    results = _controlled(losses, network, [*risks], method, loss, bound, promise, strict, observer, engine, options)
+    results = _controlled(losses, network, risks, method, loss, bound, promise, strict, observer, engine, options)
     return Calibrations({(None, result.risk): result for result in results}, results[0].cost)
 
 

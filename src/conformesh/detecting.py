@@ -32,7 +32,7 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
-from conformesh.methods import make_options
+from conformesh.methods import check_keywords, make_options
 from conformesh.notes import CalibrationNote
 from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.e_dcp import EDCP
@@ -115,11 +115,12 @@ def detect(
     >>> found.flagged["0"].nonzero()[0].tolist()
     [20, 21]
     """
+    check_keywords("detect", "e-dcp", options)
     started, seed = time.perf_counter(), recorded_seed(rng)
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
-    held, tested = as_held(devices), as_held(test_scores)
+    held, tested = as_held(devices), as_held(test_scores, what="test_scores")
     check_same_form(held, tested, "test scores")
     network = as_network(network, held)
     asked = make_promise(as_target(devices, target))

@@ -28,11 +28,12 @@ from conformesh.calibrating import Place, calibrate_batch, collected, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_same_form, check_scores, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
+from conformesh.methods import check_keywords
 from conformesh.promises import AUTO, Alpha, make_promise
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
@@ -470,6 +471,12 @@ def calibrate_local(
     True
     """
     started = time.perf_counter()
+    check_keywords("calibrate_local", method, options)
+    if not isinstance(centres, Centres):
+        raise TypeError(
+            "centres must come from choose_centres(inputs, number) or Centres.at(points, bandwidth), got "
+            f"{type(centres).__name__} {str(centres)[:40]!r}"
+        )
     kind, held = as_score(score), as_held(devices)
     if isinstance(held, Samples):
         raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got Samples")
@@ -484,6 +491,7 @@ def calibrate_local(
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
         samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)
+        check_scores(kind, samples, own, names)
         items = np.repeat(np.array([[len(values)] for values in own]), len(centres), axis=1)
         batch = calibrate_batch(
             samples, network, (alpha,), method, promise=promise, items=items, joint=True, engine=host, **options

@@ -30,6 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.names import device_name, natural_order, unknown
+from conformesh.notes import note
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
@@ -80,6 +81,25 @@ def exact_alpha(alpha: Alpha, what: str = "alpha") -> Fraction:
     if not 0 < value < 1:
         raise ValueError(f"{what} must lie strictly between 0 and 1, got {alpha}")
     return value
+
+
+def check_alpha(alpha: Alpha) -> Fraction:
+    """Return alpha exactly, with a note where it is above 1/2: most likely the coverage was given instead.
+
+    Public functions that take alpha from a user call this; what only calculates with alpha calls `exact_alpha`.
+    """
+    value = exact_alpha(alpha)
+    if value > Fraction(1, 2):
+        coverage = float(1 - value)
+        note(f"alpha={alpha} asks for a coverage of only {100 * coverage:g} %; did you mean alpha={coverage:g}?")
+    return value
+
+
+def as_levels(given: Any, what: str) -> list[Any]:
+    """Return several levels as a list; one number, or a text, is refused."""
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__") or np.ndim(given) == 0:
+        raise TypeError(f"{what} must be a list of numbers, got {given!r}; for one level write {what}=[{given}]")
+    return [*given]
 
 
 def exact_number(number: Any, complaint: str) -> Fraction:
@@ -149,7 +169,7 @@ def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> fl
     0.3
     """
     values = np.array(scores, dtype=np.float64).ravel()
-    rank = conformal_rank(len(values), alpha, devices)
+    rank = conformal_rank(len(values), check_alpha(alpha), devices)
     enough = rank <= len(values)
     if enough:
         values.partition(rank - 1)  # in place, as `values` is a copy; NaN goes to the end

@@ -17,9 +17,18 @@ from conformesh.calibrating import rows_here, running, samples_here
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of, labels_by_device
+from conformesh.inputs import (
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    held_column,
+    in_rows_of,
+    labels_by_device,
+)
 from conformesh.io.arrays import as_array
-from conformesh.methods import make_options
+from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
 from conformesh.notes import CalibrationNote
 from conformesh.promises import AUTO, PLAIN, Demand, Promise, check_shares, make_promise
@@ -87,6 +96,7 @@ def p_values(
     [1.0, 0.6, 0.2]
     """
     started = time.perf_counter()
+    check_keywords("p_values", "e-dcp", options)
     held, kind = as_held(devices), as_score(score)
     network = as_network(network, held)
     scores = _test_scores(test_scores, kind, draws or {})
@@ -101,7 +111,7 @@ def p_values(
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             trials, items = np.zeros(scores.size, dtype=np.int64), None
         else:
-            given = as_held(devices, labels) if isinstance(labels, str) else as_held(labels)
+            given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
             check_same_form(held, given, "labels")
             of = held_here(host, in_rows_of(given, network, mine, "labels"))
             own = held_here(host, rows)
@@ -109,6 +119,7 @@ def p_values(
             samples = _by_class(own, of, mine, known)
             promise = replace(promise, part=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
+        check_scores(kind, samples, held, mine)
         batch = p_values_batch(
             samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
         )

@@ -17,8 +17,9 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_frame, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import as_array, columns_of
+from conformesh.methods import check_keywords
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, Alpha, exact_alpha, make_promise
+from conformesh.promises import AUTO, Alpha, check_alpha, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.samples import Samples
@@ -72,6 +73,7 @@ def calibrate_sides(
     (True, 'counted')
     """
     started = time.perf_counter()
+    check_keywords("calibrate_sides", method, options)
     kind = as_score(score)
     if kind is not None:
         two_sided(kind)
@@ -104,7 +106,7 @@ def calibrate_sides(
 def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
     """Return what the lower and the upper side may miss."""
     if not isinstance(alpha, tuple | list):
-        half = exact_alpha(alpha) / 2
+        half = check_alpha(alpha) / 2
         return half, half
     if len(alpha) != 2:
         raise ValueError(f"alpha must be one number, or a pair for the lower and the upper side, got {len(alpha)}")
@@ -113,6 +115,7 @@ def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
     )
     if lower + upper >= 1:
         raise ValueError(f"the alphas of both sides must add up to less than 1, got {alpha[0]} + {alpha[1]}")
+    check_alpha(lower + upper)
     return lower, upper
 
 

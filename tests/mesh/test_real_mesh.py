@@ -88,7 +88,7 @@ def test_a_device_that_is_stopped_before_its_run_ends_reports_no_older_result(me
     folders, _ = mesh(Network.chain(2))
     assert [finish(process)[0] for process in [start(folder) for folder in folders]] == [0, 0]
     alone = start(folders[0])
-    wait_for(lambda: (folders[0] / SOCKET_NAME).exists())
+    wait_for((folders[0] / SOCKET_NAME).exists)
     alone.terminate()
     code, result, log = finish(alone)
     assert (code, result) == (1, None), log

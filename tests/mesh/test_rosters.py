@@ -175,6 +175,7 @@ def test_a_folder_without_a_roster_gets_one_with_the_first_change(root):
         (folder / "device.toml").write_text(device_text(config))
         (folder / "roster.json").unlink()
     (root / "roster.json").unlink()
+    (root / "authority.json").unlink()
     config = read_device(root / "device-00")
     assert (config.roster_number, len(config.devices), config.revoked) == (0, 4, ("gone", "abcdef"))
     assert config.agreement()["roster"].startswith("0, ")
@@ -298,7 +299,7 @@ def test_what_is_no_newer_roster_of_this_mesh_is_refused(root, members, tmp_path
         "is not that of this mesh's authority": forged,
         "a roster is JSON": two[:-5],
         "has one form": two + b" ",
-        "two must not be made": same,
+        "is another than the roster 1 in force here": same,
         "components": alone,
     }
     for words, body in refused.items():

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from conformesh.notes import CalibrationNote
 from conformesh.quantities import in_bits
 
 if TYPE_CHECKING:
@@ -74,6 +75,22 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Say on stderr what was decided for the user."""
     _say(f"note: {_one_line(text)}")
+
+
+@contextmanager
+def notes_in_one_line() -> Iterator[None]:
+    """Print each `CalibrationNote` as one line on stderr as soon as it comes, and only once."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: Any) -> None:
+        if (text := _one_line(str(message))) not in said:
+            said.add(text)
+            _say(f"warning: {text}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationNote)
+        warnings.showwarning = show
+        yield
 
 
 @contextmanager

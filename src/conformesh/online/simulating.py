@@ -29,7 +29,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
-from conformesh.promises import explain_confidence
+from conformesh.promises import check_alpha, explain_confidence
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 
@@ -108,7 +108,7 @@ def online(
         Thresholds, misses, and accounts of them at any time.
     """
     scores = _checked(streams, network, largest)
-    rule = _rule(alpha, learner, coupling, local, scale, scores)
+    rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
     there = None if present is None else np.broadcast_to(np.asarray(present, dtype=np.bool_), scores.shape)
     if there is not None:
         scores = np.where(there, scores, np.nan)

@@ -18,7 +18,7 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import AUTO, PLAIN, Alpha, exact_alpha, explain_confidence, make_promise
+from conformesh.promises import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_promise
 from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
@@ -344,7 +344,7 @@ def plan(
         raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
     if shape != ANY and shape not in SHAPES:
         raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
-    level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
+    level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
     if (asked := make_promise(target, rank, pac_confidence)) != PLAIN:
         terrain = replace(terrain, promise=asked)

@@ -115,7 +115,7 @@ class PDCP:
 
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
-    return {"grid": "logit"} if score.from_zero_to_one else {}
+    return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
