@@ -112,7 +112,7 @@ def test_only_numbers_travel(values):
 
 def test_the_layout_is_as_written():
     data = encode(EXAMPLE)
-    assert data[:2] == bytes([0xC4, 2 + 8])
+    assert data[:2] == bytes([0xC5, 2 + 8])
     assert struct.unpack("<Q", data[2:10]) == (0x0123456789ABCDEF,)
     assert data[10:12] == bytes([3, 7])
     assert data[12:14] == bytes([1, 3])
