@@ -2,7 +2,9 @@
 
 import gzip
 import os
+import signal
 import socket
+import subprocess
 import sys
 import threading
 import time
@@ -234,12 +236,49 @@ def test_under_continue_a_threshold_names_the_survivors():
         assert {name: kept[name] for name in expected} == expected
 
 
+@pytest.mark.skipif(not hasattr(signal, "SIGHUP"), reason="this system has no SIGHUP")
+def test_sighup_reads_the_files_again_and_ends_nothing():
+    """Also one right after the start; what all devices have agreed on is left for a restart."""
+    held = drawn_scores(2, low=20)
+    with short_folder() as root, ExitStack() as stack:
+        folders, _ = make_mesh(root / "m", Network.chain(2), scores=held, insecure=True)
+        clients = [Client(folder) for folder in folders]
+        log = stack.enter_context((root / "log").open("w"))
+        command = [sys.executable, "-m", "conformesh", "node", str(folders[0])]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
+        stack.callback(process.wait)
+        stack.callback(process.terminate)
+        stack.enter_context(staying_up(folders[1]))
+        run, _ = after(clients, 0)
+
+        def logged(words):
+            return words in (root / "log").read_text()
+
+        toml = folders[0] / "device.toml"
+        good = toml.read_text()
+        toml.write_text(good + "colour = 7\n")
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: logged("not reloaded: ") and logged("colour"))
+        held[0] = held[0] + 5.0
+        write_scores(folders[0], held[0])
+        (folders[0] / "scores.csv").rename(folders[0] / "other.csv")
+        for old, new in (("scores.csv", "other.csv"), ('alpha = "0.1"', 'alpha = "0.2"')):
+            good = good.replace(old, new)
+        toml.write_text(good)
+        process.send_signal(signal.SIGHUP)
+        wait_for(lambda: logged("reloaded: device.toml, scores, certificate; alpha of device.toml count from the next"))
+        expected = simulated(folders[1], held)
+        wait_for(lambda: after(clients, run)[1] == expected)
+        assert process.poll() is None
+        assert clients[0].health()["healthy"]
+
+
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes are those of POSIX")
 def test_neighbours_are_told_that_a_disk_is_full():
-    """No file of the second device may grow beyond 2 kB: its journal ends within the run."""
-    small = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
+    """No file of the second device may grow beyond 6 kB, as a probe does not: its journal ends within the run."""
+    small = ("sh", "-c", 'ulimit -f 12; exec "$@"', "sh")
     with short_folder() as root:
-        options = {"rounds": 400}
+        options = {"rounds": 1000}
         folders, _ = make_mesh(root / "m", Network.chain(2), "q-dcp", patience=300.0, insecure=True, options=options)
         processes = [start(folders[0]), start(folders[1], within=small)]
         (code, result, log), (own_code, own_result, own_log) = [finish(process) for process in processes]

@@ -11,12 +11,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.config.device_toml import read_device, reloaded
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
 from conformesh.mesh.node.beating import Beating
@@ -54,8 +55,17 @@ FULL = "its journal cannot be written"
 class Node:
     """One device with its links, its local service and its last certified threshold."""
 
-    def __init__(self, config: DeviceConfig, address: str | Path | None = None, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        address: str | Path | None = None,
+        traces: Traces | None = None,
+        read_again: Callable[[], DeviceConfig] | None = None,
+    ) -> None:
         self.config, self.traces = config, traces
+        self._read_again = read_again or (lambda: read_device(config.folder))
+        self._reloading = threading.Event()  # asked for by an operator
+        self._reloaded = False  # with changes that need other links
         self.state = NodeState(
             config.name,
             [neighbour.name for neighbour in config.neighbours],
@@ -83,6 +93,7 @@ class Node:
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
+        self._failure: Exception | None = None  # the last error of a device that the state was told
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
@@ -136,6 +147,34 @@ class Node:
         if self._links is not None:
             self._links.ring()
 
+    def reload(self) -> None:
+        """Read the files again soon; also from a handler of signals."""
+        self._due = 0.0
+        self._reloading.set()
+        if self._links is not None:
+            self._links.ring()
+
+    def _reload(self) -> None:
+        """Read device.toml, the scores and the certificate again, and say what takes effect.
+
+        What all devices have agreed on stays as it is until a restart: a device that changes it alone would disagree
+        with its neighbours. So does a file that cannot be read. The links are opened again where something of this
+        device has changed, and a run that is under way goes on from the journal.
+        """
+        self._reloading.clear()
+        try:
+            config, later = reloaded(self.config, self._read_again())
+        except ValueError as problem:
+            self.state.note_error(f"not reloaded: {problem}")
+            log.warning("not reloaded: %s", problem)
+            return
+        self._reloaded |= config != self.config
+        self.config = self.members.config = config
+        self.scores.under(config)
+        self.certificate.under(config)
+        wait = f"; {', '.join(later)} of device.toml count from the next start on" if later else ""
+        log.info("reloaded: device.toml, scores, certificate%s", wait)
+
     def _stay_up(self, once: bool) -> None:
         """Open links and serve them, again and again: with another certificate, or under another roster."""
         pause = SHORTEST
@@ -150,6 +189,7 @@ class Node:
                 self.stopping.wait(LOOK)
                 continue
             self.certificate.use()
+            self._reloaded = False
             try:
                 with self._compiled(), opened(self.config) as transport, self._beside(transport):
                     self._links = transport
@@ -234,7 +274,7 @@ class Node:
                 error = problem
             if self.members.moving:
                 return
-            if error is not None:
+            if error is not None and error is not self._failure:
                 self._fail(str(error), failure_of(error))
             if once:
                 if error is not None:
@@ -255,7 +295,7 @@ class Node:
     @property
     def _needs_links(self) -> bool:
         """Whether other links must be opened: with another certificate, or to other neighbours."""
-        return self.certificate.replaced or self.members.moving
+        return self.certificate.replaced or self.members.moving or self._reloaded
 
     def _pause(self, seconds: float, transport: Transport) -> None:
         """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
@@ -356,6 +396,8 @@ class Node:
         if now < self._due and not at_once:
             return
         self._due = now + LOOK
+        if self._reloading.is_set():
+            self._reload()
         waited = self.scores.waiting
         self._other_scores |= self.scores.look(now)
         if self.scores.waiting and not waited:
@@ -397,7 +439,11 @@ class Node:
         if device.phase != self._told[0] or now - self._told[1] >= TELL:
             self._told = (device.phase, now)
             log.debug("progress", extra=vars(feed.progress(now)))
-        if device.phase == "finished" and self._certified_run != device.number:
+        if device.phase == "failed" and device.error is not None and device.error is not self._failure:
+            # At once, and not when the device has told its neighbours for a while and ends.
+            self._failure = device.error
+            self._fail(str(device.error), device.error.code)
+        elif device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             self._certify(device)
             if not once and isinstance(device, Device):

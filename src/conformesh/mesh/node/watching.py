@@ -98,8 +98,11 @@ class ScoreWatch:
         self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when it has been so
         self._since: float | None = None  # when this series of changes began
 
-    def again(self) -> None:
-        """Read the file at the next look, even if it has not changed."""
+    def under(self, config: DeviceConfig) -> None:
+        """Go on with another configuration, which may name another file; it is read at the next look in any case."""
+        if config.path("scores") != self._path:
+            self._used = None
+        self.config, self._path = config, config.path("scores")
         self._judged, self._looked = None, False
 
     def look(self, now: float) -> bool:
@@ -165,6 +168,10 @@ class ScoreWatch:
         return self.scores or NO_SCORES
 
 
+def _identity_files(config: DeviceConfig) -> tuple[Path, ...]:
+    return () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
+
+
 class CertificateWatch:
     """A device's certificate, key and authority, and the clock they are judged by.
 
@@ -179,7 +186,7 @@ class CertificateWatch:
     def __init__(self, config: DeviceConfig, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.config, self.clock = config, clock
         self.problem = self.late = ""
-        self._paths = () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
+        self._paths = _identity_files(config)
         self._read: tuple[Stamp, ...] = ()
         self._lasting: list[str] = []
         self._times: list[Validity] = []
@@ -208,8 +215,8 @@ class CertificateWatch:
         return min((one.last.timestamp() for one in self._times), default=None)
 
     def under(self, config: DeviceConfig) -> None:
-        """Look again under another roster, which may let in other certificates."""
-        self.config, self._read = config, ()
+        """Look again under another roster, which may let in other certificates, or at other files."""
+        self.config, self._read, self._paths = config, (), _identity_files(config)
         self.look()
 
     def use(self) -> None:
