@@ -112,14 +112,14 @@ def test_only_numbers_travel(values):
 
 def test_the_layout_is_as_written():
     data = encode(EXAMPLE)
-    assert data[:2] == bytes([0xC4, 2 + 8])
+    assert data[:2] == bytes([0xC5, 2 + 8])
     assert struct.unpack("<Q", data[2:10]) == (0x0123456789ABCDEF,)
     assert data[10:12] == bytes([3, 7])
     assert data[12:14] == bytes([1, 3])
     assert struct.unpack("<H", data[14:16]) == (zlib.crc32(bytes([3, 0, 0, 0])) % 65536,)
     assert data[16:-4] == np.arange(3.0).astype("<f8").tobytes()
     assert struct.unpack("<I", data[-4:]) == (zlib.crc32(data[:-4]),)
-    assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC4, 2 + 16])
+    assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC5, 2 + 16])
     assert encode(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
     assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == SIZE == 16
 

@@ -22,8 +22,8 @@ from conformesh.names import listed
 from conformesh.peer.rosters import MOST, Rosters
 
 FILE = "roster.json"
-# Bytes of a document: about 10,000 devices. It is parsed before its signature can be checked, and that may take 20 times
-# as much memory.
+# Bytes of a document: about 10,000 devices. It is parsed before its signature is checked, which may take 20 times as
+# much memory.
 LARGEST = 2 * 2**20
 FORMAT = "conformesh-roster/1"
 DIGEST = re.compile("[0-9a-f]{64}")
