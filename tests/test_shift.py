@@ -473,7 +473,7 @@ class Frequencies:
 
 @pytest.mark.parametrize("times", [1, 5], ids=["as many", "five times as many"])
 def test_ratios_do_not_depend_on_how_many_inputs_each_side_has(times):
-    """New inputs are 1 in three of four, calibration inputs in one of four: ratios 1/3 and 3, whatever their numbers."""
+    """Three of four new inputs are 1, and one of four calibration inputs: ratios 1/3 and 3, whatever their numbers."""
     source, target = np.repeat([0.0, 1.0], [300, 100]), np.repeat([0.0, 1.0], [20 * times, 60 * times])
     ratios = estimate_ratios(source, target, bound=10, classifier=Frequencies())
     np.testing.assert_allclose(ratios([0.0, 1.0]), [1 / 3, 3])

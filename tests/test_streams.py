@@ -1,4 +1,4 @@
-"""Functions that draw take `rng` as SPEC 7 says: the same number, the same draws. What is drawn without it, by purpose."""
+"""Functions that draw take `rng` as SPEC 7 says: the same number, the same draws."""
 
 import inspect
 
@@ -86,9 +86,9 @@ def test_every_public_function_with_a_seed_takes_an_rng():
 
 @pytest.mark.parametrize("how", [{"rng": "dice"}, {"rng": True}, {"rng": -1}], ids=str)
 def test_what_is_no_rng_is_refused_where_the_default_is_fresh(how):
-    with pytest.raises((TypeError, ValueError), match="rng must be a numpy.random.Generator or a whole number"):
+    with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
         detect(HELD, "cycle", [[0.5]] * 5, **how)
-    with pytest.raises((TypeError, ValueError), match="rng must be a numpy.random.Generator or a whole number"):
+    with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
         calibrate_several(HELD, "cycle", **how)
 
 

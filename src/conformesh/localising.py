@@ -120,12 +120,13 @@ class Centres:
         return np.concatenate([np.empty(0, np.int64), *(part.argmin(axis=1) for part in parts)]).astype(np.int64)
 
     def draw(self, inputs: ArrayLike, *, rng: Rng | None = None, keys: Iterable[Any] | None = None) -> Ints:
-        """Draw a centre for each input by its weights: anew, from a generator, by an integer and the input, or by key."""
+        """Draw a centre for each input by its weights; `rng` and `keys` are as in `Calibration.predict`."""
         rows = self._rows(inputs)
         if keys is not None and rng is not None:
             raise ValueError("give rng or keys, not both: either says how centres are drawn")
         uniforms = drawn_by_rng(rng, CENTRE, rows) if keys is None else drawn_by_key(0, CENTRE, keys, len(rows))
-        below = np.cumsum(self.weights(rows), axis=1) <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
+        ends = np.cumsum(self.weights(rows), axis=1)
+        below = ends <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
         return np.asarray(below.sum(axis=1))
 
     def _rows(self, inputs: Any) -> Floats:

@@ -1,4 +1,4 @@
-"""What one member can make a node spend, over real links: the table in SECURITY.md, as `tests/peer/test_one_member.py`."""
+"""What one member can make a node spend, over real links: part of the table in docs/networks.md."""
 
 import subprocess
 import sys
@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 
-zenoh = pytest.importorskip("zenoh", reason="a mesh needs the extra mesh")
-
 from conformesh import Network
 from conformesh.mesh import link
 from conformesh.mesh.config.device_toml import read_device
@@ -16,6 +14,9 @@ from conformesh.peer import frames
 from conformesh.peer.frames import HELLO, LARGEST, LARGEST_WORDS, Frame, FrameError
 from conformesh.peer.words import Hello
 from tests.mesh.real import make_mesh, wait_for
+
+zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 
 MB = 10**6
 
@@ -86,8 +87,8 @@ def flood(session, key, data):
 def test_large_messages_cost_little_memory_and_no_long_lines(tmp_path, size):
     """Measured: 300 MB raised a node from 70 to 643 MB at its highest, and now from 58 to 73 MB.
 
-    With it go a message of the largest size that is let through, a greeting of 30 MB that differs from the node's, which
-    was a line of 30 MB in the log, and one of the largest size for greetings.
+    With it go a message of the largest size that is let through, a greeting of 30 MB that differs from the node's,
+    which was a line of 30 MB in the log, and one of the largest size for greetings.
     """
     with attacked(tmp_path) as (node, session, key):
         before = memory(node.pid, "VmHWM")

@@ -12,7 +12,6 @@ from conformesh.mesh.http.schemas import SCHEMAS
 from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.online import Online
 from conformesh.scores import AbsoluteResidual
-
 from tests.campaigns import LONG
 
 from .meshes import config

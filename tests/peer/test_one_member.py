@@ -1,4 +1,4 @@
-"""What one authenticated member of a mesh can do to the others, and what it cannot: the table in SECURITY.md.
+"""What one authenticated member of a mesh can do to the others, and what it cannot: the table in docs/networks.md.
 
 Each sentence of that table has a test here, in `tests/mesh/test_one_member.py` or in the file that it names.
 """
@@ -7,19 +7,21 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import frames
+from conformesh.peer import frames, spreading
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
-from conformesh.peer.frames import FAILED, HELLO, Frame
+from conformesh.peer.frames import DATA, ENTRIES, FAILED, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.linked import EVERYBODY
 from conformesh.peer.loopback import Cut, Faults, Pause, play
 from conformesh.peer.memory import ENDED, Heading
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import key_of, sealed
+from conformesh.peer.shelf import REASON, key_of, pack_shelf, sealed
 from conformesh.peer.words import MOST_AHEAD, MOST_RUNS, Hello, News
 from conformesh.protocols.messages import Gather, Max, Packets
 from tests.peer.heard import drawn
 from tests.peer.test_anytime_liars import Secret, robust, said
+from tests.peer.test_device import Hand
 
 FOUR = Network.complete(4)
 OLD_END = 2**48 - 1  # the last run number that devices accepted before numbers were bounded by steps
@@ -218,6 +220,46 @@ def test_a_member_can_end_a_run_under_way_and_not_take_back_a_result(on_lost):
     assert (done.phase, done.result) == ("finished", 4)
 
 
+# --- what is said in rounds -------------------------------------------------------------------------------------------
+
+
+class TwoFaced(Device):
+    """Tells each neighbour another number, as large as it is."""
+
+    def outbox(self):
+        changed = []
+        for to, data in super().outbox():
+            for j in self.neighbours if to == EVERYBODY else (to,):
+                frame = frames.decode(data)
+                if frame.kind == DATA:
+                    values = frames.unpack_array(frame.body)
+                    frame = frame._replace(body=frames.pack_array("max", np.full_like(values, 100 + j)))
+                changed.append((j, frames.encode(frame)))
+        return changed
+
+
+def test_in_rounds_a_member_can_say_two_things_and_devices_then_certify_two_thresholds():
+    """Known and stated: numbers in rounds are not signed, and whoever is between two devices may change them."""
+    chain = Network.chain(3)
+    played = play(chain, starter(chain, {1: TwoFaced}), Faults(), np.random.default_rng(0), 20.0)
+    assert [device.phase for device in played.devices] == ["finished"] * 3
+    assert played.devices[0].number == played.devices[2].number
+    assert (played.devices[0].result, played.devices[2].result) == (300, 306)
+
+
+def test_in_rounds_a_member_can_say_that_others_are_ready_or_done():
+    """Known and stated: roll calls are passed on, and not signed. Device 2 has said nothing of either."""
+    hand = Hand().start()
+    for j in (0, 2):
+        hand.hello(j, 0.0)
+    hand.ready(0, 0.0, {0, 2})
+    assert hand.device.phase == "running"
+    for round_ in (1, 2):
+        hand.data(0, 0.1, round_).data(2, 0.1, round_)
+    hand.done(0, 0.2, {0, 1, 2})
+    assert hand.device.phase == "finished"
+
+
 # --- signed entries ---------------------------------------------------------------------------------------------------
 
 
@@ -285,10 +327,63 @@ def test_an_honest_device_that_lost_its_journal_is_not_taken_for_a_liar(seed, ba
     assert all((held <= device.result.thresholds[0, 0, 0]).mean() >= 0.9 for device in played.devices)
 
 
-def test_without_an_answer_a_device_speaks_after_a_while():
-    """A neighbour may be gone for good. If it comes back with other entries of this device, that is a proof: stated."""
+def test_without_an_answer_a_device_that_lost_its_journal_speaks_after_a_while_and_may_be_taken_for_a_liar():
+    """Known and stated: neighbours may be gone for good, so it does not wait for ever. Here they come back at 8 s."""
     network = Network.complete(12)
     scores = drawn(network, 0, low=20, high=30)
-    cut = Faults(cuts=(Cut(0.0, np.inf, frozenset({2})),))
-    played = play(network, robust(network, scores), cut, np.random.default_rng(0), 5.0, stay=True)
-    assert played.devices[2].survivors == (2,)
+    others = [*scores]
+    others[2] = scores[2] + 0.5
+    faults = Faults(pauses=(Pause(2, 3.0, 4.0, crash=True),), cuts=(Cut(3.5, 8.0, frozenset({2})),))
+    start, rng = forgetful(network, scores, others), np.random.default_rng(0)
+    assert play(network, start, faults, rng, 7.5, stay=True).devices[2].survivors == (2,)
+    played = play(network, forgetful(network, scores, others), faults, rng, 30.0, stay=True)
+    assert {device.liars for device in played.devices if device.row != 2} == {(2,)}
+
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+
+def test_frames_of_later_rounds_are_kept_up_to_the_size_of_the_largest_frame(monkeypatch):
+    """A device that is quiet for many rounds hears its neighbours' frames of all these rounds in advance."""
+    hand = Hand(rounds=5).running()
+    monkeypatch.setattr(frames, "LARGEST", 50)
+    hand.device._spoken_for = 4  # as if it had announced to be quiet until then
+    for round_ in (2, 3, 3, 4, 5):  # 20 bytes each
+        hand.data(0, 0.1, round_)
+    assert [*hand.device._early] == [(0, 2), (0, 3)]
+    assert hand.device.counts.refused == {"a frame of a later round, of which more wait already than fit": 2}
+
+
+def test_entries_are_kept_up_to_a_size(monkeypatch):
+    """Where entries are not signed a neighbour may make up those of all devices."""
+    device = one(Anytime)
+    monkeypatch.setattr(spreading, "MOST_KEPT", 100)
+    for k in (1, 2, 3):
+        body = pack_shelf(4, 0, 0, [(key_of(k, 1), b"x" * 45)])
+        device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
+    assert sum(map(len, device._entries.values())) == device._size <= 100
+    assert device.counts.refused == {"an entry for which there is no room: all together may have 100 bytes": 1}
+
+
+def test_a_reason_has_a_bounded_length():
+    device = one(Anytime)
+    body = pack_shelf(4, 0, 0, [(key_of(2, REASON), b"x" * 10_000)])
+    device.receive(frames.encode(Frame(ENTRIES, device.run, MALLORY, 0, 0, body)), MALLORY, 1.0)
+    assert device.reasons == {}
+    assert device.counts.refused == {"a reason of 10000 bytes, where 8192 are the most": 1}
+
+
+def test_what_a_neighbour_says_is_shown_in_part():
+    log = []
+    device = one(Device, log.append)
+    body = Hello({"mesh": "m" * 100_000, "n" * 1000: "x"}, 1, frozenset()).pack()
+    device.receive(frames.encode(Frame(HELLO, 0, MALLORY, 0, 0, body)), MALLORY, 1.0)
+    assert "(100000 characters)" in str(device.error)
+    assert max(map(len, [str(device.error), *log, *device.counts.refused])) < 1200
+
+
+def test_a_neighbour_that_makes_others_leave_somebody_out_is_named():
+    log = []
+    device = one(Device, log.append, on_lost="continue")
+    greet(device, 1.0, 1, {3})
+    assert "1 says that it has lost {3}" in log

@@ -215,7 +215,7 @@ def test_an_integer_gives_a_row_the_same_draw_in_any_call(score):
 
 
 def test_rows_of_equal_outputs_in_one_call_have_draws_of_their_own():
-    """As a forest predicts them: thousands of rows that are certain. With one draw for all, all or none would be hit."""
+    """As a forest predicts them: thousands of rows that are certain. With one draw, all or none would be covered."""
     u = APS(randomised=True).draws(np.repeat([[1.0, 0.0]], 2000, axis=0), rng=7)["u"]
     assert len({*u.tolist()}) == 2000
 

@@ -38,6 +38,7 @@ RANKS = ("required rank", "counted", "of scores")
 
 
 @with_flags
+@console.warnings_in_one_line()
 def calibrate(
     scores: Annotated[
         str,
@@ -184,7 +185,7 @@ def calibrate(
         network = host.network
         mine = tuple(ids_here(host))
         on_a_bar = rounds_on_a_bar(f"{method} on {network.name}", recorder)
-        with on_a_bar as observer, console.warnings_in_one_line():
+        with on_a_bar as observer:
             host.observer = observer
             asked = {"target": whom, "rank": rank}
             if pac_confidence is not None:

@@ -38,6 +38,7 @@ from conformesh.scores import LAC, SCORES, RegressionScore, Score
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
+@console.warnings_in_one_line()
 def compare(
     scores: Annotated[
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")

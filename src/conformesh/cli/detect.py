@@ -32,6 +32,7 @@ from conformesh.result.detection import Detection
 MOST = 20  # flagged test points that are printed
 
 
+@console.warnings_in_one_line()
 def detect(
     scores: Annotated[
         str,
@@ -121,7 +122,7 @@ def detect(
             lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start or 0),
         )
         mine = tuple(ids_here(host))
-        with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
+        with rounds_on_a_bar(f"detect on {host.network.name}") as observer:
             host.observer = observer
             result = find(
                 held.for_devices(mine),

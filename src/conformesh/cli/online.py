@@ -157,7 +157,8 @@ def online(
         check_ending(rows)
     if checkpoint is not None:
         make_folder(checkpoint.parent)
-    held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
+    with console.warnings_in_one_line():
+        held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
     nobody = ScoreFile(held.devices, (), held.name)
     network = chosen_network(nobody, topology, topology_option or [], graph, given or 0)
     scores = _in_rows(held, network.ids)

@@ -38,6 +38,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+@console.warnings_in_one_line()
 def make(
     outputs: Annotated[
         str,

@@ -19,6 +19,7 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Memberships
 from conformesh.io.tables import (
     CLASSES,
@@ -28,6 +29,7 @@ from conformesh.io.tables import (
     Table,
     groups_in,
     listed,
+    note_ids,
     read_table,
     same_length,
 )
@@ -139,6 +141,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
             f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
             "repair or drop this row"
         )
+    note_alike(names, f"{table.name}: devices")
+    note_ids(table, layout)
     order = np.argsort(index, kind="stable")
     cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
     held = dict(zip(names, np.split(values[order], cuts), strict=True))

@@ -34,7 +34,7 @@ PULSE, COUNTERS = "~pulse", "~counters"  # what goes beside the frames; no devic
 # Bytes of one neighbour's messages that wait to be looked at; more is dropped, as the network may do. A frame of the
 # largest size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
 MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
-MOST_ASIDES = 2**19
+MOST_ASIDES = 2**20
 EACH = 256  # bytes of memory that a message takes beside its own
 # Bytes of a message as Zenoh sees it, with its key. Zenoh joins fragments up to this size and no further.
 LARGEST_MESSAGE = LARGEST + MOST_AROUND + 2**12

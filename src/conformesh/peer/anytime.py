@@ -239,7 +239,7 @@ class Anytime(Spreading):
         except ValueError as problem:
             self.counts.refuse(f"an entry that nobody could say: {problem}")
             self.log(f"refused an entry of {self._name(key // SLOTS)}: {problem}")
-            del self._entries[key]
+            self._size -= len(self._entries.pop(key))
             self._keys, self._bad = self._keys & ~(1 << key), self._bad | 1 << key
             return False
         self._checked |= 1 << key

@@ -3,7 +3,7 @@
 All numbers are little-endian. A frame travels as a whole message, so it need not say how long it is::
 
     bytes    field
-    1        0xC0 + version, 4. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
+    1        0xC0 + version, 5. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
              every version can tell which of them is the older one
     1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed, 6 entries, 7 roster; flags in the
              others: 8 please send me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the
@@ -37,7 +37,7 @@ from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
 from conformesh.protocols.messages import TYPES
 
 MAGIC = b"cfmh"
-VERSION = 4  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+VERSION = 5  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
 MARK = bytes([FAMILY + VERSION])
 OPENING = MAGIC + bytes([VERSION])
@@ -48,8 +48,8 @@ MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps i
 SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
 MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST + CHECK.size  # bytes of a frame that are not its body
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
-# Bytes of a body: 16 MiB, which is the largest entry (2 million scores), the largest roster, or a histogram of 2
-# million bins; and 64 KiB for what goes with an entry. A receiver needs a few times as much memory, so it is no larger.
+# Bytes of a body: 16 MiB, which is the largest entry (2 million scores) or a histogram of 2 million bins; and 64 KiB
+# for what goes with an entry. A receiver needs a few times as much memory, so it is no larger.
 LARGEST = 2**24 + 2**16
 # Bytes of a body of words: more than the rows of 400,000 devices. Parsing JSON can take 20 times as much memory.
 LARGEST_WORDS = 2**17

@@ -90,6 +90,8 @@ class Members(Rounds):
             self._move(mine.joined(view))
         if self.number > mine.number:
             self._followed_at = self.now
+        if told := sorted((self.lost & theirs.lost) - mine.lost):  # so that it can be found out who chose who counts
+            self.log(f"{self._name(frame.sender)} says that it has lost {listed([self._name(k) for k in told])}")
         same = view == (self.number, self.lost)
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())

@@ -35,6 +35,9 @@ from conformesh.peer.words import MOST_AHEAD, Hello, differences, in_a_line
 from conformesh.result.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
+# Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.
+MOST_KEPT = 1 << 26
+LONGEST_REASON = 1 << 13  # bytes of a reason with its signature
 AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
 
@@ -59,6 +62,7 @@ class Spreading(Linked):
         self._greeting = Hello(self.agreement, self.number, frozenset())
         self.run = self._greeting.digest()
         self._entries: dict[int, bytes] = {}
+        self._size = 0  # bytes of all of them
         self._keys, self._bad, self._said = 0, 0, 0  # which are there; of no use; sent to anybody
         self._digest, self._digests = 0, dict[int, int]()  # of all strings that are there, and of each
         self._dirty = True  # whether there is more than the last result knows of
@@ -191,11 +195,19 @@ class Spreading(Linked):
             if slot < STAGES and self._entries.get(key, data) != data:
                 self._conflict(key, data, sender)
             return
+        self._check_size(slot, data)
         if slot == PROOF:
             self._check_proof(owner, data)
         elif self.seal is not None:
             self._check_signature(key, data)
         self._keep(key, data)
+
+    def _check_size(self, slot: int, data: bytes) -> None:
+        """Refuse an entry that would take too much memory, before it is looked at."""
+        if slot == REASON and len(data) > LONGEST_REASON:
+            raise FrameError(f"a reason of {len(data)} bytes, where {LONGEST_REASON} are the most")
+        if len(data) + self._size > MOST_KEPT:
+            raise FrameError(f"an entry for which there is no room: all together may have {MOST_KEPT} bytes")
 
     def _keep(self, key: int, data: bytes) -> None:
         """Add an entry; it is in the journal before anybody is told that it is known here."""
@@ -207,6 +219,7 @@ class Spreading(Linked):
 
     def _put(self, key: int, data: bytes) -> None:
         self._entries[key] = data
+        self._size += len(data)
         self._keys |= 1 << key
         owner, slot = divmod(key, SLOTS)
         if slot == PROOF:  # what it said is not compared any more

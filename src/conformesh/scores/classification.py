@@ -23,10 +23,10 @@ from conformesh.scores.base import (
     Floats,
     Reads,
     checked_table,
-    labels_of,
     per_row,
     refuse_row,
     table_of,
+    true_labels,
 )
 from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
 
@@ -44,7 +44,7 @@ class _OneMinus(ClassificationScore):
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs)
-        indices = labels_of(self.name, table, labels, outputs)
+        indices = true_labels(self.name, table, labels, outputs)
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
@@ -145,7 +145,7 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         scores = np.empty(len(table))
-        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels, outputs), scores)
+        bad = label_scores.margin_scores(table, true_labels(self.name, table, labels, outputs), scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
@@ -258,7 +258,7 @@ class _Drawn(ClassificationScore):
         table = table_of(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
         uniforms = self._uniforms(table, u, draw)
-        bad = self._fill_scores(table, labels_of(self.name, table, labels, outputs), uniforms, scores)
+        bad = self._fill_scores(table, true_labels(self.name, table, labels, outputs), uniforms, scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:

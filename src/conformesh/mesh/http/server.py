@@ -26,7 +26,8 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh.mesh.http.address import Address, find
+from conformesh.io.files import UNWRITABLE
+from conformesh.mesh.http.address import Address, find, is_private, second_path
 from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.observing import Learns
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
@@ -126,7 +127,10 @@ class Service:
         """Listen, and return once clients can connect."""
         if self._listener is not None:
             raise RuntimeError(f"the service at {self.address} has been started already; make a new one")
-        self._listener = _listening(self.address)
+        try:
+            self._listener = _listening(self.address)
+        except OSError as problem:
+            self.address, self._listener = _listening_elsewhere(self.address, problem)
         if self.address.path is None:
             self.address = Address(host=self.address.host, port=self._listener.getsockname()[1])
         else:
@@ -413,6 +417,18 @@ def _listening(address: Address) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _listening_elsewhere(address: Address, problem: OSError) -> tuple[Address, socket.socket]:
+    """Listen outside the folder if its disk is full or read-only: the last threshold must be served all the same."""
+    other = second_path(address)
+    if other is None or problem.errno not in UNWRITABLE:
+        raise problem
+    other.parent.mkdir(mode=0o700, exist_ok=True)
+    if not is_private(other.parent):
+        raise problem
+    LOG.warning("%s; answering at %s instead", problem, other)
+    return Address(path=other), _listening(Address(path=other))
 
 
 def _clear(address: Address) -> None:

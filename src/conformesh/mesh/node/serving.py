@@ -93,6 +93,7 @@ class Node:
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
+        self._failure: Exception | None = None  # the last error of a device that the state was told
         self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
@@ -273,7 +274,7 @@ class Node:
                 error = problem
             if self.members.moving:
                 return
-            if error is not None:
+            if error is not None and error is not self._failure:
                 self._fail(str(error), failure_of(error))
             if once:
                 if error is not None:
@@ -438,7 +439,11 @@ class Node:
         if device.phase != self._told[0] or now - self._told[1] >= TELL:
             self._told = (device.phase, now)
             log.debug("progress", extra=vars(feed.progress(now)))
-        if device.phase == "finished" and self._certified_run != device.number:
+        if device.phase == "failed" and device.error is not None and device.error is not self._failure:
+            # At once, and not when the device has told its neighbours for a while and ends.
+            self._failure = device.error
+            self._fail(str(device.error), device.error.code)
+        elif device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             self._certify(device)
             if not once and isinstance(device, Device):
