@@ -19,11 +19,29 @@ from conformesh.graph.network import Network
 from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import check_keywords, get_method, make_options, promise_of, promised, refuse_faults, suited_options
+from conformesh.methods import (
+    check_keywords,
+    get_method,
+    make_options,
+    promise_of,
+    promised,
+    refuse_faults,
+    suited_options,
+)
 from conformesh.names import natural_order
 from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, PLAIN, Alpha, Promise, as_levels, check_alpha, check_shares, exact_alpha, make_promise
+from conformesh.promises import (
+    AUTO,
+    PLAIN,
+    Alpha,
+    Promise,
+    as_levels,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    make_promise,
+)
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several
@@ -270,7 +288,7 @@ def calibrate_several(
     ):
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"), "groups")
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         if group_rule is not None or parts.overlapping:
@@ -628,8 +646,8 @@ def calibrate_batch(
     """
     if not isinstance(samples, Samples):
         raise TypeError(
-            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes arrays, "
-            "dicts and frames"
+            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes "
+            "arrays, dicts and frames"
         )
     if not isinstance(network, Network):
         raise TypeError(
