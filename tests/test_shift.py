@@ -459,6 +459,35 @@ def test_ratios_are_near_the_truth():
     assert [len(own) for own in ratios.weights] == [1000, 3000]
 
 
+class Frequencies:
+    """A classifier of the inputs 0 and 1 that is exactly right about the rows it was fitted with."""
+
+    def fit(self, rows, kinds):
+        self.p = np.array([kinds[rows[:, 0] == value].mean() for value in (0, 1)])
+        return self
+
+    def predict_proba(self, rows):
+        p = self.p[rows[:, 0].astype(int)]
+        return np.stack([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("times", [1, 5], ids=["as many", "five times as many"])
+def test_ratios_do_not_depend_on_how_many_inputs_each_side_has(times):
+    """Three of four new inputs are 1, and one of four calibration inputs: ratios 1/3 and 3, whatever their numbers."""
+    source, target = np.repeat([0.0, 1.0], [300, 100]), np.repeat([0.0, 1.0], [20 * times, 60 * times])
+    ratios = estimate_ratios(source, target, bound=10, classifier=Frequencies())
+    np.testing.assert_allclose(ratios([0.0, 1.0]), [1 / 3, 3])
+
+
+def test_ratios_say_which_part_of_the_source_was_clipped():
+    """A quarter of the source inputs has the ratio 3, the others 1/3; weights at the bound itself are not clipped."""
+    source, target = np.repeat([0.0, 1.0], [300, 100]), np.repeat([0.0, 1.0], [50, 150])
+    for bound, clipped in ((2, 0.25), (4, 0.0), (0.25, 1.0)):
+        ratios = estimate_ratios(source, target, bound=bound, classifier=Frequencies())
+        assert ratios.clipped == clipped
+        assert ratios.weights.max() == pytest.approx(min(bound, 3))
+
+
 def test_estimating_needs_rows_of_one_width():
     with pytest.raises(ValueError, match="equally many numbers"):
         estimate_ratios(np.ones((5, 2)), np.ones((5, 3)))

@@ -15,13 +15,15 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.io.arrays import as_array, columns_of
+from conformesh.io.arrays import as_array, columns_of, note_alike, note_duplicates
 from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
+from conformesh.notes import note
 from conformesh.promises import CHOSEN
 from conformesh.samples import Samples
+from conformesh.scores import Score
 
-DEVICE, SCORE = "device", "score"  # the columns of a long frame
+DEVICE, SCORE, ID = "device", "score", "id"  # the columns of a long frame
 Held = Samples | NDArray[Any] | list[Any] | dict[str, Any]
 
 
@@ -42,6 +44,7 @@ def as_held(devices: Any, column: str = SCORE, what: str = "devices") -> Held:
         named = {device_name(name): own for name, own in devices.items()}
         if len(named) < len(devices):
             raise ValueError("two devices of the dict have the same name once written as text; rename one of them")
+        note_alike(named, "devices")
         return named
     if isinstance(devices, str | bytes) or not (hasattr(devices, "__iter__") or hasattr(devices, "__getitem__")):
         raise TypeError(f"{_allowed(what)}, got {type(devices).__name__} {str(devices)[:40]!r}")
@@ -185,6 +188,20 @@ def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "s
     return [held[name] for name in wanted]
 
 
+def check_scores(score: Score | None, samples: Samples, held: Held, names: Sequence[str]) -> None:
+    """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
+    if score is None or not (outside := score.outside(samples.values)).any():
+        return
+    k = int(np.searchsorted(samples.offsets, outside.argmax(), side="right") - 1) // samples.trials
+    values: Any = samples.segment(k)  # sorted; better the order in which the user has them
+    if isinstance(held, dict):
+        values = held[names[k]]
+    elif not isinstance(held, Samples) and len(held) == len(names):
+        values = held[k]
+    values = np.asarray(as_array(values, "scores"), dtype=np.float64)
+    score.check_range(values, f"device {names[k]}")
+
+
 def as_network(network: Any, held: Held) -> Network:
     """Return the network that was meant; a topology's name makes one of as many devices as hold scores."""
     if isinstance(network, Network):
@@ -192,6 +209,11 @@ def as_network(network: Any, held: Held) -> Network:
     if isinstance(network, str):
         if network not in TOPOLOGIES:
             raise ValueError(unknown("topology", network, TOPOLOGIES))
+        if isinstance(held, np.ndarray) and held.ndim == 2 and len(held) > held.shape[1]:
+            note(
+                f"a table of shape {held.shape} is read as {len(held)} devices with {held.shape[1]} scores each, a row "
+                "per device; pass table.T if its columns are the devices"
+            )
         built = Network.of(network, held.devices if isinstance(held, Samples) else len(held))
         return built.relabelled(natural_order(held)) if isinstance(held, dict) else built
     if hasattr(network, "is_directed") and hasattr(network, "adj"):  # a NetworkX graph, without importing it
@@ -279,6 +301,9 @@ def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
     names = np.array([device_name(owner) for owner in owners.tolist()], dtype=str)
     order = np.argsort(names, kind="stable")
     each, starts = np.unique(names[order], return_index=True)
+    note_alike(each.tolist(), "devices")
+    if ID in columns:
+        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame")
     return {str(name): part for name, part in zip(each, np.split(values[order], starts[1:]), strict=True)}
 
 

@@ -22,6 +22,7 @@ from conformesh.inputs import (
     as_network,
     as_target,
     check_same_form,
+    check_scores,
     held_column,
     in_rows_of,
     labels_by_device,
@@ -124,6 +125,7 @@ def p_values(
             samples = _by_class(own, of, mine, known)
             promise = replace(promise, part=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
+        check_scores(kind, samples, held, mine)
         batch = p_values_batch(
             samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
         )

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import METHODS, Network
-from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, write_device
-from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, reloaded, write_device
+from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
 from tests.mesh.meshes import NAMES, config
 from tests.strategies import networks
@@ -266,3 +266,18 @@ def test_own_scores_and_nobody_elses(tmp_path):
         file.write_text(text)
         with pytest.raises(ValueError, match=words):
             read_own_scores(here)
+
+
+def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
+    """The map stays that of the roster in force, whatever roster lies in the folder."""
+    folder = init_mesh(tmp_path / "m", Network.chain(3), insecure=True)[0]
+    now = read_device(folder)
+    add_device(tmp_path / "m", "fourth", ["device-02"])
+    path = folder / "device.toml"
+    text = path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"').replace("patience = 30", "patience = 7")
+    path.write_text(text + '[endpoints]\ndevice-01 = "10.0.0.1:7000"\n')
+    found, later = reloaded(now, read_device(folder))
+    assert later == ["alpha"]
+    assert (found.alpha, found.patience, found.devices, found.roster) == ("0.1", 7.0, now.devices, now.roster)
+    assert found.endpoints == {**now.endpoints, "device-01": "10.0.0.1:7000"}
+    assert reloaded(now, now) == (now, [])

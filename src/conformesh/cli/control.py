@@ -32,6 +32,7 @@ METHOD = "e-dcp"  # no other adds up losses
 
 
 @partial(with_flags, methods=(METHOD,))
+@console.warnings_in_one_line()
 def control(
     losses: Annotated[
         str,
@@ -93,7 +94,7 @@ def control(
         )
         network, own = host.network, held.for_devices(tuple(ids_here(host)))
         common: dict[str, Any] = {"loss": kind, "bound": largest, "target": whom, "rank": rank, "strict": strict}
-        with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer, console.warnings_in_one_line():
+        with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer:
             host.observer = observer
             result: Control | Calibrations
             if len(risks) > 1:

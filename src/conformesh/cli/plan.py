@@ -35,6 +35,7 @@ MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
 
 @with_flags
+@console.warnings_in_one_line()
 def plan(
     devices: Annotated[
         str | None, typer.Option(metavar="<int>", help="How many devices, K; 1e6 is fine.", show_default=False)

@@ -40,6 +40,8 @@ class Noise:
         By how many scores the counted rank exceeds the required one, for the noise.
     floor, cap
         The least and the most scores that a device holds, by the agreement; None: any number.
+    simulated
+        Whether one program simulated all devices, so that nothing was protected from anybody.
     """
 
     epsilon: float
@@ -50,11 +52,14 @@ class Noise:
     inflation: float
     floor: int = 1
     cap: int | None = None
+    simulated: bool = False
 
     def __str__(self) -> str:
+        where = "simulated, which protects nothing; a run on a mesh would have " if self.simulated else ""
         return (
-            f"epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep their "
-            f"noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
+            f"{where}epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep "
+            f"their noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than "
+            "required"
         )
 
 

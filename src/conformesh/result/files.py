@@ -41,6 +41,7 @@ class _NoiseFields(Struct, forbid_unknown_fields=True):
     inflation: Amount
     floor: Count
     cap: Annotated[int, Meta(ge=1)] | None
+    simulated: bool = False
 
 
 class _CertificateFields(Struct, forbid_unknown_fields=True):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar, Self
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import get_config
@@ -19,6 +20,8 @@ from sklearn.utils.validation import check_is_fitted
 
 from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
+from conformesh.io.arrays import check_index
+from conformesh.notes import note
 from conformesh.promises import Alpha, exact_alpha, explain_confidence
 from conformesh.pvalues import p_values
 from conformesh.result.certificate import KINDS
@@ -29,7 +32,7 @@ from conformesh.sklearn.rows import Rows, held_back, labels_of, owners_of, parts
 
 Floats = NDArray[np.float64]
 AUTO = "auto"
-TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained")
+TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 AGREED = ("calibration_", "scores_", "network_", "score_")
 
 
@@ -78,13 +81,14 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who} trains one model on rows in one place, got rows by device; train the model elsewhere, and give "
                 "it and these rows to calibrate"
             )
+        check_index(X, y, "y", "X")
         X, owners = owners_of(who, X, devices)
         y = labels_of(who, y)
         if fit_params and get_config()["enable_metadata_routing"]:
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
         if self.calibration_size is None:
             self._train(X, y, fit_params)
-            self._trained = True
+            self._trained, self._training_digest = True, joblib.hash(X)
             return self
         rows = Rows.of(who, X, y, owners)
         n = len(rows.labels)
@@ -120,7 +124,13 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         self._forget(*AGREED)
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
-        self._calibrate(Rows.of(who, X, y, devices, self._features()), network, who)
+        rows = Rows.of(who, X, y, devices, self._features())
+        if len(rows.tables) == 1 and joblib.hash(rows.tables[0]) == getattr(self, "_training_digest", None):
+            note(
+                f"{who}: the model was trained with these very rows; their scores are too small, and sets will cover "
+                "less than 1 - alpha: calibrate with rows that it has not seen, or set calibration_size=0.25 and fit"
+            )
+        self._calibrate(rows, network, who)
         return self
 
     def _calibrate(self, rows: Rows, network: Any, who: str) -> None:
