@@ -129,6 +129,12 @@ def _by_protocol(values: Any, what: str) -> NDArray[Any]:
         if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
             return np.from_dlpack(values)
         return np.asarray(values)
+    except ValueError:
+        if not isinstance(values, list | tuple):
+            raise
+        raise ValueError(
+            f"{what}: needed numbers in rows of equal length, got rows of different lengths; give one array for each"
+        ) from None
     except (TypeError, BufferError, RuntimeError) as error:
         if not hasattr(values, "__dlpack__"):
             raise
