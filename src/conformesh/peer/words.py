@@ -91,7 +91,9 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, oth
     ]
     number = number_in(mine.get(FIELD))
     if FIELD in differing and number is not None and number == number_in(theirs.get(FIELD)):
-        found.append(f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out")
+        found.append(
+            f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out"
+        )
     return "; ".join(found)
 
 
