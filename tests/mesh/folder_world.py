@@ -198,8 +198,9 @@ class FolderWorld(Changing):
         try:
             process = self.processes[k] = self.processes[k] or Process(folder)
         except ValueError as problem:
-            assert "was removed by roster" in str(problem)
-            return
+            if "was removed by roster" in str(problem):
+                return
+            raise
         if process.restored is not None:
             self._compare(process.restored)
         if process.members.moving:
