@@ -366,7 +366,7 @@ LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.ite
 
 def test_classes_have_thresholds_by_their_ratio(tmp_path):
     ratios = {"cat": 0.5, "dog": 3, "eel": 3}
-    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.LAC())
+    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
     assert found.groups == ("cat", "dog", "eel")
     assert found.get(group="cat").threshold <= found.get(group="dog").threshold == found.get(group="eel").threshold
     weights = {name: np.where(own == "cat", 0.5, 3.0) for name, own in LABELS.items()}

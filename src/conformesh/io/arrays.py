@@ -80,7 +80,8 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
 
     The same entries in another order are refused: nobody means that. Other entries get a note.
     """
-    one, other = getattr(rows, "index", None), getattr(others, "index", None)
+    one: Any = getattr(rows, "index", None)
+    other: Any = getattr(others, "index", None)
     if not hasattr(one, "equals") or not hasattr(other, "equals") or len(one) != len(other) or one.equals(other):
         return
     counted = any(type(each).__name__ == "RangeIndex" for each in (one, other))  # 0, 1, ...: of a column made anew
