@@ -305,3 +305,20 @@ def test_the_option_confidence_is_explained(run, command):
     assert result.exit_code == 2
     for words in ("1 - alpha", "--alpha", "--pac-confidence"):
         assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("calibrate", "SCORES"),
+        ("compare", "SCORES", "--methods", "e-dcp,fcp", "--topologies", "cycle"),
+        ("plan", "--devices", "4", "--method", "fcp"),
+        ("privacy", "--plan", "--devices", "4", "--method", "e-dcp"),
+        ("mesh", "init", "MESH", "--devices", "2", "--insecure"),
+    ],
+)
+def test_alpha_above_a_half_gets_one_warning(run, scores, tmp_path, words):
+    given = [{"SCORES": str(scores), "MESH": str(tmp_path / "mesh")}.get(word, word) for word in words]
+    result = run(*given, "--alpha", "0.9")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("warning: alpha=0.9 asks for a coverage of only 10 %; did you mean alpha=0.1?") == 1
