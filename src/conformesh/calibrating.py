@@ -291,14 +291,7 @@ def calibrate_several(
     promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
-    if group_atoms is not None and (isinstance(group_atoms, str) or not hasattr(group_atoms, "__iter__")):
-        raise TypeError(
-            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
-            f"scores expected of each, got {type(group_atoms).__name__} {str(group_atoms)[:40]!r}"
-        )
-    expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
-    if isinstance(group_atoms, Mapping):
-        expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
+    expected = _expected_atoms(group_atoms)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
@@ -352,6 +345,19 @@ def calibrate_several(
     named = as_classes(classes)
     items = {key: replace(item, classes=named) for key, item in several.items.items()}
     return replace(several, items=items, rule=rule, members=members)
+
+
+def _expected_atoms(given: Any) -> dict[Atom, int]:
+    """Return the combinations of groups that were named beforehand, with the number of scores expected of each."""
+    if given is None:
+        return {}
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(
+            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
+            f"scores expected of each, got {type(given).__name__} {str(given)[:40]!r}"
+        )
+    counts = given if isinstance(given, Mapping) else dict.fromkeys(map(tuple, given), 0)
+    return {natural_order({*map(str, atom)}): int(count) for atom, count in counts.items()}
 
 
 def calibrate_shifted(
