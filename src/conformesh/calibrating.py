@@ -306,11 +306,7 @@ def calibrate_several(
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
-            drawn = {}
-            if grouping.hides_drawn_scores:
-                seed = host.share(seed)[0]  # every rank has drawn its own
-                grouping = replace(grouping, hidden=parts.hidden(own, host.here, seed))
-                drawn = {"group_seed": seed}
+            grouping, drawn = _with_hidden_scores(host, grouping, parts, own, seed)
             batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
             batch = replace(batch, options={**batch.options, **drawn})
         else:
@@ -565,6 +561,16 @@ def _by_atom(
     codes = [np.array([place[atom] for atom in of.atoms], dtype=np.int64)[of.codes] for of in found]
     table = [[own[code == at] for own, code in zip(held, codes, strict=True)] for at in range(len(atoms))]
     return _Parts(atoms, table, codes, any(several for _, several in shared))
+
+
+def _with_hidden_scores(
+    host: Engine, grouping: Grouping, parts: _Parts, own: Sequence[Any], seed: int
+) -> tuple[Grouping, dict[str, int]]:
+    """Draw the scores that regression over many atoms hides; return also what the result records of the draw."""
+    if not grouping.hides_drawn_scores:
+        return grouping, {}
+    seed = host.share(seed)[0]  # every rank has drawn its own
+    return replace(grouping, hidden=parts.hidden(own, host.here, seed)), {"group_seed": seed}
 
 
 def _grouped_batch(
