@@ -275,11 +275,11 @@ def test_sighup_reads_the_files_again_and_ends_nothing():
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes are those of POSIX")
 def test_neighbours_are_told_that_a_disk_is_full():
-    """No file of the second device may grow beyond 6 kB, as a probe does not: its journal ends within the run."""
-    small = ("sh", "-c", 'ulimit -f 12; exec "$@"', "sh")
+    """No file of the second device may grow beyond 68 kB, as the node's probe does not: its journal ends in the run."""
+    small = ("sh", "-c", 'ulimit -f 136; exec "$@"', "sh")
     with short_folder() as root:
-        options = {"rounds": 1000}
-        folders, _ = make_mesh(root / "m", Network.chain(2), "q-dcp", patience=300.0, insecure=True, options=options)
+        options = {"bins": 2000, "rounds": 40}
+        folders, _ = make_mesh(root / "m", Network.chain(2), "h-dcp", patience=300.0, insecure=True, options=options)
         processes = [start(folders[0]), start(folders[1], within=small)]
         (code, result, log), (own_code, own_result, own_log) = [finish(process) for process in processes]
         assert (code, own_code, result, own_result) == (1, 1, None, None)
