@@ -301,7 +301,7 @@ def process(name, log="", result=None, code=None):
 def test_processes_that_were_started_here_are_known_at_once(mesh):
     for service in mesh.services.values():
         service.stop()
-    result = {"device": mesh.names[0], "run": 1, "roster": mesh.names, **calibration(0.5).to_dict()}
+    result = {"device": mesh.names[0], "run": 1, "roster": mesh.names, "lost": [], **calibration(0.5).to_dict()}
     line = json.dumps({"level": "warning", "message": "a frame was refused", "round": 2})
     started = [
         process(mesh.names[0], result=result),
