@@ -93,7 +93,7 @@ def test_a_seed_draws_centre_and_score_apart():
     """With one uniform for both, rows that draw the first centre would always have small APS draws."""
     centres = Centres.at([0.0, 1.0], 0.5)
     outputs = np.full((2000, 2), 0.5)
-    held = [RNG.random(200), 1 + RNG.random(200)]
+    held = [RNG.random(200) / 2, (1 + RNG.random(200)) / 2]
     found = calibrate_local(
         held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS(randomised=True)
     )

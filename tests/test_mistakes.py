@@ -604,7 +604,7 @@ def dates_with_the_day_first():
     assert told[0] == told[1]
 
 
-@mistake("note", "devices 'lyon' and 'Lyon' differ only in white space, case or leading zeros")
+@mistake("note", "devices 'Lyon' and 'lyon' differ only in white space, case or leading zeros")
 def a_device_of_a_file_in_two_ways():
     command("calibrate", score_rows("lyon,0.5", "Lyon,0.25"))
 

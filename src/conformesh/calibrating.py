@@ -305,7 +305,7 @@ def calibrate_several(
     ):
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"), "groups")
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         check_scores(score, samples, own, mine)
@@ -675,8 +675,8 @@ def calibrate_batch(
     """
     if not isinstance(samples, Samples):
         raise TypeError(
-            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes arrays, "
-            "dicts and frames"
+            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes "
+            "arrays, dicts and frames"
         )
     if not isinstance(network, Network):
         raise TypeError(

@@ -383,6 +383,9 @@ def compare(
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
+    if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
+        names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
+        raise TypeError(f"ways must be a list of Way, which ways_of({names}) makes of names, got {strange!r}")
     chosen = [*(ways_of() if ways is None else ways)]
     with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
 
@@ -405,6 +408,14 @@ def _setting(
 ) -> tuple[list[Network], Samples, Promise, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     held = as_held(devices)
+    if isinstance(held, Samples) and held.trials > 1:
+        raise ValueError(f"devices must be samples of one trial, got {held.trials}")
+    if not isinstance(networks, list | tuple):
+        given: Any = networks
+        name = repr(given) if isinstance(given, str) else "network"
+        raise TypeError(
+            f"networks must be a list of networks, got {type(networks).__name__}; for one of them write [{name}]"
+        )
     networks = [as_network(network, held) for network in networks]
     if not networks:
         raise ValueError("a comparison needs at least one network, got none")

@@ -151,7 +151,7 @@ def _controlled(
     _require_losses(method, options)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
-        rows = held_here(host, in_rows_of(held, network, mine, "losses"))
+        rows = held_here(host, in_rows_of(held, network, mine, "losses"), "losses")
         own = [_checked(steps, name, bound) for name, steps in zip(mine, rows, strict=True)]
         largest = _agreed_bound(host.share(_bounds(own, mine)), bound)
         amounts = [_as_alpha(risk, largest) for risk in risks]
@@ -236,9 +236,11 @@ def _as_alpha(risk: Alpha, bound: float) -> Fraction:
 
 def _as_steps(losses: Any, bound: float | None) -> Any:
     """Return what devices hold, each as `Steps` or what makes them."""
+    if isinstance(losses, Steps):
+        raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
     columns = columns_of(losses)
     if columns is None:
-        return as_held(losses)
+        return as_held(losses, what="losses")
     needed = (DEVICE, ITEM, LAMBDA, LOSS)
     if missing := [name for name in needed if name not in columns]:
         raise ValueError(
@@ -264,9 +266,12 @@ def _checked(held: Any, name: str, bound: float | None) -> Steps:
         try:
             steps = Steps.of(held, 1.0 if bound is None else bound)
         except (TypeError, ValueError) as problem:
+            shape = getattr(held, "shape", None)
+            given = f"{type(held).__name__}: {problem}" if shape is None else f"an array of shape {tuple(shape)}"
             raise ValueError(
-                f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {type(held).__name__}: "
-                f"{problem}"
+                f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {given}; a loss makes Steps "
+                "of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
+                "losses.Steps.on_grid(lambdas, table) of a table of losses, items x lambdas"
             ) from None
     return steps.checked(who)
 

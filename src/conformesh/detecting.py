@@ -130,7 +130,7 @@ def detect(
         mine = ids_here(host)
         rows = in_rows_of(held, network, mine)
         samples = samples_here(host, rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine))
-        given = held_here(host, in_rows_of(tested, network, mine, "test scores"))
+        given = held_here(host, in_rows_of(tested, network, mine, "test scores"), "test scores")
         arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
         tests = samples_here(host, Samples.of(arrays, [f"{name}, test scores" for name in mine]))
         samples, sizes, promise, chance = _used(host, samples, asked, rule, draws, seed)
@@ -282,6 +282,8 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
 
 
 def _checked_draws(draws: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
+    if draws is not None and not isinstance(draws, int | np.integer):
+        raise TypeError(f"draws must be a whole number, how many scores the thinned rule uses, got {draws!r}")
     if draws is not None and draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}")
     best = default_draws(sizes, shares)

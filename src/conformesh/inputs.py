@@ -188,7 +188,7 @@ def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "s
     return [held[name] for name in wanted]
 
 
-def check_scores(score: Score | None, samples: Samples, held: Held, names: Sequence[str]) -> None:
+def check_scores(score: Score | None, samples: Samples, held: Held | Sequence[Any], names: Sequence[str]) -> None:
     """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
     if score is None or not (outside := score.outside(samples.values)).any():
         return

@@ -199,6 +199,8 @@ def choose_centres(
         ) from None
     rows = as_rows(inputs, "inputs")
     many = len(np.unique(rows, axis=0))
+    if not isinstance(number, int | np.integer):
+        raise TypeError(f"number of centres must be a whole number, got {number!r}")
     if not 1 <= number <= many:
         raise ValueError(f"number of centres must be from 1 to {many}, the number of different inputs, got {number}")
     spread = rows.std(axis=0)
@@ -487,7 +489,7 @@ def calibrate_local(
     with running(engine, network, observer) as host:
         names = ids_here(host)
         own = [as_array(values, "scores") for values in held_here(host, in_rows_of(held, network, names))]
-        where = held_here(host, in_rows_of(given, network, names, "inputs"))
+        where = held_here(host, in_rows_of(given, network, names, "inputs"), "inputs")
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
         samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)

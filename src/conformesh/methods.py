@@ -428,7 +428,11 @@ def _instead(function: str, key: str) -> str:
     if key in LEVELS and own is not None:
         if own.endswith("s"):
             return f"it takes {own}=, a list such as {own}=[0.1]"
-        more = f"; for several in one run use {function}_several({own}s=[...])" if f"{function}_several" in arguments else ""
+        more = (
+            f"; for several in one run use {function}_several({own}s=[...])"
+            if f"{function}_several" in arguments
+            else ""
+        )
         return f"it takes {own}=, one number{more if key.endswith('s') else ''}"
     if key == "alpha":
         return "p-values belong to every alpha: p_values(...).sets(alpha) returns the prediction sets of one"

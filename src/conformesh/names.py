@@ -50,7 +50,7 @@ def alike(names: Iterable[str]) -> tuple[str, str] | None:
     (('Lyon', 'Lyon '), ('site-01', 'site-1'), None)
     """
     seen: dict[str, str] = {}
-    for name in names:
+    for name in sorted({*names}):  # the same two, whatever the order of a set
         plain = re.sub(r"(?<![0-9.])0+(?=[0-9])", "", " ".join(name.split()).casefold())
         plain = re.sub(r"^([0-9]+)\.0+$", r"\1", plain)  # what 7 becomes in a column of numbers with gaps
         if seen.setdefault(plain, name) != name:

@@ -99,6 +99,10 @@ def p_values(
     check_keywords("p_values", "e-dcp", options)
     held, kind = as_held(devices), as_score(score)
     network = as_network(network, held)
+    if draws is not None and not isinstance(draws, Mapping):
+        raise TypeError(
+            f"draws must be a dict such as {{'rng': 7}} or {{'keys': ids}}, got {type(draws).__name__} {draws!r}"
+        )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
     promise = make_promise(as_target(devices, target), rank)
@@ -111,9 +115,11 @@ def p_values(
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             trials, items = np.zeros(scores.size, dtype=np.int64), None
         else:
-            given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
+            given = (
+                held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
+            )
             check_same_form(held, given, "labels")
-            of = held_here(host, in_rows_of(given, network, mine, "labels"))
+            of = held_here(host, in_rows_of(given, network, mine, "labels"), "labels")
             own = held_here(host, rows)
             known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
             samples = _by_class(own, of, mine, known)
@@ -273,6 +279,8 @@ def _test_scores(given: ArrayLike, score: Score | None, draws: Mapping[str, Any]
 
 
 def _class_names(classes: Sequence[Any] | None, columns: int) -> tuple[str, ...]:
+    if isinstance(classes, str | bytes) or not (classes is None or hasattr(classes, "__iter__")):
+        raise TypeError(f"classes must be the names of the columns, got {type(classes).__name__} {classes!r:.40}")
     names = tuple(str(name) for name in (range(columns) if classes is None else classes))
     if len(names) != columns:
         raise ValueError(f"classes must name every column of the test scores, {columns}, got {len(names)} names")

@@ -59,6 +59,11 @@ def recorded_seed(rng: Rng | None) -> int:
     return secrets.randbits(FRESH_BITS) if rng is None else seed_of(rng)
 
 
+def fresh_bytes(count: int) -> bytes:
+    """Return so many bytes of fresh entropy: simulated secrets, which nothing may keep or repeat."""
+    return secrets.token_bytes(count)
+
+
 def digest_of(values: NDArray[Any]) -> int:
     """Return 64 bits of a hash of numbers: a key of `stream` for draws that must differ from data set to data set."""
     numbers = np.ascontiguousarray(values, dtype=np.float64) + 0.0  # -0.0 and 0.0 are one number

@@ -48,6 +48,7 @@ BAD_BODIES = [
     (TABLE % '[[0.5, "inf"]]', "between 0 and 1"),
     (TABLE % '[{"a": 1}]', "numbers only"),
     (TABLE % "[[true, false]]", "numbers only"),
+    (TABLE % "[[0.5, true]]", "numbers only"),
     (TABLE % "[[NaN, 1.0]]", "JSON has no NaN"),
     (TABLE % "[[Infinity, 1.0]]", "JSON has no Infinity"),
     (TABLE % "[[1e999, 0.0]]", "between 0 and 1"),

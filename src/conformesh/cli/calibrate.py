@@ -38,7 +38,6 @@ RANKS = ("required rank", "counted", "of scores")
 
 
 @with_flags
-@console.warnings_in_one_line()
 def calibrate(
     scores: Annotated[
         str,
@@ -176,16 +175,17 @@ def calibrate(
             device_column, score_column, groups=columns, separator=separator, decimal=decimal, weight=weight
         )
         whom = chosen_target(target, scores, layout)
-        held, host = hosts.load(
-            scores,
-            layout,
-            lambda known: chosen_network(known, topology, topology_option or [], graph, given or 0),
-        )
+        with console.warnings_in_one_line():
+            held, host = hosts.load(
+                scores,
+                layout,
+                lambda known: chosen_network(known, topology, topology_option or [], graph, given or 0),
+            )
         kind = score_in_file(one_score(host.share(held.made_by), held.name), named_kind, held.name)
         network = host.network
         mine = tuple(ids_here(host))
         on_a_bar = rounds_on_a_bar(f"{method} on {network.name}", recorder)
-        with on_a_bar as observer:
+        with on_a_bar as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
             if pac_confidence is not None:

@@ -89,7 +89,7 @@ def notes_in_one_line() -> Iterator[None]:
 
     with warnings.catch_warnings():
         warnings.simplefilter("always", CalibrationNote)
-        warnings.showwarning = show
+        warnings.showwarning = show  # type: ignore[assignment]
         yield
 
 

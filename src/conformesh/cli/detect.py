@@ -32,7 +32,6 @@ from conformesh.result.detection import Detection
 MOST = 20  # flagged test points that are printed
 
 
-@console.warnings_in_one_line()
 def detect(
     scores: Annotated[
         str,
@@ -115,14 +114,17 @@ def detect(
     with job(engine) as hosts:
         layout = Layout(device_column, score_column, separator=separator, decimal=decimal)
         whom, start = chosen_target(target, scores, layout), None if seed is None else whole(seed, "seed", 0)
-        judged = read_scores(tests, layout=layout)
-        held, host = hosts.load(
-            scores,
-            layout,
-            lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start or 0),
-        )
+        with console.warnings_in_one_line():
+            judged = read_scores(tests, layout=layout)
+            held, host = hosts.load(
+                scores,
+                layout,
+                lambda known: chosen_network(
+                    _with_tests(known, judged), topology, topology_option or [], graph, start or 0
+                ),
+            )
         mine = tuple(ids_here(host))
-        with rounds_on_a_bar(f"detect on {host.network.name}") as observer:
+        with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
             result = find(
                 held.for_devices(mine),

@@ -183,6 +183,11 @@ def _known_terrain(
     scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
 ) -> Terrain:
     """Return where the devices of a file of scores would calibrate."""
+    if scores.isdecimal() and not Path(scores).exists():
+        raise ValueError(
+            f"--scores is a file of scores, got the number {scores}; for {scores} scores on each device write "
+            f"--scores-per-device {scores}"
+        )
     if devices is not None:
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores)

@@ -399,7 +399,8 @@ class Network(metaclass=_ByTopology):
         looped = [device_name(a) for a, b in graph.edges() if a == b]
         if looped and self_loops != "drop":
             raise ValueError(
-                f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out"
+                f"device {looped[0]!r} has an edge to itself; leave such edges out with "
+                "Network.from_networkx(graph, self_loops='drop')"
             )
         node_of = {device_name(node): node for node in graph}
         if len(node_of) < len(graph):
@@ -434,10 +435,15 @@ class Network(metaclass=_ByTopology):
 
 def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -> NDArray[np.int64]:
     row_of = {name: row for row, name in enumerate(ids)}
+    pairs = [*pairs]
     try:
         rows = [(row_of[device_name(a)], row_of[device_name(b)]) for a, b in pairs]
     except KeyError as missing:
         raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {listed(ids)}") from None
+    except (TypeError, ValueError):
+        each: list[Any] = [*pairs]
+        wrong = next((pair for pair in each if not hasattr(pair, "__len__") or len(pair) != 2), each)
+        raise TypeError(f"edges must be pairs of devices, such as {ids[:2]}, got {wrong!r}") from None
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 

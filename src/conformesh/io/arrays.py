@@ -80,7 +80,8 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
 
     The same entries in another order are refused: nobody means that. Other entries get a note.
     """
-    one, other = getattr(rows, "index", None), getattr(others, "index", None)
+    one: Any = getattr(rows, "index", None)
+    other: Any = getattr(others, "index", None)
     if not hasattr(one, "equals") or not hasattr(other, "equals") or len(one) != len(other) or one.equals(other):
         return
     counted = any(type(each).__name__ == "RangeIndex" for each in (one, other))  # 0, 1, ...: of a column made anew
@@ -129,6 +130,12 @@ def _by_protocol(values: Any, what: str) -> NDArray[Any]:
         if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
             return np.from_dlpack(values)
         return np.asarray(values)
+    except ValueError:
+        if not isinstance(values, list | tuple):
+            raise
+        raise ValueError(
+            f"{what}: needed numbers in rows of equal length, got rows of different lengths; give one array for each"
+        ) from None
     except (TypeError, BufferError, RuntimeError) as error:
         if not hasattr(values, "__dlpack__"):
             raise

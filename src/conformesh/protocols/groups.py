@@ -105,7 +105,7 @@ class Grouping:
 
     @property
     def hides_drawn_scores(self) -> bool:
-        """Whether there are too many atoms to hide every score in turn: then `regression` hides one drawn by each device."""
+        """Whether `regression` hides one drawn score of each device: there are too many atoms to hide all in turn."""
         from conformesh.protocols.group_regression import MANY
 
         return self.rule == "regression" and len(self.atoms) > MANY

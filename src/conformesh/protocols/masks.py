@@ -23,7 +23,6 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from secrets import token_bytes
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from numpy.typing import NDArray
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
+from conformesh.streams import fresh_bytes
 
 Words = NDArray[np.int32]
 Ints = NDArray[np.int64]
@@ -74,7 +74,7 @@ class Secrets:
     def simulated(cls, site: Site) -> Secrets:
         """Return fresh secrets for a simulation. Nothing keeps them: noise cannot be recomputed from a saved result."""
         context = hashlib.sha256(f"simulated {site.devices}".encode()).digest()
-        return cls(tuple(token_bytes(KEY) for _ in site.here), context)
+        return cls(tuple(fresh_bytes(KEY) for _ in site.here), context)
 
 
 class KeyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised

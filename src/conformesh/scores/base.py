@@ -298,13 +298,17 @@ def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floa
     return table if inside.all() else refuse_row(who, table, int(inside.argmin()))
 
 
-def refuse_row(who: str, table: Array, row_of_table: int, named: int | None = None) -> NoReturn:
-    """Say what is wrong with a row, which the message may name otherwise."""
-    row = table[row_of_table].astype(np.float64)
-    i = row_of_table if named is None else named
+def refuse_row(who: str, table: Array, i: int) -> NoReturn:
+    """Say what is wrong with a row."""
+    row = table[i].astype(np.float64)
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
     outside = row[(row < 0.0) | (row > LARGEST)]
+    if outside.size and row.min() >= 0 and abs(row.sum() - 100) <= 1:  # percentages may be rounded
+        raise ValueError(
+            f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs, which "
+            f"sums to {row.sum():.6g}; these look like percentages: divide them by 100"
+        )
     if outside.size:
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "

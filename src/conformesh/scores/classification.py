@@ -48,7 +48,7 @@ class _OneMinus(ClassificationScore):
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
-            refuse_row(self.name, table[bad : bad + 1, indices[bad] : indices[bad] + 1], 0, named=bad)
+            refuse_row(self.name, table, bad)
         return scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:

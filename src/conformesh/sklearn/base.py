@@ -40,6 +40,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     """A model with a calibration: what `MeshClassifier` and `MeshRegressor` have in common."""
 
     task: ClassVar[Task]
+    reads: ClassVar[tuple[str, ...]]  # methods of the model, any of which is enough
     estimator: Any
     alpha: Any
     confidence_level: Any
@@ -71,6 +72,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             what the estimator requests.
         """
         who = f"{type(self).__name__}.fit"
+        self._check_estimator()
         self._forget(*TRAINED, *AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
             return self.calibrate(X, y, devices=devices)
@@ -118,6 +120,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             topology. A device of the network that has no rows takes part without scores.
         """
         who = f"{type(self).__name__}.calibrate"
+        self._check_estimator()
         self._forget(*AGREED)
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
@@ -150,6 +153,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     def _agreed(self, alpha: Fraction) -> Any:
         """Run the protocol once for this alpha, with the scores that the devices hold."""
+        self._check_options()
         more = {"target": self.target, "rank": self.rank, "score": self.score_, **(self.options or {})}
         return self._run(self.scores_, self.network_, float(alpha), self.method, **more)  # whose decimal is alpha
 
@@ -222,6 +226,39 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return calibrate(*given, **options)
 
     # --- parameters ---------------------------------------------------------------------------------------------------
+
+    def _check_estimator(self) -> None:
+        """Refuse an estimator of the other task, a class, or what does not predict."""
+        name, kind, other = type(self).__name__, "regressor", "MeshClassifier"
+        if self.task == "classification":
+            kind, other = "classifier", "MeshRegressor"
+        for model in self._all():
+            if isinstance(model, type):
+                raise TypeError(
+                    f"{name}: estimator must be an estimator, got the class {model.__name__}; write {model.__name__}()"
+                )
+            try:
+                own = get_tags(model).estimator_type
+            except (AttributeError, TypeError):  # a model that is no estimator of scikit-learn
+                own = None
+            if {own, kind} == {"classifier", "regressor"}:
+                raise TypeError(f"{name} needs a {kind}, got {type(model).__name__}, which is a {own}; use {other}")
+            if not any(hasattr(model, method) for method in self.reads):
+                raise TypeError(f"{name}: estimator must have {' or '.join(self.reads)}, got {type(model).__name__}")
+
+    def _check_options(self) -> None:
+        """Refuse options that are parameters of the estimator: there would be two values for one thing."""
+        name = type(self).__name__
+        if not isinstance(self.options, Mapping | None):
+            raise TypeError(f"{name}: options must be a dict, got {type(self.options).__name__} {self.options!r:.40}")
+        for key, value in (self.options or {}).items():
+            own = {"score": "nonconformity", "classes": "estimator"}.get(key, key)
+            if own in self.get_params(deep=False):
+                raise TypeError(
+                    f"{name}: options: {key!r} is a parameter of {name}; write {name}(..., {own}={value!r})"
+                    if own == key
+                    else f"{name}: options: {key!r} follows from the parameter {own!r}; leave it out"
+                )
 
     def _alpha(self) -> Fraction:
         """Return the miscoverage that was asked for, as the decimal written."""

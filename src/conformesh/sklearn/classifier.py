@@ -90,6 +90,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     """
 
     task: ClassVar[Task] = "classification"
+    reads: ClassVar[tuple[str, ...]] = ("predict_proba", "decision_function")
 
     @explain_confidence
     def __init__(

@@ -70,6 +70,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     """
 
     task: ClassVar[Task] = "regression"
+    reads: ClassVar[tuple[str, ...]] = ("predict",)
 
     @explain_confidence
     def __init__(

@@ -198,7 +198,8 @@ def add_device(
 
     `size` is the most scores that it may claim; for `settled` see `revoke_device`.
     """
-    root, asked = Path(root), {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
+    root = Path(root)
+    asked: dict[str, Any] = {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
     asked |= {"days": days, "size": size, "settled": settled}
     with opened(root) as authority:
         if authority.finished == asked:

@@ -173,8 +173,8 @@ class Membership:
         if number == current:
             mine = "" if latest is None else latest.roster.digest[:16]
             raise ValueError(
-                f"roster {number} ({roster.digest[:16]}) is another than the roster {number} in force here ({mine}); have "
-                "the authority sign a newer one, and hand that out"
+                f"roster {number} ({roster.digest[:16]}) is another than the roster {number} in force here ({mine}); "
+                "have the authority sign a newer one, and hand that out"
             )
         self._verify(document)
         name = self.config.name if self.config.name in roster.devices else roster.devices[0]

@@ -50,6 +50,7 @@ TELL = 0.5  # seconds between two records of progress
 # All that neighbours are told: what is in a file, and where it is, stays here.
 UNREADABLE = "its file of scores cannot be read"
 FULL = "its journal cannot be written"
+STOPPED = "stopped before the run was finished: there is no result"
 
 
 class Node:
@@ -122,6 +123,8 @@ class Node:
                 ),
             ):
                 self._stay_up(once)
+            if once and self.stopping.is_set() and (self.state.certified is None or self.state.certified.restored):
+                raise PeerError(STOPPED)  # before the run began; an older result on disk is not that of this run
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
@@ -339,8 +342,8 @@ class Node:
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
             if once and isinstance(device, Device) and device.error is None and not device.rosters.moving:
-                if device.phase != "finished":  # it was stopped: an older result on disk is not that of this run
-                    return PeerError("stopped before the run was finished: there is no result")
+                if device.phase != "finished":
+                    return PeerError(STOPPED)
                 device.note_reported()
             return device.error
         finally:
