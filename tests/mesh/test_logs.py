@@ -173,3 +173,17 @@ def test_fingerprints_and_certificates_names_stay():
 @given(st.text(), st.text())
 def test_whatever_stands_around_a_key_it_is_removed(before, after):
     assert INSIDE not in logs.redacted(before + PEM + after)
+
+
+@pytest.mark.parametrize("form", ["words", "json"])
+def test_a_message_of_any_length_is_one_line_of_bounded_length_without_the_beginning_of_a_key(log, form):
+    """The cut goes through a line of the key: what is left of that line does not look like a key any more."""
+    logger, stream = log(form)
+    for at in range(logs.LONGEST - 70, logs.LONGEST, 7):
+        stream.seek(0)
+        stream.truncate()
+        logger.info("%s %s %s", "x y " * (at // 4), INSIDE, "x" * 10**6)
+        text = stream.getvalue()
+        assert len(text) < logs.LONGEST + 200
+        assert "characters)" in text
+        assert INSIDE[:20] not in text
