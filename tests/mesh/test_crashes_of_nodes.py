@@ -5,6 +5,7 @@ handles, and the next start knows only the folder. Scores change with every seco
 had said would say something else, and two thresholds of one run would differ.
 """
 
+import ast
 import itertools
 import os
 import shutil
@@ -12,6 +13,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -334,3 +336,25 @@ def test_thirty_kills_of_a_real_node():
                     process.send_signal(signal.SIGTERM)
                 process.wait(timeout=30)
     assert len(REAL) == 30
+
+
+# --- by construction --------------------------------------------------------------------------------------------------
+
+WRITES = {"write_text", "write_bytes", "rename", "truncate", "ftruncate"}
+ALLOWED = {
+    ("mesh/node/lock.py", "os.ftruncate"),  # the number of a process, for whoever is refused: no one needs it later
+    ("mesh/node/lock.py", "os.write"),
+    ("mesh/node/online.py", "os.truncate"),  # after a write that failed, which a crash would leave as it is
+}
+
+
+def test_nodes_and_authority_write_through_functions_with_failpoints_alone():
+    """Whatever writes a file beside `io.files` would never be killed there, and nobody would know if it recovers."""
+    source = Path(files.__file__).parents[1]
+    found = set()
+    for path in itertools.chain.from_iterable((source / room).rglob("*.py") for room in ("mesh", "peer", "privacy")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            if called.rpartition(".")[2] in WRITES or called in ("os.write", "os.replace", "open"):
+                found.add((path.relative_to(source).as_posix(), called))
+    assert found == ALLOWED

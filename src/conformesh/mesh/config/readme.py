@@ -58,8 +58,8 @@ _CERTIFICATES = """\
 
 _SECURE = """## What never to copy
 
-- `ca/ca.key`. Whoever has it can make devices of this mesh. It stays in `ca/`, with the person who runs the mesh;
-  keep a copy of `ca/` in a safe place.
+- `ca/ca.key`. Whoever has it can make devices of this mesh. It stays in `ca/`, with the person who runs the mesh.
+  After every change, keep a copy of `ca/` and `authority.json` in a safe place.
 - A `device.key` to any machine but its own. Once it is copied, the one here may be deleted.
 """
 
