@@ -160,7 +160,11 @@ def _judged(rows: Sequence[Row], links_down: Sequence[Sequence[str]] = ()) -> tu
     count = f"{len(rows)} device{'s' * (len(rows) != 1)}"
     sick = [f"{row['name']} is {row['health']}" for row in rows if row["health"] != "healthy"]
     differing = _differing(rows)
-    health = f"{count}, all healthy" if not sick else f"{count}, {len(rows) - len(sick)} healthy; " + _few(sick, "more are not")
+    health = (
+        f"{count}, all healthy"
+        if not sick
+        else f"{count}, {len(rows) - len(sick)} healthy; " + _few(sick, "more are not")
+    )
     pairs = [*dict.fromkeys(" - ".join(sorted(pair)) for pair in links_down)]  # both ends may say so
     down = f"links down: {_few(pairs, 'more')}" if pairs else ""
     words = [health, down, _drifting(rows), differing or _threshold(rows)]
