@@ -98,9 +98,8 @@ class Node:
                 ),
             ):
                 self._stay_up(once)
-            if (
-                once and self.stopping.is_set() and not self._has_result
-            ):  # an older result on disk is not that of this run
+            # An older result on disk is not that of the run that this process was started for.
+            if once and self.stopping.is_set() and not self._has_result:
                 raise PeerError("stopped before the run was finished: there is no result")
 
     @contextmanager
