@@ -14,12 +14,14 @@ import pytest
 from scipy.optimize import linprog
 
 from conformesh import Calibrations, Network, Samples, TooFewScores, calibrate_batch, calibrate_several, scores
+from conformesh.calibrating import _Parts
 from conformesh.engines import Simulator
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.promises import GROUP_RULES, Promise, weighted_threshold
+from conformesh.protocols import group_regression
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
@@ -376,6 +378,43 @@ def test_many_atoms_hide_one_drawn_score_of_each_device():
     assert within.mean() > 0.8
 
 
+def test_the_hidden_score_is_drawn_anew_and_its_seed_repeats_the_run(monkeypatch):
+    """By default runs have other seeds and hide other scores; the recorded seed repeats a run. False alarm 2**-53.
+
+    Positions of sorted scores must not be fixed by the seed either: over 200 data sets the hidden score has rank 0 to 9
+    about equally often, each 5 to 40 times (a binomial of mean 20 leaves this with probability 4e-5; seeds are fixed).
+    """
+    seen, proven = [], group_regression.regressed
+
+    def spied(site, samples, members, hidden, total):
+        seen.append(hidden)
+        return proven(site, samples, members, hidden, total)
+
+    monkeypatch.setattr(group_regression, "regressed", spied)
+    rng = np.random.default_rng(6)
+    held, tables = [np.sort(rng.normal(size=100)) for _ in range(3)], [rng.random((100, 6)) < 0.5 for _ in range(3)]
+
+    def run(**how):
+        return calibrate_several(held, Network.chain(3), (0.2,), groups=tables, group_rule="regression", **how)
+
+    runs = [run() for _ in range(4)]
+    seeds = [next(iter(one.items.values())).options["group_seed"] for one in runs]
+    assert len({*seeds}) == 4
+    assert len({one.tobytes() for one in seen}) > 1
+    again = run(rng=seeds[0])
+    np.testing.assert_array_equal(seen[-1], seen[0])
+    assert {k: v.thresholds.tolist() for k, v in again.items.items()} == {
+        k: v.thresholds.tolist() for k, v in runs[0].items.items()
+    }
+    assert Calibrations.from_dict(again.to_dict()).get(0.2, again.parts[0]).options["group_seed"] == seeds[0]
+    ranks = np.zeros(10, dtype=int)
+    for _ in range(200):
+        own = np.sort(rng.normal(size=10))
+        parts = _Parts((("a",),), [[own]], [np.zeros(10, dtype=np.int64)], False)
+        ranks[np.searchsorted(own, parts.hidden([own], np.arange(1), 0)[0, 0])] += 1
+    assert ((ranks >= 5) & (ranks <= 40)).all()
+
+
 @pytest.mark.parametrize("rule", GROUP_RULES)
 def test_devices_of_their_own_find_what_the_simulator_finds(rule):
     rng = np.random.default_rng(7)
@@ -406,8 +445,6 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
 
 
 def test_devices_that_ask_for_different_counts_notice(monkeypatch):
-    from conformesh.protocols import group_regression
-
     network, rng = Network.chain(2), np.random.default_rng(8)
     held, kinds = [rng.normal(size=15) for _ in range(2)], [rng.integers(0, 4, 15) for _ in range(2)]
     samples = by_atom(held, kinds, 4)
@@ -542,8 +579,8 @@ def test_mistakes_are_named():
         calibrate_several(held, net, group_rule="seq")
     with pytest.raises(ValueError, match="e-dcp, got 'h-dcp'"):
         calibrate_several(held, net, method="h-dcp", groups=tables)
-    with pytest.raises(ValueError, match="confidence and groups do not go together"):
-        calibrate_several(held, net, groups=tables, confidence=0.9)
+    with pytest.raises(ValueError, match="pac_confidence and groups do not go together"):
+        calibrate_several(held, net, groups=tables, pac_confidence=0.9)
     with pytest.raises(ValueError, match="device 0 has 40 scores but 39 group labels"):
         calibrate_several(held, net, groups=[tables[0][:-1], *tables[1:]])
     with pytest.raises(ValueError, match="counts every score alike, and the target gives them weights"):
@@ -556,7 +593,7 @@ def test_mistakes_are_named():
         )
     with pytest.raises(ValueError, match="must be finite, got inf"):
         calibrate_several([np.append(held[0][:-1], np.inf), *held[1:]], net, groups=tables, group_rule="regression")
-    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.LAC())
+    several = calibrate_several(held, net, groups=tables, group_rule="max", score=scores.Logit())
     with pytest.raises(ValueError, match="no threshold for group '9'; known: 0, 1, 2, everyone"):
         several.threshold(["0", "9"])
     with pytest.raises(ValueError, match="predict needs groups="):

@@ -5,6 +5,8 @@ import ssl
 import threading
 from contextlib import contextmanager
 
+from conformesh.io.files import PRIVATE, write_file
+from conformesh.mesh.config import certificates
 from conformesh.mesh.config.device_toml import DeviceConfig
 
 NAMES = ("device-00", "device-01", "device-02")
@@ -21,6 +23,18 @@ def config(**changes):
         "endpoints": {name: f"127.0.0.1:{7600 + k}" for k, name in enumerate(NAMES)},
     }
     return DeviceConfig(**{**facts, **changes})
+
+
+def sign_device(authority, folder, name, hosts, days=365, *, renew=False):
+    """Write a new certificate of a device into its folder and into the authority's, as a change of a mesh does."""
+    identity, texts = certificates.sign_device(authority, name, hosts, days, renew=renew)
+    record = authority / certificates.record_of(identity.name)
+    for path in (folder, record.parent):
+        path.mkdir(parents=True, exist_ok=True)
+    for file, text in texts.items():
+        write_file(folder / file, text, PRIVATE)
+    write_file(record, texts[certificates.CERT])
+    return identity
 
 
 @contextmanager

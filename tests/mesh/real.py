@@ -67,10 +67,17 @@ def finish(process, timeout=90):
 
 
 def write_scores(folder, scores):
-    """Replace a device's scores in one step."""
+    """Replace a device's scores in one step, by a file that was written a while ago: no node waits for its writer."""
     draft = folder / "scores.new"
     draft.write_text("score\n" + "".join(f"{x!r}\n" for x in np.asarray(scores, dtype=float).tolist()))
+    long_ago(draft)
     draft.replace(folder / "scores.csv")
+
+
+def long_ago(path):
+    """Have a file been written a minute ago."""
+    then = time.time() - 60
+    os.utime(path, (then, then))
 
 
 def simulated(folder, held, method="e-dcp", **options):

@@ -20,11 +20,12 @@ from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.words import Hello, News, pack_rows
+from tests.mesh.meshes import sign_device
 from tests.mesh.real import drawn_scores, finish, make_mesh, round_of, simulated, start, wait_for
 
 zenoh = pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
-from conformesh.mesh.config.certificates import make_authority, sign_device  # noqa: E402
+from conformesh.mesh.config.certificates import make_authority  # noqa: E402
 
 FILES = ("ca.pem", "device.pem", "device.key")
 

@@ -9,8 +9,9 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformesh.mesh.config import certificates
-from conformesh.mesh.config.certificates import make_authority, read_certificate, sign_device
+from conformesh.mesh.config.certificates import make_authority, read_certificate
 from conformesh.mesh.config.identity import check_pair
+from tests.mesh.meshes import sign_device
 
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from cryptography import x509

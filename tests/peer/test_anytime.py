@@ -248,7 +248,7 @@ class Full(MemoryJournal):
     def append(self, record):
         self.left -= 1
         if self.left < 0:
-            raise OSError(28, "No space left on device")
+            raise OSError(28, "No space left on device", "/var/lib/conformesh/journal.bin")
         super().append(record)
 
 
@@ -262,11 +262,13 @@ def test_a_full_disk_is_told_to_the_others_who_go_on():
 
     played = play(network, begin, Faults(loss=0.2), np.random.default_rng(2), limit=40.0)
     assert played.devices[1].error.code == "journal"
+    assert "journal.bin" in str(played.devices[1].error)
     for device in (one for one in played.devices if one.row != 1):
         assert device.phase != "failed"
         told = device._text(key_of(1, REASON))
         assert told.startswith("1 could not go on: OSError")
         assert "No space left" in told
+        assert "journal.bin" not in told
 
 
 @pytest.mark.parametrize(

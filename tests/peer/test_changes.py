@@ -1,6 +1,7 @@
 """Rosters change while the network loses, splits and heals: no two results of one number, and it all ends well."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -130,9 +131,25 @@ def test_two_parts_never_both_certify_while_one_skips_a_roster():
     assert {number for number, _, _ in skipped(Device).values()} == {1}
 
 
-def test_a_roster_is_dead_once_a_later_one_has_a_result():
-    """c, d and e are one of the three devices of the first roster: they may go on because the second had a result."""
+def test_who_did_not_see_a_result_does_not_take_a_neighbours_word_for_it():
+    """c, d and e are one of the three devices of the first roster. c and d have seen the result under the second one.
+
+    e is new, and stays out until the authority says so (below), whatever c and d tell it.
+    """
     hand = [(2.0, "a", TWO), (5.0, "b", THREE)]
+    world = Changing(NAMES, ONE, hand, Faults(), np.random.default_rng(0), settings())
+    check = OneResult()
+    world.run(12.0, check)
+    assert {names for number, names, _ in check.certified.values() if number == 3} == {("c", "d")}
+    assert world.members[4].floor == 0
+
+
+def test_a_roster_is_dead_once_a_later_one_has_a_result():
+    """c, d and e are one of the three devices of the first roster: they may go on because the second had a result.
+
+    The authority has said so to e, which is new, as it must to sign such a roster at all.
+    """
+    hand = [(2.0, "a", TWO), (5.0, "b", replace(THREE, settled=2, earlier=((2, TWO.devices),)))]
     world = Changing(NAMES, ONE, hand, Faults(), np.random.default_rng(0), settings())
     check = OneResult()
     world.run(12.0, check)

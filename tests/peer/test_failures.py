@@ -11,7 +11,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
-from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows
+from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
 from conformesh.protocols.messages import Max, Pool
 
 ODD = 2
@@ -127,6 +127,29 @@ def test_a_journal_that_cannot_be_written_is_told_too():
         assert str(device.error).startswith("2 could not go on: OSError: [Errno 28] No space left on device")
         assert device.error.code == ("journal" if device.row == ODD else "refused")
         assert device._stopped_at < 0.5
+
+
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError(28, "No space left on device", "device-02/journal.bin"),
+            "OSError: [Errno 28] No space left on device",
+        ),
+        (OSError(13, "/var/lib/x/journal.bin: cannot write"), "PermissionError: [Errno 13] Permission denied"),
+        (OSError("/var/lib/x is gone"), "OSError"),
+        (ImportError("no x in (/opt/my program/x.py)"), "ImportError: no x in [path]"),
+        (ValueError("'/home/a b/x.csv': 1/2 of 3 / 4"), "ValueError: [path]: 1/2 of 3 / 4"),
+        (ValueError(r"C:\data\x.csv: bad, and/or worse"), "ValueError: [path]: bad, and/or worse"),
+    ],
+)
+def test_a_reason_that_travels_names_no_file(error, told):
+    """The device itself says all of it."""
+    for device in ends(CHAIN, starter(CHAIN, "round 3", error)).devices:
+        if device.row == ODD:
+            assert words_of(error) in str(device.error)
+        else:
+            assert str(device.error).startswith(f"2 could not go on: {told} (2 says so")
 
 
 def test_others_go_on_without_a_full_disk_and_where_they_cannot_all_know_why():

@@ -1,12 +1,53 @@
-"""Files that are whole or not there, that outlast a power cut, and private ones that nobody else could ever read."""
+"""Files that are whole or not there, that outlast a power cut, and private ones that nobody else could ever read.
+
+Everything that a node or an authority must find again after a crash is written by a function of this module. Each step
+of each of them is a failpoint: a place where a test ends the process, to see that the next one recovers.
+"""
 
 from __future__ import annotations
 
+import errno
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import NoReturn
 
 PRIVATE, PUBLIC = 0o600, 0o644
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that is full or read-only
+FAILPOINT = "CONFORMESH_FAILPOINT"  # "FILE/STEP:COUNT" ends the process there; see `failpoint`
+KILLED = 137  # the exit code of a process that was killed, as a shell reports it
+
+
+def kill_at(text: str) -> Callable[[str], None]:
+    """Return what ends this process at a failpoint: ``journal.bin/torn:3`` at the third time that it is passed."""
+    wanted, _, count = text.rpartition(":")
+    if not wanted or not count.isdecimal() or not int(count):
+        raise ValueError(f"{FAILPOINT} must be FILE/STEP:COUNT, for example journal.bin/torn:3, got {text!r}")
+    left = int(count)
+
+    def visit(name: str) -> None:
+        nonlocal left
+        left -= name == wanted
+        if name == wanted and left == 0:
+            _die(name)
+
+    return visit
+
+
+def _die(name: str) -> NoReturn:
+    os.write(2, f"killed at failpoint {name}, as {FAILPOINT} says\n".encode())
+    os._exit(KILLED)  # no handler, no buffer and no other thread gets a chance, as with SIGKILL
+
+
+# Called at every failpoint. None unless the variable is set when the process starts, or a test puts something here.
+on_failpoint: Callable[[str], None] | None = kill_at(os.environ[FAILPOINT]) if os.environ.get(FAILPOINT) else None
+
+
+def failpoint(name: str) -> None:
+    """Mark a place where a crash must do no harm; does nothing outside of tests."""
+    if on_failpoint is not None:
+        on_failpoint(name)
 
 
 def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, mode: int = PUBLIC) -> None:
@@ -27,12 +68,19 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
             return
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
-        with os.fdopen(os.open(draft, flags, mode), "wb") as out:
-            out.write(data)
-            out.flush()
-            os.fsync(out.fileno())
+        failpoint(f"{target.name}/begin")
+        handle = os.open(draft, flags, mode)
+        try:
+            _write_all(handle, data, f"{target.name}/torn")
+            failpoint(f"{target.name}/written")
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+        failpoint(f"{target.name}/synced")
         draft.replace(target)
+        failpoint(f"{target.name}/renamed")
         _flush_folder(target.parent)
+        failpoint(f"{target.name}/done")
     except OSError as problem:
         with suppress(OSError):
             draft.unlink()
@@ -40,6 +88,56 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
         raise OSError(
             problem.errno, f"{target}: cannot write the file: {why}; check the folder and its permissions"
         ) from problem
+
+
+def append_bytes(handle: int, name: str, data: bytes, durable: bool = False) -> None:
+    """Add bytes to the end of an open file called `name`; with `durable` they survive a power cut when this returns."""
+    failpoint(f"{name}/before append")
+    _write_all(handle, data, f"{name}/torn append")
+    failpoint(f"{name}/appended")
+    if durable:
+        os.fsync(handle)
+        failpoint(f"{name}/append synced")
+
+
+def cut_file(handle: int, name: str, size: int) -> None:
+    """Cut off the end of an open file called `name`, as half a record that a crash has left."""
+    failpoint(f"{name}/before cut")
+    os.ftruncate(handle, size)
+    failpoint(f"{name}/cut")
+
+
+def move_path(source: Path, target: Path) -> None:
+    """Rename a file or a folder, so that the new name survives a power cut."""
+    failpoint(f"{source.name}/before move")
+    try:
+        source.replace(target)
+        failpoint(f"{source.name}/moved")
+        for folder in {source.parent, target.parent}:
+            _flush_folder(folder)
+    except OSError as problem:
+        raise OSError(problem.errno, f"{source}: cannot move it to {target}: {problem.strerror}") from problem
+    failpoint(f"{source.name}/move done")
+
+
+def remove_drafts(target: Path) -> None:
+    """Delete what crashes have left of `write_file` for a file that nobody else writes now.
+
+    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone.
+    """
+    for draft in target.parent.glob(f".{target.name}.*.tmp"):
+        with suppress(OSError):
+            draft.unlink()
+
+
+def _write_all(handle: int, data: bytes | memoryview, torn: str) -> None:
+    rest = memoryview(data).cast("B")
+    if on_failpoint is not None:  # one write where nobody looks, two halves where a test may stop between them
+        half = os.write(handle, rest[: len(rest) // 2])
+        failpoint(torn)
+        rest = rest[half:]
+    while rest:
+        rest = rest[os.write(handle, rest) :]
 
 
 def _flush_folder(folder: Path) -> None:

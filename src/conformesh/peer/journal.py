@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.files import PRIVATE, append_bytes, cut_file, remove_drafts, write_file
 
 RECORD = struct.Struct("<II")
 
@@ -72,6 +72,7 @@ class FileJournal:
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self.durable = path, durable
+        remove_drafts(path)  # of a crash in `begin`: they may hold the secret of a run
         self._file = self._opened()
 
     def _opened(self) -> int:
@@ -83,16 +84,12 @@ class FileJournal:
         found = [*whole_records(data)]
         whole = sum(RECORD.size + len(record) for record in found)
         if whole < len(data):
-            os.ftruncate(self._file, whole)
+            cut_file(self._file, self.path.name, whole)
         return found
 
     def append(self, record: bytes) -> None:
-        """Add a record in one write."""
-        data = packed(record)
-        if os.write(self._file, data) != len(data):
-            raise OSError(f"{self.path}: could not write the journal: is the disk full?")
-        if self.durable:
-            os.fsync(self._file)
+        """Add a record."""
+        append_bytes(self._file, self.path.name, packed(record), self.durable)
 
     def begin(self, record: bytes) -> None:
         """Replace the file by one with this record alone."""

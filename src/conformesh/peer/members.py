@@ -20,7 +20,7 @@ from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Failure
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, differences, floor_in, pack_rows, unpack_rows
+from conformesh.peer.words import MOST_AHEAD, Hello, News, differences, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
@@ -59,7 +59,7 @@ class Members(Rounds):
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _enter_greeting(self) -> None:
-        self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
+        self._greeting = Hello(self.agreement, self.number, self.lost)
         self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
@@ -69,8 +69,6 @@ class Members(Rounds):
         return self._greeting.context()
 
     def _hello(self, flags: int = 0) -> Frame:
-        if self._greeting.floor != self.rosters.floor:
-            self._greeting = self._greeting._replace(floor=self.rosters.floor)
         return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _on_hello(self, frame: Frame) -> None:
@@ -81,13 +79,19 @@ class Members(Rounds):
         if self.full.devices - len(theirs.lost) < self.needed:
             raise FrameError("a hello that leaves out more devices than was agreed on")
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
-        mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
+        if theirs.run > self.number and not self._may_follow:
+            return  # it repeats its greeting
+        mine, view = View(self.number, self.lost), View(min(theirs.run, self.number + MOST_AHEAD), theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
             self._leave(frame.sender, view)
         elif frame.sender in mine.lost:
             self._welcome(frame.sender, view, before)
         else:
             self._move(mine.joined(view))
+        if self.number > mine.number:
+            self._followed_at = self.now
+        if told := sorted((self.lost & theirs.lost) - mine.lost):  # so that it can be found out who chose who counts
+            self.log(f"{self._name(frame.sender)} says that it has lost {listed([self._name(k) for k in told])}")
         same = view == (self.number, self.lost)
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())
@@ -190,7 +194,6 @@ class Members(Rounds):
     def _on_ready(self, frame: Frame) -> None:
         self._same_run(frame)
         rows = self._rows_in(frame)
-        self.rosters.raise_floor(floor_in(frame.body))  # before the last row: everybody's floor comes with its row
         if self.phase == "greeting":
             self._grow_ready(rows)
         if frame.wants:
@@ -232,8 +235,7 @@ class Members(Rounds):
         return rows
 
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
-        floor = self.rosters.floor if kind == READY else 0
-        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows, floor))
+        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
 
     def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""

@@ -3,6 +3,7 @@
 `device_config`  what a device knows
 `device_toml`    the same in a readable file
 `certificates`   an authority, and the certificates it signs
+`authority`      what was signed last, and how a change survives a crash
 `identity`       whether a device's certificate is what its neighbours will let in
 `folders`        make a mesh, add, revoke and renew a device
 `own_scores`     a device's own scores, and how one file is spread over the folders

@@ -1,7 +1,8 @@
 """Certificates: an authority signs one for each device of its mesh, and a device shows it to its neighbours.
 
-Keys are on the curve P-256 and never leave the file they were written to: no error, text or object here holds one. The
-authority remembers what it signed in ``issued/``, so that a name, with the number of a certificate, is given once.
+Keys are on the curve P-256. No error shows one, and a device's key is written to its folder and to the change that puts
+it there (`authority`), which is deleted when that is done. The authority remembers what it signed in ``issued/``, so
+that a name, with the number of a certificate, is given once.
 """
 
 from __future__ import annotations
@@ -67,14 +68,17 @@ def make_authority(folder: Path, mesh: str, days: int = 3650) -> Identity:
 
 
 def sign_device(
-    authority: Path, folder: Path, name: str, hosts: Sequence[str], days: int = 365, *, renew: bool = False
-) -> Identity:
-    """Make a key for a device and sign its certificate: ``ca.pem``, ``device.pem`` and ``device.key`` in its folder.
+    authority: Path, name: str, hosts: Sequence[str], days: int = 365, *, renew: bool = False
+) -> tuple[Identity, dict[str, str]]:
+    """Make a key for a device and sign its certificate; return what it says and the texts of the device's files.
+
+    The files are ``ca.pem``, ``device.pem`` and ``device.key``. Nothing is written: whoever does so must also keep the
+    certificate in the authority's folder under `record_of` its name, where the next one is counted from.
 
     Parameters
     ----------
-    authority, folder
-        Where `make_authority` made the authority, and where the device's files go.
+    authority
+        Where `make_authority` made the authority.
     name, hosts
         Whom the certificate names, and the host names and addresses at which it may be met.
     days
@@ -91,7 +95,6 @@ def sign_device(
         serial = before[-1].serial
         raise ValueError(f"device name {name!r} has a certificate already (serial {serial}); names are given once")
     shown = certificate_name(name, before[-1].number + 1 if before else 1)
-    record = authority / ISSUED / f"{shown}.pem"
     ca = load_certificate(authority / CA)
     ca_key = load_key(authority / CA_KEY)
     if not ca.extensions.get_extension_for_class(x509.BasicConstraints).value.ca:
@@ -115,13 +118,13 @@ def sign_device(
     builder = builder.add_extension(x509.SubjectAlternativeName(known), critical=False)
     from_ca = x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key())
     certificate = builder.add_extension(from_ca, critical=False).sign(ca_key, _sha256())
-    make_folder(folder)
-    make_folder(record.parent)
-    write_file(folder / KEY, _key_pem(key), PRIVATE)
-    write_file(folder / CERT, _pem(certificate))
-    write_file(folder / CA, _pem(ca))
-    write_file(record, _pem(certificate))
-    return identity_of(x509, certificate)
+    texts = {KEY: _key_pem(key), CERT: _pem(certificate), CA: _pem(ca)}
+    return identity_of(x509, certificate), {name: text.decode("ascii") for name, text in texts.items()}
+
+
+def record_of(shown: str) -> str:
+    """Return where in its folder an authority keeps the certificate with this name."""
+    return f"{ISSUED}/{shown}.pem"
 
 
 def read_certificate(path: Path) -> Identity:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from conformesh.io.files import readable_by_others
+from conformesh.mesh.config.authority import interrupted
 from conformesh.mesh.config.certificates import CA_KEY, read_certificate
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, parse_endpoint
@@ -110,13 +111,15 @@ def _authority_of(config: DeviceConfig) -> dict[tuple[str, Level], str]:
 
 def examine_authority(root: Path) -> list[Problem]:
     """Look at the authority in the folder of a whole mesh, if there is one."""
+    words = interrupted(Path(root))
+    found = [Problem("ca", "authority", "error", words)] if words else []
     key = Path(root) / "ca" / CA_KEY
     if not key.is_file():
-        return []
+        return found
     if readable_by_others(key):
         words = f"{CA_KEY} can be read by others, and whoever has it can make devices; run: chmod 600 {key}"
-        return [Problem("ca", "authority", "error", words)]
-    return [Problem("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
+        return [*found, Problem("ca", "authority", "error", words)]
+    return [*found, Problem("ca", "authority", "fine", f"{CA_KEY} can be read by its owner alone")]
 
 
 def _method(config: DeviceConfig) -> list[Problem]:

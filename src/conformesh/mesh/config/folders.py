@@ -1,6 +1,7 @@
 """The folders of a mesh: made, enlarged, reduced and renewed by the person who keeps the authority.
 
 ROOT/ca/                 the authority; ca.key never leaves it
+ROOT/authority.json      the last roster that was signed, and a change that is under way: see `authority`
 ROOT/roster.json         who is in, numbered and signed: handed to any device that runs it reaches all of them
 ROOT/device-00/          what is copied to device-00: device.toml, roster.json, ca.pem, device.pem, device.key,
                          scores.csv
@@ -17,12 +18,22 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import DisconnectedError, Network
-from conformesh.io.files import PRIVATE, make_folder, write_file
+from conformesh.io.files import make_folder
+from conformesh.mesh.config.authority import FILE as RECORD
+from conformesh.mesh.config.authority import LOCK, Authority, Change, interrupted, opened, read_record
 from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
-from conformesh.mesh.config.certificates import CERT, Identity, issued, make_authority, read_certificate, sign_device
+from conformesh.mesh.config.certificates import (
+    CERT,
+    Identity,
+    issued,
+    make_authority,
+    read_certificate,
+    record_of,
+    sign_device,
+)
 from conformesh.mesh.config.checking import Problem, check_folder, compare_agreements
 from conformesh.mesh.config.device_config import map_of
-from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device, write_device
+from conformesh.mesh.config.device_toml import FILE, DeviceConfig, device_text, read_device
 from conformesh.mesh.config.endpoints import (
     BASE_PORT,
     Endpoint,
@@ -33,13 +44,11 @@ from conformesh.mesh.config.endpoints import (
     read_hosts,
     roster_names,
 )
-from conformesh.mesh.config.own_scores import EMPTY, scatter_scores
-from conformesh.mesh.config.readme import readme
-from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.own_scores import scatter_scores
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster
 from conformesh.mesh.config.signing import document_of
 from conformesh.names import unknown
-from conformesh.promises import PLAIN, Promise
+from conformesh.promises import PLAIN, Promise, check_alpha
 
 __all__ = [
     "Problem",
@@ -100,8 +109,8 @@ def init_mesh(
         As in `DeviceConfig`.
     """
     root = Path(root)
-    if root.exists() and (not root.is_dir() or any(root.iterdir())):
-        raise ValueError(f"{root}: a mesh needs a new or an empty folder, and this one is not; choose another name")
+    _check_is_new(root)
+    check_alpha(alpha)
     names = roster_names(network.ids)
     for name in names:
         check_device_name(name)
@@ -121,7 +130,7 @@ def init_mesh(
         alpha=alpha,
         target=promise.target,
         rank=promise.rule,
-        confidence=None if promise.confidence is None else str(promise.confidence),
+        pac_confidence=None if promise.pac_confidence is None else str(promise.pac_confidence),
         shares={to: str(promise.shares[name]) for name, to in zip(network.ids, names, strict=True)}
         if promise.shares is not None
         else {},
@@ -141,13 +150,38 @@ def init_mesh(
     roster = Roster(1, mesh, names, first.edges, first.endpoints, sizes=limits)
     first = first.under(roster)
     make_folder(root)
-    if not insecure:
-        make_authority(root / "ca", mesh)
-    configs = [replace(first, name=name, listen=str(listen_at(reached[name]))) for name in names]
-    for config in configs:
-        _make_device(root, config, days)
-    _write_mesh(root, configs, roster)
+    with opened(root, new=True) as authority:
+        if authority.finished or authority.roster is not None:
+            raise ValueError(
+                f"{root}: `conformesh mesh init` was interrupted here, and its mesh is whole now; use it, or delete "
+                "the folder and run this again"
+            )
+        if not insecure:
+            make_authority(root / "ca", mesh)
+        change = _change({"command": "init", "device": str(root)}, root, roster, insecure)
+        for name in names:
+            _add_folder(change, root, replace(first, name=name, listen=str(listen_at(reached[name]))), days)
+        authority.make(change)
     return [root / name for name in names]
+
+
+def _check_is_new(root: Path) -> None:
+    """Refuse a folder that is in use, and say what to do about one that an interrupted `mesh init` has left."""
+    if not root.exists() or (root.is_dir() and {path.name for path in root.iterdir()} <= {LOCK}):
+        return
+    if root.is_dir() and (record := read_record(root)) is not None:
+        if record.change is not None and record.change.request.get("command") == "init":
+            return  # which is finished first
+        raise ValueError(
+            f"{root}: a mesh needs a new or an empty folder, and this one has a mesh already; use that, or choose "
+            "another name"
+        )
+    if root.is_dir() and all(path.name in (LOCK, "ca") or path.suffix == ".tmp" for path in root.iterdir()):
+        raise ValueError(
+            f"{root}: `conformesh mesh init` was interrupted here before it made any device; delete the folder and run "
+            "this again"
+        )
+    raise ValueError(f"{root}: a mesh needs a new or an empty folder, and this one is not; choose another name")
 
 
 def add_device(
@@ -164,40 +198,52 @@ def add_device(
 
     `size` is the most scores that it may claim; for `settled` see `revoke_device`.
     """
-    root, configs = Path(root), _read_mesh(Path(root))
-    known = configs[0]
-    check_device_name(name)
-    if name in known.devices:
-        raise ValueError(f"device name {name!r} is taken; the mesh has {len(known.devices)} devices, choose another")
-    if name in known.revoked:
-        raise ValueError(f"device name {name!r} was revoked, and its old certificate still bears it; choose another")
-    if (root / name).exists():
-        raise ValueError(f"{root / name}: a new device needs a new folder, and this one is there; move it away")
-    if not neighbours:
-        raise ValueError(f"device {name!r} needs at least one neighbour among the devices of the mesh, got none")
-    for other in neighbours:
-        if other not in known.devices:
-            raise ValueError(unknown("neighbour", other, known.devices))
-    taken = [parse_endpoint(endpoint) for endpoint in known.endpoints.values()]
-    bare = parse_endpoint(host, "host", port=1)
-    endpoint: Endpoint = parse_endpoint(host, "host", port=next_port(taken, bare.host))
-    if endpoint in taken:
-        raise ValueError(f"{endpoint} belongs to another device already; give {name!r} another port")
-    before = _roster_of(known)
-    roster = _next(
-        before,
-        settled,
-        devices=(*known.devices, name),
-        edges=(*known.edges, *((other, name) for other in neighbours)),
-        endpoints={**before.endpoints, name: str(endpoint)},
-        sizes=before.sizes | ({} if size is None else {name: size}),
-    )
-    changed = [config.under(roster) for config in configs]
-    new = replace(
-        known, **map_of(roster), roster=roster, name=name, listen=str(listen_at(endpoint)), scores="scores.csv"
-    )
-    _make_device(root, new, days)
-    _write_mesh(root, [*changed, new], roster)
+    root = Path(root)
+    asked: dict[str, Any] = {"command": "add", "device": name, "neighbours": [*neighbours], "host": host}
+    asked |= {"days": days, "size": size, "settled": settled}
+    with opened(root) as authority:
+        if authority.finished == asked:
+            return root / name
+        configs = _read_mesh(root)
+        known = configs[0]
+        check_device_name(name)
+        if name in known.devices:
+            raise ValueError(
+                f"device name {name!r} is taken; the mesh has {len(known.devices)} devices, choose another"
+            )
+        if name in known.revoked:
+            raise ValueError(
+                f"device name {name!r} was revoked, and its old certificate still bears it; choose another"
+            )
+        if (root / name).exists():
+            raise ValueError(f"{root / name}: a new device needs a new folder, and this one is there; move it away")
+        if not neighbours:
+            raise ValueError(f"device {name!r} needs at least one neighbour among the devices of the mesh, got none")
+        for other in neighbours:
+            if other not in known.devices:
+                raise ValueError(unknown("neighbour", other, known.devices))
+        taken = [parse_endpoint(endpoint) for endpoint in known.endpoints.values()]
+        bare = parse_endpoint(host, "host", port=1)
+        endpoint: Endpoint = parse_endpoint(host, "host", port=next_port(taken, bare.host))
+        if endpoint in taken:
+            raise ValueError(f"{endpoint} belongs to another device already; give {name!r} another port")
+        before = _last_roster(authority, known)
+        roster = _next(
+            before,
+            settled,
+            devices=(*known.devices, name),
+            edges=(*known.edges, *((other, name) for other in neighbours)),
+            endpoints={**before.endpoints, name: str(endpoint)},
+            sizes=before.sizes | ({} if size is None else {name: size}),
+        )
+        for config in configs:
+            config.under(roster)  # raises in words if it cannot be
+        change = _change(asked, root, roster, known.insecure)
+        new = replace(
+            known, **map_of(roster), roster=roster, name=name, listen=str(listen_at(endpoint)), scores="scores.csv"
+        )
+        _add_folder(change, root, new, days)
+        authority.make(change)
     return root / name
 
 
@@ -209,35 +255,43 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
     number of a roster under which a result was certified: the ones before it are out of use. `forget` is the word of
     whoever runs the mesh that all devices that were taken out are off for good.
     """
-    root, configs = Path(root), _read_mesh(Path(root))
-    known = configs[0]
-    if name not in known.devices:
-        raise ValueError(unknown("device", name, known.devices))
-    if len(known.devices) == 1:
-        raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
-    signed = [] if known.insecure else _issued(root, name)
-    before = _roster_of(known)
-    roster = _next(
-        before,
-        settled,
-        forget,
-        devices=tuple(other for other in known.devices if other != name),
-        edges=tuple(edge for edge in known.edges if name not in edge),
-        endpoints=_without(name, before.endpoints),
-        revoked=_revoking(before, name, signed) if signed else (*before.revoked, Revoked(name)),
-        lowest=_without(name, before.lowest),
-        sizes=_without(name, before.sizes),
-    )
-    try:
-        changed = [config.under(roster) for config in configs if config.name != name]
-    except DisconnectedError as problem:
-        raise ValueError(
-            f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
-            f"then revoke {name!r}"
-        ) from None
-    _write_mesh(root, changed, roster)
-    make_folder(root / "revoked", 0o700)
-    (root / name).rename(root / "revoked" / name)
+    root = Path(root)
+    asked = {"command": "revoke", "device": name, "settled": settled, "forget": forget}
+    with opened(root) as authority:
+        if authority.finished == asked:
+            given = issued(root / "ca", name)
+            return given[-1].serial if given else ""
+        configs = _read_mesh(root)
+        known = configs[0]
+        if name not in known.devices:
+            raise ValueError(unknown("device", name, known.devices))
+        if len(known.devices) == 1:
+            raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
+        signed = [] if known.insecure else _issued(root, name)
+        before = _last_roster(authority, known)
+        roster = _next(
+            before,
+            settled,
+            forget,
+            devices=tuple(other for other in known.devices if other != name),
+            edges=tuple(edge for edge in known.edges if name not in edge),
+            endpoints=_without(name, before.endpoints),
+            revoked=_revoking(before, name, signed) if signed else (*before.revoked, Revoked(name)),
+            lowest=_without(name, before.lowest),
+            sizes=_without(name, before.sizes),
+        )
+        try:
+            for config in configs:
+                if config.name != name:
+                    config.under(roster)
+        except DisconnectedError as problem:
+            raise ValueError(
+                f"without {name!r} the mesh falls into {problem.parts}; add a device between them first, "
+                f"then revoke {name!r}"
+            ) from None
+        change = _change(asked, root, roster, known.insecure)
+        change.removed = name
+        authority.make(change)
     return signed[-1].serial if signed else ""
 
 
@@ -247,13 +301,7 @@ def renew_device(root: Path, name: str, *, days: int = 365) -> Identity:
     The old certificate stays good until it expires: against a stolen key `reissue_device` helps. Of every device 16
     numbers of certificates are let in; beyond these a new roster is made, which lets in the next.
     """
-    root, configs = Path(root), _read_mesh(Path(root))
-    config = _with_certificate(root, configs, name)
-    found = sign_device(root / "ca", root / name, name, _hosts_of(config), days, renew=True)
-    if found.number >= config.lowest(name) + WINDOW:
-        before = _roster_of(config)
-        _change(root, configs, _next(before, None, lowest={**before.lowest, name: found.number - WINDOW + 1}))
-    return found
+    return _issue_again(Path(root), {"command": "renew", "device": name, "days": days})
 
 
 def reissue_device(root: Path, name: str, *, days: int = 365, settled: int | None = None) -> Identity:
@@ -262,18 +310,37 @@ def reissue_device(root: Path, name: str, *, days: int = 365, settled: int | Non
     For a stolen key: the device stays, under its name. Its new files must be there before the roster is, or it is shut
     out too until they are.
     """
-    root, configs = Path(root), _read_mesh(Path(root))
-    config = _with_certificate(root, configs, name)
-    before, old = _roster_of(config), _issued(root, name)
-    found = sign_device(root / "ca", root / name, name, _hosts_of(config), days, renew=True)
-    lowest = {**before.lowest, name: found.number}
-    _change(root, configs, _next(before, settled, revoked=_revoking(before, name, old), lowest=lowest))
+    asked = {"command": "revoke --certificate", "device": name, "days": days, "settled": settled}
+    return _issue_again(Path(root), asked, shut_out=True)
+
+
+def _issue_again(root: Path, asked: dict[str, Any], shut_out: bool = False) -> Identity:
+    """Make a new certificate for a device; `shut_out` revokes the older ones."""
+    name = asked["device"]
+    with opened(root) as authority:
+        if authority.finished == asked:
+            return _issued(root, name)[-1]
+        configs = _read_mesh(root)
+        config = _with_certificate(root, configs, name)
+        before, old = _last_roster(authority, config), _issued(root, name)
+        found, texts = sign_device(root / "ca", name, _hosts_of(config), asked["days"], renew=True)
+        roster = None
+        if shut_out:
+            lowest = {**before.lowest, name: found.number}
+            roster = _next(before, asked["settled"], revoked=_revoking(before, name, old), lowest=lowest)
+        elif found.number >= config.lowest(name) + WINDOW:
+            roster = _next(before, None, lowest={**before.lowest, name: found.number - WINDOW + 1})
+        change = _change(asked, root, roster, config.insecure)
+        _add_certificate(change, found, name, texts)
+        authority.make(change)
     return found
 
 
 def current_roster(root: Path) -> int:
-    """Return the number of a mesh's roster; 0 where the map is still in every ``device.toml``."""
-    return _read_mesh(Path(root))[0].roster_number
+    """Return the number of a mesh's last roster; 0 where the map is still in every ``device.toml``."""
+    record = read_record(Path(root))
+    latest = None if record is None else record.latest
+    return _read_mesh(Path(root))[0].roster_number if latest is None else latest.number
 
 
 def device_folders(root: Path) -> list[Path]:
@@ -285,6 +352,8 @@ def _read_mesh(root: Path) -> list[DeviceConfig]:
     found = sorted(path.parent for path in root.glob(f"*/{FILE}")) if root.is_dir() else []
     if not found:
         raise ValueError(f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`")
+    if words := interrupted(root):
+        raise ValueError(words)
     roster = read_device(found[0]).devices
     missing = [name for name in roster if not (root / name / FILE).is_file()]
     if missing:
@@ -297,26 +366,36 @@ def _read_mesh(root: Path) -> list[DeviceConfig]:
     return [read_device(root / name) for name in roster]
 
 
-def _make_device(root: Path, config: DeviceConfig, days: int) -> None:
-    folder = root / config.name
-    make_folder(folder, 0o700)
+def _change(asked: dict[str, Any], root: Path, roster: Roster | None, insecure: bool) -> Change:
+    """Return a change to a roster, signed if the mesh has an authority; None leaves the roster as it is."""
+    return Change(asked, "" if roster is None else document_of(roster, root, insecure).bytes().decode("ascii"))
+
+
+def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> None:
+    """Add the folder of a new device to a change."""
     if not config.insecure:
-        sign_device(root / "ca", folder, config.name, _hosts_of(config), days)
-    write_file(folder / config.scores, EMPTY, PRIVATE)
+        found, texts = sign_device(root / "ca", config.name, _hosts_of(config), days)
+        _add_certificate(change, found, config.name, texts)
+    change.files[f"{config.name}/{FILE}"] = device_text(config)
+    change.scores.append(f"{config.name}/{config.scores}")
 
 
-def _change(root: Path, configs: Sequence[DeviceConfig], roster: Roster) -> None:
-    _write_mesh(root, [config.under(roster) for config in configs], roster)
+def _add_certificate(change: Change, found: Identity, name: str, texts: dict[str, str]) -> None:
+    """Add the files of a new certificate to a change, and the authority's own copy."""
+    change.files |= {f"{name}/{file}": text for file, text in texts.items()}
+    change.files[f"ca/{record_of(found.name)}"] = texts[CERT]
 
 
-def _write_mesh(root: Path, configs: Sequence[DeviceConfig], roster: Roster) -> None:
-    """Give everybody a new roster, which a device that runs in its folder here will notice."""
-    document = document_of(roster, root, configs[0].insecure).bytes()
-    write_file(root / ROSTER, document)
-    for config in configs:
-        write_file(root / config.name / ROSTER, document)
-        write_device(root / config.name, config)
-    write_file(root / "README.md", readme(configs[0]))
+def _last_roster(authority: Authority, config: DeviceConfig) -> Roster:
+    """Return the last roster that was signed, which is that of the folders; refuse folders that have another one."""
+    mine, latest = _roster_of(config), authority.roster
+    if latest is not None and latest != mine:
+        raise ValueError(
+            f"{authority.root}: roster {latest.number} ({latest.digest[:16]}) was signed last, as {RECORD} says, and "
+            f"the folders have roster {mine.number} ({mine.digest[:16]}); put back the newest copy of both, as they "
+            "were together"
+        )
+    return mine
 
 
 def _roster_of(config: DeviceConfig) -> Roster:

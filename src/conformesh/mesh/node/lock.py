@@ -1,20 +1,25 @@
-"""One process for each device's folder: two would write one journal, and speak under one name."""
+"""One process for each device's folder: two would write one journal, and speak under one name.
+
+On a full or read-only disk a node must still be able to start and serve its last threshold: the lock itself needs no
+space, only a file that is there.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE
+from conformesh.io.files import PRIVATE, UNWRITABLE
 
 LOCK = "node.lock"
+RUNS = "runs this device already; stop it first, or give this one another folder"
 
 
 @contextmanager
-def sole_process(folder: Path) -> Iterator[None]:
-    """Have a folder to oneself; refuse in words where another process has it.
+def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[None]:
+    """Have a folder to oneself; refuse in words where another process has it: what that is `busy` with.
 
     The system ends the lock with its process, so that a crash leaves a file and no lock. Where there are no such locks
     (outside POSIX) nobody is refused.
@@ -24,24 +29,37 @@ def sole_process(folder: Path) -> Iterator[None]:
     except ImportError:
         yield
         return
-    path = folder / LOCK
+    path = folder / file
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        handle = _opened(path)
     except OSError as problem:
-        words = (
-            f"{path}: cannot be written: {problem.strerror}; a device needs a folder of its own that it may write to"
-        )
+        words = f"{path}: cannot be written: {problem.strerror}; this needs a folder that it may write to"
         raise OSError(problem.errno, words) from None
+    if handle is None:
+        yield
+        return
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             other = os.read(handle, 20).decode("ascii", "replace").strip() or "of unknown number"
-            raise ValueError(
-                f"{folder}: process {other} runs this device already; stop it first, or give this one another folder"
-            ) from None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+            raise ValueError(f"{folder}: process {other} {busy}") from None
+        with suppress(OSError):  # the number is only for the message above
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(handle)
+
+
+def _opened(path: Path) -> int | None:
+    """Return the open lock file; None on a disk that is full or read-only and has none, where nobody can write."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as problem:
+        if problem.errno not in UNWRITABLE:
+            raise
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # which can be locked as well
+    except FileNotFoundError:
+        return None

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conformesh.io.files import move_path
 from conformesh.io.json_numbers import in_json
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.own_scores import read_own_scores
@@ -240,7 +241,7 @@ class Online:
             try:
                 known.read(journal.records())
             except ValueError as problem:  # it is of another rule, or none at all
-                os.replace(self._path, self._path.with_name(BEFORE))
+                move_path(self._path, self._path.with_name(BEFORE))
                 LOG.warning("%s: the device counts anew: %s; the old journal is %s", self._path, problem, BEFORE)
                 known = self._made(known.name)
             if known.undated:

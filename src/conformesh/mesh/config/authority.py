@@ -1,0 +1,206 @@
+"""What the authority of a mesh has signed last, and the change that it is making: ``ROOT/authority.json``.
+
+Numbers of rosters come from this record, never from the folders of devices: a number that was signed once is never
+signed again with another content, whatever happens in between. So a change is written ahead, in three steps:
+
+1. The whole change, with the signed roster and the new keys, goes into the record in one step. Before that nothing has
+   happened: the signature has not left the memory of this process. After that the number is used up.
+2. The files are written into the folders. Each of these writes may be repeated.
+3. The record is written again, without the change.
+
+A command that finds a change in the record finishes it first (steps 2 and 3), and says so. One command at a time has
+the record: others are refused while it works.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Literal
+
+from msgspec import Struct, field, to_builtins
+from msgspec.structs import replace
+
+from conformesh.io.files import PRIVATE, PUBLIC, make_folder, move_path, remove_drafts, write_file
+from conformesh.io.json_numbers import from_json, to_json
+from conformesh.io.schemas import checked
+from conformesh.mesh.config.certificates import KEY
+from conformesh.mesh.config.device_toml import FILE as DEVICE
+from conformesh.mesh.config.device_toml import read_device, write_device
+from conformesh.mesh.config.own_scores import EMPTY
+from conformesh.mesh.config.readme import readme
+from conformesh.mesh.config.roster import FILE as ROSTER
+from conformesh.mesh.config.roster import Roster, read_document
+from conformesh.mesh.node.lock import sole_process
+
+FILE = "authority.json"
+LOCK = "authority.lock"
+REVOKED = "revoked"
+BUSY = "changes this mesh now; wait until it has ended, then run this again"
+LOG = logging.getLogger("conformesh.mesh")
+
+
+class Change(Struct, forbid_unknown_fields=True):
+    """One change of a mesh, with all that is needed to make it again.
+
+    Attributes
+    ----------
+    request
+        What was asked for: the command, the device and the other arguments.
+    roster
+        The document of the next roster, signed; empty where the roster stays.
+    files
+        The texts of new files, by path inside the root.
+    scores
+        Files of scores that are made empty, unless they are there.
+    removed
+        The device whose folder moves to ``revoked/``.
+    """
+
+    request: dict[str, Any]
+    roster: str = ""
+    files: dict[str, str] = field(default_factory=dict)
+    scores: list[str] = field(default_factory=list)
+    removed: str = ""
+
+    @property
+    def command(self) -> str:
+        """The command that makes this change, as far as it names it."""
+        words = ("mesh", self.request.get("command"), self.request.get("device"))
+        return f"conformesh {' '.join(str(word) for word in words if word)}"
+
+
+class Record(Struct, forbid_unknown_fields=True):
+    """What is in the file: the last roster that is in force, as it was signed, and a change that is under way."""
+
+    format: Literal["conformesh-authority/1"] = "conformesh-authority/1"
+    roster: str = ""
+    change: Change | None = None
+
+    @property
+    def latest(self) -> Roster | None:
+        """The roster with the highest number that was signed; None before the first."""
+        text = (self.change.roster if self.change is not None else "") or self.roster
+        return read_document(text.encode(), FILE).roster if text else None
+
+
+def read_record(root: Path) -> Record | None:
+    """Read the record of a mesh; None where there is none."""
+    path = root / FILE
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    except OSError as problem:
+        raise ValueError(f"{path}: cannot read the record of the authority: {problem.strerror}") from problem
+    return checked(from_json(content, str(path)), Record, str(path))
+
+
+def interrupted(root: Path) -> str:
+    """Return in words that a change of a mesh is not finished; nothing if none is."""
+    record = read_record(root)
+    if record is None or record.change is None:
+        return ""
+    return (
+        f"{root}: `{record.change.command}` is at work, or was interrupted; if it no longer runs, run it again, or any "
+        "other mesh add, revoke or renew: what was interrupted is finished first"
+    )
+
+
+class Authority:
+    """The authority of a mesh, for the command that has it to itself.
+
+    Attributes
+    ----------
+    finished
+        What was asked for by the change that was interrupted and has just been finished; empty if there was none.
+    """
+
+    def __init__(self, root: Path, record: Record) -> None:
+        self.root, self._record = root, record
+        self.finished: dict[str, Any] = {}
+
+    @property
+    def roster(self) -> Roster | None:
+        """The last roster that was signed; None before the first."""
+        return self._record.latest
+
+    def make(self, change: Change) -> None:
+        """Make a change: whole, now or, after a crash, by the next command."""
+        self._write(replace(self._record, change=change))
+        try:
+            self._apply(change)
+        except OSError as problem:
+            words = f"{problem.strerror}; then run this again, which finishes what it has begun"
+            raise OSError(problem.errno, words) from problem
+
+    def finish(self) -> None:
+        """Finish a change that was interrupted, if there is one."""
+        change = self._record.change
+        if change is None:
+            return
+        for path in change.files:
+            remove_drafts(self.root / path)
+        self._apply(change)
+        self.finished = change.request
+        words = f"{self.root}: found `{change.command}` interrupted, and finished it"
+        if change.roster:
+            number = read_document(change.roster.encode()).roster.number
+            words += f"; hand roster {number} to any device that runs: conformesh mesh hand {self.root / ROSTER} FOLDER"
+        LOG.warning("%s", words)
+
+    def _apply(self, change: Change) -> None:
+        """Bring the folders to where a change leaves them, from wherever they are."""
+        for path, text in change.files.items():
+            make_folder((self.root / path).parent, 0o700)
+            write_file(self.root / path, text, PRIVATE if Path(path).name == KEY else PUBLIC)
+        for path in change.scores:
+            if not (self.root / path).exists():  # whoever has put scores there in the meantime keeps them
+                write_file(self.root / path, EMPTY, PRIVATE)
+        if change.roster:
+            self._hand_to_folders(change.roster)
+        if change.removed and (self.root / change.removed).exists():
+            make_folder(self.root / REVOKED, 0o700)
+            move_path(self.root / change.removed, self.root / REVOKED / change.removed)
+        self._write(Record(roster=change.roster or self._record.roster))
+
+    def _hand_to_folders(self, document: str) -> None:
+        """Give everybody a new roster, which a device that runs in its folder here will notice."""
+        roster = read_document(document.encode()).roster
+        missing = [name for name in roster.devices if not (self.root / name / DEVICE).is_file()]
+        if missing:
+            raise ValueError(f"{self.root}: the folder of {missing[0]!r} is missing, with its {DEVICE}; put it back")
+        write_file(self.root / ROSTER, document)
+        for name in roster.devices:
+            write_file(self.root / name / ROSTER, document)
+            write_device(self.root / name, read_device(self.root / name))
+        write_file(self.root / "README.md", readme(read_device(self.root / roster.devices[0])))
+
+    def _write(self, record: Record) -> None:
+        write_file(self.root / FILE, to_json(to_builtins(record), indent=1), PRIVATE)
+        self._record = record
+
+
+@contextmanager
+def opened(root: Path, new: bool = False) -> Iterator[Authority]:
+    """Have the authority of a mesh to oneself, after what was interrupted is finished; `new` makes its record."""
+    record = read_record(root)
+    if record is None and not new:
+        folders = sorted(path.parent for path in root.glob(f"*/{DEVICE}")) if root.is_dir() else []
+        if not folders:
+            raise ValueError(
+                f"{root}: no folder of a device is in there; make a mesh with `conformesh mesh init {root}`"
+            )
+        if any((folder / ROSTER).exists() for folder in (root, *folders)):
+            raise ValueError(
+                f"{root}: {FILE} is missing, which says how many rosters were signed; without it a second roster with "
+                "the same number might be signed. Put it back from the place where this mesh was made or from a "
+                "backup; if there is none, make a new mesh"
+            )
+    with sole_process(root, LOCK, BUSY):
+        remove_drafts(root / FILE)
+        authority = Authority(root, read_record(root) or Record())
+        authority.finish()
+        yield authority
