@@ -17,6 +17,7 @@ from conformesh.promises import exact_alpha
 
 MEASURE = """
 import json, resource, sys, time, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
 import numpy as np
 from conformesh import Network, Samples, calibrate_batch
@@ -29,7 +30,14 @@ began = time.process_time()
 network = Network.of(kind, devices)
 samples = Samples.from_flat(rng.random(devices * scores), np.full(devices, scores))
 calibrate_batch(samples, network, (0.1,), method, **options)
-print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.process_time() - began]))
+seconds = time.process_time() - began
+status = Path("/proc/self/status")  # getrusage would count in the memory of the process that started this one
+peak = (
+    1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    if status.exists()
+    else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+)
+print(json.dumps([peak, seconds]))
 """
 CASES = [
     ("random-regular", 100_000, 20, "e-dcp", {"aggregate": "tree", "width": 4}),

@@ -50,7 +50,6 @@ TELL = 0.5  # seconds between two records of progress
 # All that neighbours are told: what is in a file, and where it is, stays here.
 UNREADABLE = "its file of scores cannot be read"
 FULL = "its journal cannot be written"
-STOPPED = "stopped before the run was finished: there is no result"
 
 
 class Node:
@@ -91,6 +90,7 @@ class Node:
         self._due = 0.0  # when to look at the files again
         self._other_scores = False
         self._certified_run = 0
+        self._has_result = False  # of the run that a process that calibrates once was started for
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
@@ -123,8 +123,9 @@ class Node:
                 ),
             ):
                 self._stay_up(once)
-            if once and self.stopping.is_set() and (self.state.certified is None or self.state.certified.restored):
-                raise PeerError(STOPPED)  # before the run began; an older result on disk is not that of this run
+            # An older result on disk is not that of the run that this process was started for.
+            if once and self.stopping.is_set() and not self._has_result:
+                raise PeerError("stopped before the run was finished: there is no result")
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
@@ -341,10 +342,9 @@ class Node:
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
-            if once and isinstance(device, Device) and device.error is None and not device.rosters.moving:
-                if device.phase != "finished":
-                    return PeerError(STOPPED)
+            if once and isinstance(device, Device) and device.phase == "finished":
                 device.note_reported()
+                self._has_result = True
             return device.error
         finally:
             if isinstance(journal, FileJournal):
@@ -496,6 +496,7 @@ class Node:
             final=not isinstance(device, Anytime) or device.final,
             lost=lost,
         )
+        self._has_result = True
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
