@@ -255,7 +255,7 @@ def true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDAr
     """
     check_index(outputs, labels, "labels", "outputs")
     indices = labels_of(who, table, labels, outputs)
-    some = slice(None, None, max(1, len(table) // 1000))  # a thousand rows tell enough, and cost little
+    some = slice(None, None, max(1, len(table) // 400))  # some hundred rows tell enough, and cost little
     rows, truth = table[some], indices[some]
     n, classes = rows.shape
     if n < 2 or classes < 2 or (truth == truth[0]).all():  # a device with one class: the model may not know that one
