@@ -128,13 +128,15 @@ def test_formats_agree_to_the_last_bit(run, outputs):
 
 
 def test_the_summary_says_what_was_done(run, outputs):
-    lines = dict(line.split(": ", 1) for line in run("scores", "make", "o.npz", "--out", "s.csv").stdout.splitlines())
+    result = run("scores", "make", "o.npz", "--out", "s.csv", "--seed", 7)
+    lines = dict(line.split(": ", 1) for line in result.stdout.splitlines())
     assert lines == {
         "outputs": "o.npz (synthetic): logits, 2,000 rows, 40 classes",
         "accuracy": f"{outputs.accuracy:.4f}",
         "score": "lac",
         "devices": "20, by class",
         "scores": "2,000; a device has 100 to 100, median 100",
+        "seed": "7",
         "written": "s.csv",
     }
 
@@ -213,6 +215,21 @@ def test_seeds_choose_the_rows(run, outputs):
 
     assert made(0) == made(0) != made(1)
     assert [len(held) for held in made(0)] == [10] * 20
+
+
+def test_rows_are_chosen_by_a_fresh_seed_by_default(run, outputs):
+    """A fixed one takes the same ranks of every file that is sorted by its scores. The printed seed repeats a run."""
+
+    def made(*more):
+        facts = json.loads(
+            run("scores", "make", "o.npz", "--calibration", 0.1, "--out", "s.csv", "--json", *more).stdout
+        )
+        return facts["seed"], [held.tolist() for held in scores_in().values()]
+
+    (first, rows), (second, others) = made(), made()
+    assert first != second
+    assert rows != others
+    assert made("--seed", first) == (first, rows)
 
 
 def test_from_outputs_to_sets(run, outputs):

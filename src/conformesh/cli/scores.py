@@ -27,6 +27,7 @@ from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
 from conformesh.scores import LAC, SCORES, ClassificationScore, RegressionScore, Score
+from conformesh.streams import recorded_seed
 
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
@@ -93,9 +94,15 @@ def make(
     separator: Separator = None,
     decimal: Decimal = None,
     seed: Annotated[
-        str,
-        typer.Option(metavar="<int>", help="Seed of the partition and of the choice of rows.", rich_help_panel=RUNNING),
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of the partition and of the choice of rows, to repeat a run; by default a fresh one, which is "
+            "printed: coverage averages over this choice.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 
@@ -105,7 +112,7 @@ def make(
     prediction and scale (normalised-residual), lower and upper (cqr).
     """
     check_ending(out)
-    number = whole(seed, "seed", 0)
+    number = recorded_seed(None) if seed is None else whole(seed, "seed", 0)
     measure = (named_score(score, score_option or []) or LAC()).seeded(number)
     if test_out is not None:
         check_ending(test_out, (".npz",))
@@ -329,6 +336,7 @@ def _in_words(facts: dict[str, Any]) -> list[tuple[str, str]]:
         ("score", ", ".join([facts["score"], *(f"{key}={value}" for key, value in facts["score_options"].items())])),
         ("devices", f"{facts['devices']:,}, by {facts['partition']}"),
         ("scores", f"{facts['scores']:,}; a device has {each['min']:,} to {each['max']:,}, median {each['median']:,g}"),
+        ("seed", f"{facts['seed']}"),
         ("written", facts["out"]),
     ]
     if facts["test_out"]:
