@@ -20,6 +20,9 @@ from conformesh.view.recording import MOST_STEPS, Known, Recording
 from conformesh.view.trace import Column, Heading, Step
 from tests.protocols.alone import repeatable_secrets
 
+# Scores between 0 and 1, for which q-dcp's epsilon0 = 0.1 is much.
+pytestmark = pytest.mark.filterwarnings("ignore:q-dcp. the error terms:conformesh.CalibrationNote")
+
 WAYS = [
     ("e-dcp", {}),
     ("e-dcp", {"prefer": "rounds"}),
