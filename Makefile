@@ -7,7 +7,8 @@ BIN     = $(VENV)/bin
 VERSION = $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' src/conformesh/_version.py)
 CODE    = src tests benchmarks docs examples tools
 JOBS   ?= 2
-WORKERS ?= 4  # of the tests, many of which wait for something
+CORES   = $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+WORKERS ?= $(shell expr $(CORES) + 1)  # of the tests, some of which wait for something
 SAMPLE ?= 300
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many commands, each of which would compile the package again
 
@@ -57,7 +58,8 @@ test: lint types  ## tests, lint and types: what CI runs
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not slow"
 
 test-all: lint types $(VENV)/.torch  ## adds the long statistical runs, the whole reproduction in brief, and training
-	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup
+	$(BIN)/python -m pytest -n $(WORKERS) --dist loadgroup -m "not meshes"
+	$(BIN)/python -m pytest -m meshes
 	$(MAKE) examples
 
 examples: $(FLOWER)/.ready $(VENV)/.torch  ## the examples with Flower and PyTorch, each where its library is

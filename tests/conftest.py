@@ -34,6 +34,12 @@ def pytest_configure(config):
     settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", usual))
 
 
+def pytest_itemcollected(item):
+    """Give tests with many processes to one worker where there are several: two at a time overload a small machine."""
+    if item.get_closest_marker("meshes"):
+        item.add_marker(pytest.mark.xdist_group("meshes"))
+
+
 if MUTANTS:
     compiling.LOADING = math.inf  # what is changed are the loops as they are written, which nobody can compile then
 

@@ -5,6 +5,7 @@ import json
 import math
 from dataclasses import replace
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -141,6 +142,15 @@ def test_theorem_thinning_keeps_the_false_discovery_rate_of_many_devices():
     assert check_rates(2, 200) > Fraction(1, 2)
 
 
+def test_a_level_that_is_not_lowered_is_caught(monkeypatch):
+    """P(no redrawing) taken as 1: a device with one high score is drawn too seldom, and the exact rate is 17/64."""
+    low, high = [Fraction(a == 0) for a in range(5)], [Fraction(a > 0, 4) for a in range(5)]
+    example = [low, high], [Fraction(1, 2)] * 2, [3, 1], 3, 1, (), Fraction(1, 4)
+    assert exact_rate(*example) <= Fraction(1, 4)
+    monkeypatch.setattr("tests.test_detecting.no_redraw", lambda *_: 1)
+    assert exact_rate(*example) == Fraction(17, 64) > Fraction(1, 4)
+
+
 def test_p_values_without_the_one_are_caught(monkeypatch):
     """# / n' instead of (1 + #) / (n' + 1): the exact rate is too high."""
     proven = Promise.demand
@@ -194,9 +204,154 @@ def test_each_device_picks_its_own_scores_by_the_seed():
     alone = thinned(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
     assert both.sizes.ravel().tolist() == [4, 3]
     np.testing.assert_array_equal(both.segment(1), alone.segment(0))
-    assert len({*both.segment(0).tolist()}) == 4
     other = thinned(samples, np.arange(2), np.array([4, 3]), 8)
     assert both.values.tolist() != other.values.tolist()
+
+
+def test_thinning_is_without_replacement():
+    """A device that is to use all its scores uses each of them once: with replacement this has chance 10!/10^10."""
+    samples = Samples.of([np.arange(10.0)])
+    for seed in range(5):
+        np.testing.assert_array_equal(thinned(samples, np.arange(1), np.array([10]), seed).segment(0), np.arange(10.0))
+
+
+@pytest.mark.parametrize("fixed", [False, True], ids=["fresh seeds", "a fixed seed and new scores"])
+def test_thinning_picks_every_subset_equally_often(fixed):
+    """Two of five scores, by their ranks: ten subsets, each in a tenth of 3,000 draws.
+
+    Also with one seed for all data sets, where the pick follows from a hash of the scores and not from their ranks.
+    False alarm below 1e-5; power above 0.99 against a subset that has 0.15 instead of 0.1.
+    """
+    draws, rng = 3000, np.random.default_rng(3)
+    assert power_against(draws, 0.9, 0.85, false_alarm=1e-6) > 0.99
+    seen = {}
+    for draw in range(draws):
+        own = np.sort(rng.normal(size=5))
+        kept = thinned(Samples.of([own]), np.arange(1), np.array([2]), 0 if fixed else draw).segment(0)
+        ranks = tuple(np.searchsorted(own, kept).tolist())
+        seen[ranks] = seen.get(ranks, 0) + 1
+    assert len(seen) == 10
+    for count in seen.values():
+        assert_coverage(count, draws, 0.1)
+        assert_coverage(draws - count, draws, 0.9)
+
+
+def test_the_draw_does_not_depend_on_the_order_of_the_scores():
+    rng = np.random.default_rng(8)
+    held, tests = [rng.normal(size=20) for _ in range(3)], [rng.normal(size=4) for _ in range(3)]
+    found = detect(held, "chain", tests, 0.3, rng=5)
+    shuffled = detect([rng.permutation(own) for own in held], "chain", tests, 0.3, rng=5)
+    assert [*map(list, found.p_values.values())] == [*map(list, shuffled.p_values.values())]
+
+
+def test_every_run_draws_anew_and_its_seed_repeats_it():
+    """By default two runs have different seeds; the p-values of six others are not all alike. False alarm 2**-53."""
+    held, tests = example()
+    runs = [detect(held, "cycle", tests, fdr=0.2) for _ in range(6)]
+    assert len({run.seed for run in runs}) == 6
+    assert len({tuple(run.p_values["d0"]) for run in runs}) > 1
+    again = detect(held, "cycle", tests, fdr=0.2, rng=runs[0].seed)
+    assert again.seed == runs[0].seed
+    for name in held:
+        np.testing.assert_array_equal(again.p_values[name], runs[0].p_values[name])
+        np.testing.assert_array_equal(again.flagged[name], runs[0].flagged[name])
+    assert f"by seed {again.seed}" in again.certificate
+    assert "an average over the scores, the ordinary test points and the random choice" in again.certificate
+
+
+def test_the_rule_runs_at_the_level_lowered_by_the_chance_of_no_redrawing():
+    """What is flagged is what Benjamini and Hochberg flag at q P: at q they would flag more in some of these cases."""
+    rng, differ = np.random.default_rng(11), 0
+    for _ in range(40):
+        held, tests = [rng.normal(size=3) for _ in range(3)], [rng.normal(1.5, size=1) for _ in range(3)]
+        found = detect(held, "chain", tests, 0.5)
+        # (1 + #)/(n' + 1) with n' = 5, as the fraction that the float stands for
+        p = [Fraction(round(float(own[0]) * (found.draws + 1)), found.draws + 1) for own in found.p_values.values()]
+        chance = no_redraw(np.full(3, 3), [Fraction(1, 3)] * 3, found.draws)
+        assert chance < 0.9
+        assert found.flags == benjamini_hochberg(p, Fraction(1, 2) * Fraction(chance))
+        differ += found.flags != benjamini_hochberg(p, Fraction(1, 2))
+    assert differ > 5
+
+
+class Fleet(NamedTuple):
+    """Devices with so many scores each, q, and how many of their test points are ordinary and how many are not."""
+
+    devices: int
+    scores: int
+    fdr: float
+    ordinary: int
+    anomalies: int = 0
+    unlike: bool = False
+
+    def rates(self, runs, seed):
+        """Return the false discovery proportions of runs of `detect` with default arguments."""
+        rng, found = np.random.default_rng(seed), np.empty(runs)
+        spread = 2.0 ** rng.integers(0, 4, self.devices) if self.unlike else np.ones(self.devices)
+        topology = "chain" if self.devices < 3 else "cycle"
+        for run in range(runs):
+            held = rng.standard_normal((self.devices, self.scores)) * spread[:, None]
+            of = rng.integers(self.devices, size=self.ordinary)
+            tests = rng.standard_normal(self.ordinary) * spread[of]
+            mine = [tests[of == k] for k in range(self.devices)]
+            mine[0] = np.append(mine[0], np.full(self.anomalies, 100.0))
+            result = detect(held, topology, mine, self.fdr, p_values=False)
+            flagged = np.concatenate([*result.flagged.values()])
+            anomalous = np.concatenate([result.scores[name] == 100.0 for name in result.flagged])
+            found[run] = (flagged & ~anomalous).sum() / max(flagged.sum(), 1)
+        return found
+
+
+@pytest.fixture
+def repeatable(monkeypatch):
+    """Take fresh seeds from a generator with a seed, for tests of chance that must not fail by chance."""
+    rng = np.random.default_rng(651978631)
+    monkeypatch.setattr("conformesh.streams.secrets.randbits", lambda bits: int(rng.integers(2**bits)))
+
+
+def test_detect_keeps_the_false_discovery_rate_by_default(repeatable):
+    """Three devices with three scores each and one ordinary test point, at q = 0.2.
+
+    A fixed seed, with positions of sorted scores, flagged it in 0.36 of runs. False alarm below 1e-6; power above
+    0.999 against that, above 0.99 against 0.3.
+    """
+    runs = 1000
+    assert power_against(runs, 0.8, 0.64) > 0.999
+    assert power_against(runs, 0.8, 0.7) > 0.99
+    rates = Fleet(3, 3, 0.2, 1).rates(runs, 1)
+    assert_coverage(int((rates == 0).sum()), runs, 0.8)
+
+
+FLEETS = [
+    Fleet(devices, scores, fdr, ordinary, anomalies, unlike)
+    for unlike in (False, True)
+    for devices, scores, fdr, ordinary, anomalies in [
+        (2, 3, 0.3, 1, 0),
+        (2, 10, 0.2, 2, 0),
+        (3, 3, 0.2, 1, 0),
+        (3, 5, 0.4, 3, 1),
+        (4, 12, 0.2, 4, 2),
+        (5, 3, 0.2, 2, 0),
+        (8, 20, 0.1, 8, 4),
+        (10, 50, 0.1, 20, 0),
+        (20, 10, 0.1, 10, 10),
+        (20, 50, 0.1, 20, 0),
+    ]
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fleet", FLEETS, ids=lambda fleet: "-".join(map(str, fleet)))
+def test_detect_keeps_the_false_discovery_rate_of_many_fleets(fleet, repeatable):
+    """At most q + 3 standard errors in 20 settings, devices alike and unlike.
+
+    False alarm of a setting whose rate is q itself: 0.0013; seeds are fixed, so that it is known not to occur. Power
+    above 0.999 against 0.36 at q = 0.2, as a fixed seed had with three devices of three scores, and 0.3 against its
+    0.123 at q = 0.1 with 20 devices of 50 scores: the tests of thinning above are for such small differences.
+    """
+    runs = 2000 if fleet.devices < 20 else 1000
+    rates = fleet.rates(runs, 7)
+    assert rates.mean() <= fleet.fdr + 3 * math.sqrt(fleet.fdr * (1 - fleet.fdr) / runs), rates.mean()
 
 
 def test_theorem_thinning_flags_nobody_wrongly_too_often():
@@ -238,11 +393,8 @@ def test_anomalies_are_found_on_their_devices():
         assert found.p_values[name][found.flagged[name]].max() <= found.level * found.flags / found.tests
     assert found.kind == "counted"
     assert found.level == pytest.approx(0.2 * found.chance)
-    assert "at most 0.2 of the flagged" in found.certificate
-    assert "public seed 0" in found.certificate
-    again = detect(held, "cycle", tests, fdr=0.2)
-    assert again.threshold == found.threshold
-    assert detect(held, "cycle", tests, fdr=0.2, seed=1).draws == found.draws
+    assert "the false discovery rate is at most 0.2" in found.certificate
+    assert detect(held, "cycle", tests, fdr=0.2).draws == found.draws
 
 
 def test_without_p_values_no_test_score_is_told():
@@ -257,7 +409,7 @@ def test_without_p_values_no_test_score_is_told():
         p_values=False,
         observer=lambda _, message, __: sent.append(message.values.copy()),
     )
-    whole = detect(held, "cycle", tests, fdr=0.2)
+    whole = detect(held, "cycle", tests, fdr=0.2, rng=found.seed)
     assert found.p_values is None
     assert {k: v.tolist() for k, v in found.flagged.items()} == {k: v.tolist() for k, v in whole.flagged.items()}
     assert found.cost.numbers_per_device < whole.cost.numbers_per_device

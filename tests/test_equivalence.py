@@ -17,11 +17,19 @@ from conformesh.peer.settings import PeerError
 from conformesh.promises import PARTS as WHOLE
 from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.aggregate import AGGREGATORS
+from conformesh.protocols.masks import Secrets
 from conformesh.protocols.r_dcp import UNSIGNED
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
+from tests.protocols.alone import repeatable_secrets
+
+
+@pytest.fixture(autouse=True)
+def secrets_from_a_seed(monkeypatch):
+    """Bits of masked numbers are compared, which fresh secrets change."""
+    monkeypatch.setattr(Secrets, "simulated", repeatable_secrets)
 
 
 def simulated(network, method, options):

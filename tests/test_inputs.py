@@ -149,7 +149,7 @@ class Tensor:
 
 @pytest.mark.parametrize("dtype", ["torch.float32", "torch.bfloat16"])
 def test_tensors_are_arrays(dtype):
-    whole = [np.arange(9) + 0.5] * 4
+    whole = [(np.arange(9) + 0.5) / 16] * 4
     assert local([Tensor(own, dtype) for own in whole]) == local(whole)
     p = np.full((2, 4), 0.25)
     np.testing.assert_array_equal(scores.LAC()(Tensor(p, dtype), [0, 1]), [0.75, 0.75])
@@ -213,14 +213,14 @@ def test_what_cannot_be_a_network_is_refused(network, error, words):
         calibrate(IN_ORDER, network)
 
 
-@pytest.mark.parametrize("given", ["aps", scores.APS, scores.APS()])
+@pytest.mark.parametrize("given", ["raps", scores.RAPS, scores.RAPS()])
 def test_a_score_goes_by_name_class_or_object(given):
-    assert calibrate(IN_ORDER, NETWORK, score=given).score == scores.APS()
-    assert calibrate_several(IN_ORDER, NETWORK, score=given).score == scores.APS()
+    assert calibrate(IN_ORDER, NETWORK, score=given).score == scores.RAPS()
+    assert calibrate_several(IN_ORDER, NETWORK, score=given).score == scores.RAPS()
     p = np.full((3, 4), 0.25)
     np.testing.assert_array_equal(
         calibrate(IN_ORDER, NETWORK).predict(p, score=given),
-        scores.APS().sets(p, calibrate(IN_ORDER, NETWORK).threshold),
+        scores.RAPS().sets(p, calibrate(IN_ORDER, NETWORK).threshold),
     )
 
 

@@ -9,7 +9,7 @@ import polars as pl
 import pytest
 
 from conformesh import Centres, LocalCalibration, Network, Samples, calibrate, calibrate_local, choose_centres, scores
-from conformesh.localising import WHOLE, local_coverage
+from conformesh.localising import WHOLE, LocalEvaluation, local_coverage
 from tests.statistics import assert_coverage, power_against
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")
@@ -93,7 +93,7 @@ def test_a_seed_draws_centre_and_score_apart():
     """With one uniform for both, rows that draw the first centre would always have small APS draws."""
     centres = Centres.at([0.0, 1.0], 0.5)
     outputs = np.full((2000, 2), 0.5)
-    held = [RNG.random(200), 1 + RNG.random(200)]
+    held = [RNG.random(200) / 2, (1 + RNG.random(200)) / 2]
     found = calibrate_local(
         held, Network.chain(2), inputs=[np.zeros(200), np.ones(200)], centres=centres, score=scores.APS(randomised=True)
     )
@@ -293,3 +293,19 @@ def test_a_picture_of_local_coverage(tmp_path, features):
 def test_local_coverage_is_said_for_every_input():
     with pytest.raises(ValueError, match="for each of 3 inputs"):
         local_coverage([True, False], [0.1, 0.2, 0.3], CENTRES)
+
+
+def test_the_gap_of_local_coverage_weighs_cells_by_their_rows():
+    """300 rows covered entirely and 100 covered by half, at 0.9: (300 * 0.1 + 100 * 0.4) / 400, not (0.1 + 0.4) / 2."""
+    hits = np.repeat([True, False], [350, 50])
+    cells = local_coverage(hits, np.repeat([0.0, 1.0], [300, 100]), Centres.at([0.0, 1.0], 0.5))
+    assert [cells[k].rows for k in (0, 1)] == [300, 100]
+    assert LocalEvaluation(None, cells, 0.1).gap == pytest.approx(0.175)
+
+
+def test_an_integer_draws_a_centre_for_each_row_also_in_separate_calls():
+    """Inputs near the middle of two centres, one at a time: each centre in about half. Draws come from a seed."""
+    centres, inputs = Centres.at([0.0, 1.0], 0.5), np.linspace(0.49, 0.51, 200)
+    drawn = [int(centres.draw([x], rng=7)[0]) for x in inputs]
+    assert 60 < sum(drawn) < 140
+    assert drawn == centres.draw(inputs, rng=7).tolist()

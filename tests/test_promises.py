@@ -187,8 +187,8 @@ def test_a_share_may_stand_in_a_column():
         ({"target": dict.fromkeys("abcde", 0)}, "some device must have a share above 0"),
         ({"rank": "swop"}, "unknown rank rule 'swop', did you mean 'swap'"),
         ({"rank": "ghost"}, "proven for target='paper'"),
-        ({"rank": "ghost", "confidence": 0.9}, "with weights, or with a confidence, use rank='auto'"),
-        ({"confidence": 1.5}, "confidence must lie strictly between 0 and 1, got 1.5"),
+        ({"rank": "ghost", "pac_confidence": 0.9}, "with weights, or with pac_confidence, use rank='auto'"),
+        ({"pac_confidence": 1.5}, "pac_confidence must lie strictly between 0 and 1, got 1.5"),
         ({"target": "equal", "method": "q-dcp"}, "counts every score alike, and the promise .* gives them weights"),
         ({"target": "equal", "method": "fcp"}, "'fcp' keeps the promise it was published with"),
     ],
@@ -209,7 +209,7 @@ def test_where_weights_are_not_taken_the_published_rule_may_do():
 
 
 def test_an_update_keeps_the_promise():
-    for asked in ({"target": "paper", "rank": "ghost"}, {"target": "equal"}, {"confidence": 0.9}, {}):
+    for asked in ({"target": "paper", "rank": "ghost"}, {"target": "equal"}, {"pac_confidence": 0.9}, {}):
         first = calibrate(HELD, CYCLE, 0.3, **asked)
         again = first.update(HELD, CYCLE)
         assert again.threshold == first.threshold

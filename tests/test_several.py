@@ -84,7 +84,7 @@ def test_mistakes_are_named(grouped):
     net = Network.torus(3, 3)
     with pytest.raises(ValueError, match="device 0 has 60 scores but 59 group labels"):
         calibrate_several(held, net, groups=[labels[0][:-1], *labels[1:]])
-    several = calibrate_several(held, net, (0.1, 0.2), groups=labels, score=scores.LAC())
+    several = calibrate_several(held, net, (0.1, 0.2), groups=labels, score=scores.Logit())
     with pytest.raises(ValueError, match=r"say which alpha: 0\.1, 0\.2"):
         several.get()
     with pytest.raises(ValueError, match="no threshold for group 7"):

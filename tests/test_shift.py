@@ -303,7 +303,7 @@ def test_equal_weights_are_no_weights():
             {"weight": lambda x: x[:3], "inputs": INPUTS},
             "device a: the weight function must return one weight for each",
         ),
-        ({"confidence": 0.9}, "confidence .* not with weights"),
+        ({"pac_confidence": 0.9}, "pac_confidence .* not with weights"),
         ({"rank": "ghost"}, "rank='ghost' counts scores that weigh alike"),
         ({"method": "h-dcp"}, "use e-dcp"),
         ({"method": "fcp"}, "use e-dcp"),
@@ -349,7 +349,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
     [
         ({"weight": None, "weight_bound": None}, "a shift needs weight="),
         ({"test_weights": [5]}, "number 0 must be from 0 to weight_bound 4, got 5"),
-        ({"groups": WEIGHTS}, "has no option 'groups'"),
+        ({"groups": WEIGHTS}, r"no argument .groups.; use calibrate_several\(..., groups="),
         ({"class_weights": [1, 2], "labels": WEIGHTS}, "give one of them"),
         ({"labels": WEIGHTS}, "labels go with class_weights="),
         ({"class_weights": [1, 2]}, "class_weights needs labels="),
@@ -357,7 +357,7 @@ def test_thresholds_grow_with_the_weight_of_the_new_example(tmp_path):
 )
 def test_several_name_what_does_not_go_together(change, words):
     asked = {"weight": WEIGHTS, "weight_bound": 4, "test_weights": [1.0], **change}
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((TypeError, ValueError), match=words):
         calibrate_shifted(SCORES, NETWORK, **asked)
 
 
@@ -366,7 +366,7 @@ LABELS = {name: RNG.choice(["cat", "dog"], len(own)) for name, own in SCORES.ite
 
 def test_classes_have_thresholds_by_their_ratio(tmp_path):
     ratios = {"cat": 0.5, "dog": 3, "eel": 3}
-    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.LAC())
+    found = calibrate_shifted(SCORES, NETWORK, (0.2,), class_weights=ratios, labels=LABELS, score=scores.Logit())
     assert found.groups == ("cat", "dog", "eel")
     assert found.get(group="cat").threshold <= found.get(group="dog").threshold == found.get(group="eel").threshold
     weights = {name: np.where(own == "cat", 0.5, 3.0) for name, own in LABELS.items()}
@@ -457,6 +457,35 @@ def test_ratios_are_near_the_truth():
     x = np.linspace(0.1, 0.9, 81)
     assert np.abs(ratios(x) - 2 * x).max() < 0.15
     assert [len(own) for own in ratios.weights] == [1000, 3000]
+
+
+class Frequencies:
+    """A classifier of the inputs 0 and 1 that is exactly right about the rows it was fitted with."""
+
+    def fit(self, rows, kinds):
+        self.p = np.array([kinds[rows[:, 0] == value].mean() for value in (0, 1)])
+        return self
+
+    def predict_proba(self, rows):
+        p = self.p[rows[:, 0].astype(int)]
+        return np.stack([1 - p, p], axis=1)
+
+
+@pytest.mark.parametrize("times", [1, 5], ids=["as many", "five times as many"])
+def test_ratios_do_not_depend_on_how_many_inputs_each_side_has(times):
+    """Three of four new inputs are 1, and one of four calibration inputs: ratios 1/3 and 3, whatever their numbers."""
+    source, target = np.repeat([0.0, 1.0], [300, 100]), np.repeat([0.0, 1.0], [20 * times, 60 * times])
+    ratios = estimate_ratios(source, target, bound=10, classifier=Frequencies())
+    np.testing.assert_allclose(ratios([0.0, 1.0]), [1 / 3, 3])
+
+
+def test_ratios_say_which_part_of_the_source_was_clipped():
+    """A quarter of the source inputs has the ratio 3, the others 1/3; weights at the bound itself are not clipped."""
+    source, target = np.repeat([0.0, 1.0], [300, 100]), np.repeat([0.0, 1.0], [50, 150])
+    for bound, clipped in ((2, 0.25), (4, 0.0), (0.25, 1.0)):
+        ratios = estimate_ratios(source, target, bound=bound, classifier=Frequencies())
+        assert ratios.clipped == clipped
+        assert ratios.weights.max() == pytest.approx(min(bound, 3))
 
 
 def test_estimating_needs_rows_of_one_width():

@@ -141,11 +141,11 @@ def test_what_cannot_have_two_sides_is_refused(change, error, words):
 def test_a_confidence_holds_for_both_together():
     """Each side may fail with half of what both may: the rank is that of the binomial at 1 - 0.05 / 2."""
     held = [RNG.normal(size=(100, 2)) for _ in range(4)]
-    both = calibrate_sides(held, NETWORK, 0.2, confidence=0.95)
-    alone = calibrate([own[:, 0] for own in held], NETWORK, 0.1, confidence=Fraction(39, 40))
-    unequal = calibrate_sides(held, NETWORK, ("0.1", "0.100001"), confidence=0.95)
+    both = calibrate_sides(held, NETWORK, 0.2, pac_confidence=0.95)
+    alone = calibrate([own[:, 0] for own in held], NETWORK, 0.1, pac_confidence=Fraction(39, 40))
+    unequal = calibrate_sides(held, NETWORK, ("0.1", "0.100001"), pac_confidence=0.95)
     assert both.lower.threshold == alone.threshold == unequal.lower.threshold
-    assert both.lower.certificate.confidence == both.upper.certificate.confidence == 0.95
+    assert both.lower.certificate.pac_confidence == both.upper.certificate.pac_confidence == 0.95
 
 
 def test_too_few_scores_are_said():

@@ -1,4 +1,4 @@
-"""Whoever draws takes `rng` as SPEC 7 says, and `seed` as before: the same number, the same draws."""
+"""Functions that draw take `rng` as SPEC 7 says: the same number, the same draws."""
 
 import inspect
 
@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import conformesh
-from conformesh import Network, choose_centres, detect, estimate_ratios
+from conformesh import Network, calibrate_several, choose_centres, detect, estimate_ratios
 from conformesh.comparing import compare, fronts, networks_of, ways_of
 from conformesh.data.digits import load_digits_at, split
 from conformesh.data.partition import partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.planning.terrain import terrain_of
-from conformesh.streams import SEEDS, seed_of
+from conformesh.streams import SEEDS, digest_of, recorded_seed, seed_of
 
 RANDOM = [name for name, topology in TOPOLOGIES.items() if topology.random]
 INPUTS = np.random.default_rng(5).normal(size=(200, 2))
@@ -32,7 +32,6 @@ DRAWERS = {  # what draws, as something that can be compared
     "networks_of": lambda **how: edges(networks_of(["erdos-renyi"], [*"abcdefgh"], **how)[0][0]),
     "terrain_of": lambda **how: edges(terrain_of("erdos-renyi", 20, 100, **how).map),
     "choose_centres": lambda **how: choose_centres(INPUTS, 5, **how).points.tolist(),
-    "detect": lambda **how: detect(HELD, "cycle", [[0.5, 3.0]] * 5, **how).seed,
     "partition": lambda **how: partition(DRAWN, 5, "dirichlet", **how).tolist(),
     "split_rows": lambda **how: split_rows(partition(DRAWN, 2), 20, **how)[0].tolist(),
     "synthetic_outputs": lambda **how: synthetic_outputs(50, 5, **how).values.tolist(),
@@ -83,3 +82,24 @@ def test_every_public_function_with_a_seed_takes_an_rng():
     assert len(seeded) >= 3
     for each in seeded:
         assert "rng" in inspect.signature(each).parameters, each.__name__
+
+
+@pytest.mark.parametrize("how", [{"rng": "dice"}, {"rng": True}, {"rng": -1}], ids=str)
+def test_what_is_no_rng_is_refused_where_the_default_is_fresh(how):
+    with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
+        detect(HELD, "cycle", [[0.5]] * 5, **how)
+    with pytest.raises((TypeError, ValueError), match="rng must be a numpy"):
+        calibrate_several(HELD, "cycle", **how)
+
+
+def test_a_seed_that_a_guarantee_averages_over_is_fresh_and_fits_a_json_number():
+    drawn = {recorded_seed(None) for _ in range(1000)}
+    assert len(drawn) == 1000
+    assert all(0 <= seed < 2**53 for seed in drawn)
+    assert recorded_seed(5) == recorded_seed(np.int64(5)) == 5
+    assert recorded_seed(np.random.default_rng(1)) == recorded_seed(np.random.default_rng(1))
+
+
+def test_a_digest_is_of_the_values():
+    assert digest_of(np.array([0.0, 1.0])) == digest_of(np.array([-0.0, 1.0])) == digest_of(np.array([0, 1]))
+    assert digest_of(np.array([0.0, 1.0])) != digest_of(np.array([1.0, 0.0]))

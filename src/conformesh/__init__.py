@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from conformesh import losses, scores
     from conformesh.calibrating import (
         Batch,
-        CalibrationNote,
         TooFewScores,
         calibrate,
         calibrate_batch,
@@ -28,6 +27,7 @@ if TYPE_CHECKING:
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
     from conformesh.methods import METHODS
+    from conformesh.notes import CalibrationNote
     from conformesh.promises import conformal_rank, conformal_threshold
     from conformesh.pvalues import p_values
     from conformesh.result.calibration import Calibration
@@ -90,7 +90,7 @@ _HOMES = {
     "TOPOLOGIES": "graph.topologies",
     "Batch": "calibrating",
     "Calibration": "result.calibration",
-    "CalibrationNote": "calibrating",
+    "CalibrationNote": "notes",
     "Calibrations": "result.several",
     "Centres": "localising",
     "Certificate": "result.certificate",

@@ -7,23 +7,50 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.engines import Engine, make_engine
+from conformesh.engines import ENGINES, Engine, make_engine
 from conformesh.engines.base import Observer, begin, held_here, ids_here
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_classes, as_groups, as_held, as_network, as_target, in_rows_of
-from conformesh.io.arrays import as_array
+from conformesh.inputs import (
+    as_classes,
+    as_groups,
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    in_rows_of,
+)
+from conformesh.io.arrays import as_array, note_alike
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import get_method, make_options, promise_of, promised, refuse_faults, suited_options
+from conformesh.methods import (
+    check_keywords,
+    get_method,
+    make_options,
+    promise_of,
+    promised,
+    refuse_faults,
+    suited_options,
+)
 from conformesh.names import natural_order
+from conformesh.notes import CalibrationNote
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, PLAIN, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.promises import (
+    AUTO,
+    PLAIN,
+    Alpha,
+    Promise,
+    as_levels,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    make_promise,
+)
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several
@@ -33,15 +60,11 @@ from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
-from conformesh.streams import stream
+from conformesh.streams import Rng, digest_of, recorded_seed, stream
 
 
 class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by default, an error on request
     """The required rank exceeds the number of scores, so the threshold is +inf and every set is full."""
-
-
-class CalibrationNote(UserWarning):
-    """Something a user should know about a result that is valid as it stands."""
 
 
 def calibrate(
@@ -52,7 +75,7 @@ def calibrate(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     weight: Any = None,
     weight_bound: float | None = None,
     inputs: Any = None,
@@ -86,9 +109,12 @@ def calibrate(
     rank
         The rule that says how many scores must be covered: `swap`, `ghost` (one imagined score per device, for the
         target `paper`), or `auto`, whichever proven one asks for less.
-    confidence
-        By default coverage holds on average over the draws of calibration scores; with a confidence, such as 0.95, it
-        holds with that probability over them.
+    pac_confidence
+        By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
+        1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC). It is not 1 - alpha,
+        which MAPIE and crepes call confidence. It holds for one calibration, chosen in advance. If you recalibrate
+        after each new score and look each time, from 50 scores to 2,000, some of these thresholds covers too little in
+        29 % of runs instead of 5 %.
     weight, weight_bound, inputs
         For new examples of another distribution: how much likelier an example is there than among the calibration
         examples, up to a common factor, and the most that this can be. One array of weights per device beside its
@@ -126,10 +152,11 @@ def calibrate(
     ('counted', 901)
     """
     started = time.perf_counter()
+    check_keywords("calibrate", method, options)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
@@ -137,11 +164,12 @@ def calibrate(
     ):
         if shift is None:
             mine = ids_here(host)
-            rows = in_rows_of(held, network.ids, mine)
+            rows = in_rows_of(held, network, mine)
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             shifted = Shifted(samples, promise)
         else:
             shifted = shift.applied(host, held, promise)
+        check_scores(score, shifted.samples, held, ids_here(host))
         if shifted.samples.trials > 1:
             raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use calibrate_batch")
         batch = calibrate_batch(
@@ -195,11 +223,12 @@ def calibrate_several(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     groups: Iterable[Any] | Mapping[Any, Any] | str | None = None,
     group_rule: str | None = None,
     group_order: Sequence[str] | None = None,
     group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
+    rng: Rng | None = None,
     score: Score | str | Function | None = None,
     classes: Any = None,
     strict: bool = False,
@@ -231,9 +260,13 @@ def calibrate_several(
     group_atoms
         Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
         calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
-    alphas, network, method, target, rank, confidence, score, classes, strict, observer, progress, engine, faults,
+    rng
+        For `regression` with more than 50 combinations, where each device draws one of its scores at random: by default
+        fresh entropy, since coverage is also an average over this draw. The results record it, and
+        ``rng=result.options["group_seed"]`` of any of them repeats the run.
+    alphas, network, method, target, rank, pac_confidence, score, classes, strict, observer, progress, engine, faults,
     **options
-        As in `calibrate`. A confidence holds for all levels together; groups have none.
+        As in `calibrate`. `pac_confidence` holds for all levels together, and cannot be combined with groups.
 
     Examples
     --------
@@ -244,41 +277,42 @@ def calibrate_several(
     >>> [several.get(a).certificate.required_rank for a in several.alphas]
     [361, 321]
     """
-    started = time.perf_counter()
+    started, seed = time.perf_counter(), recorded_seed(rng)
+    check_keywords("calibrate_several", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     if isinstance(held, Samples):
         raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
     labels = None if groups is None else as_groups(devices, groups)
-    if labels is not None and isinstance(labels, dict) != isinstance(held, dict):
-        raise TypeError("scores and groups must both go by device name or both by order, got one of each")
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    if labels is not None:
+        check_same_form(held, labels, "groups")
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
-    expected = {natural_order({*map(str, atom)}): 0 for atom in group_atoms or ()}
-    if isinstance(group_atoms, Mapping):
-        expected = {natural_order({*map(str, atom)}): int(count) for atom, count in group_atoms.items()}
+    expected = _expected_atoms(group_atoms)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
-        of = None if labels is None else held_here(host, in_rows_of(labels, network.ids, mine, "groups"))
+        own = held_here(host, in_rows_of(held, network, mine))
+        of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"), "groups")
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
+        check_scores(score, samples, own, mine)
         if group_rule is not None or parts.overlapping:
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
-            if grouping.rule == "regression":
-                grouping = replace(grouping, hidden=parts.hidden(own, host.here))
+            grouping, drawn = _with_hidden_scores(host, grouping, parts, own, seed)
             batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
+            batch = replace(batch, options={**batch.options, **drawn})
         else:
             grouping, examples = None, None
             if of is not None and promise_of(method, promise) == promise and rank != "ghost":
-                _refuse_confidence(promise)
+                _refuse_pac_confidence(promise)
                 promise = replace(promise, part=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
             batch = calibrate_batch(
@@ -307,6 +341,19 @@ def calibrate_several(
     named = as_classes(classes)
     items = {key: replace(item, classes=named) for key, item in several.items.items()}
     return replace(several, items=items, rule=rule, members=members)
+
+
+def _expected_atoms(given: Any) -> dict[Atom, int]:
+    """Return the combinations of groups that were named beforehand, with the number of scores expected of each."""
+    if given is None:
+        return {}
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(
+            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
+            f"scores expected of each, got {type(given).__name__} {str(given)[:40]!r}"
+        )
+    counts = given if isinstance(given, Mapping) else dict.fromkeys(map(tuple, given), 0)
+    return {natural_order({*map(str, atom)}): int(count) for atom, count in counts.items()}
 
 
 def calibrate_shifted(
@@ -360,6 +407,8 @@ def calibrate_shifted(
     (('0', '1'), True)
     """
     started = time.perf_counter()
+    check_keywords("calibrate_shifted", method, options)
+    alphas = as_levels(alphas, "alphas")
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -368,6 +417,7 @@ def calibrate_shifted(
     levels = [(alpha, test) for alpha in alphas for test in asked.tests]
     with running(engine, network, observer) as host:
         shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+        check_scores(score, shifted.samples, held, ids_here(host))
         batch = calibrate_batch(
             shifted.samples,
             network,
@@ -474,13 +524,18 @@ class _Parts:
     codes: list[NDArray[np.int64]]
     overlapping: bool
 
-    def hidden(self, devices: Sequence[Any], rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """Return one score of each device, drawn by its place and not by its value, in the column of its atom."""
+    def hidden(self, devices: Sequence[Any], rows: NDArray[np.int64], seed: int) -> NDArray[np.float64]:
+        """Return one score of each device, drawn at random, in the column of its atom.
+
+        The hash of the device's scores makes the place differ between data sets also where the seed is fixed: in
+        sorted scores a fixed place is always the same rank.
+        """
         table = np.full((len(rows), len(self.atoms)), np.inf)
         for k, (row, own, codes) in enumerate(zip(rows.tolist(), devices, self.codes, strict=True)):
             if len(codes):
-                place = int(stream(0, "hidden", row).integers(len(codes)))
-                table[k, codes[place]] = np.asarray(own)[place]
+                values = np.asarray(own)
+                place = int(stream(seed, "hidden", row, digest_of(values)).integers(len(codes)))
+                table[k, codes[place]] = values[place]
         return table
 
 
@@ -500,11 +555,22 @@ def _by_atom(
     if not by_name:
         raise ValueError("groups were asked for, but no device has a score")
     by_name |= {name_of(atom): atom for atom in named}
+    note_alike((group for atom in by_name.values() for group in atom), "groups")
     atoms = tuple(by_name[name] for name in natural_order(by_name))
     place = {atom: i for i, atom in enumerate(atoms)}
     codes = [np.array([place[atom] for atom in of.atoms], dtype=np.int64)[of.codes] for of in found]
     table = [[own[code == at] for own, code in zip(held, codes, strict=True)] for at in range(len(atoms))]
     return _Parts(atoms, table, codes, any(several for _, several in shared))
+
+
+def _with_hidden_scores(
+    host: Engine, grouping: Grouping, parts: _Parts, own: Sequence[Any], seed: int
+) -> tuple[Grouping, dict[str, int]]:
+    """Draw the scores that regression over many atoms hides; return also what the result records of the draw."""
+    if not grouping.hides_drawn_scores:
+        return grouping, {}
+    seed = host.share(seed)[0]  # every rank has drawn its own
+    return replace(grouping, hidden=parts.hidden(own, host.here, seed)), {"group_seed": seed}
 
 
 def _grouped_batch(
@@ -520,8 +586,8 @@ def _grouped_batch(
     chosen = make_options(method, options)
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
-    _refuse_confidence(promise)
-    levels = tuple(exact_alpha(alpha) for alpha in alphas)
+    _refuse_pac_confidence(promise)
+    levels = tuple(check_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
     site = Site(host.network, host.here, sizes, promise, None, levels)
@@ -531,11 +597,11 @@ def _grouped_batch(
     return Batch(outcome, cost, _named_options(method, chosen), sizes)
 
 
-def _refuse_confidence(promise: Promise) -> None:
-    if promise.confidence is not None:
+def _refuse_pac_confidence(promise: Promise) -> None:
+    if promise.pac_confidence is not None:
         raise ValueError(
-            "confidence and groups do not go together: how many scores of a group there are is itself a draw; leave "
-            "confidence out, or calibrate each group on its own"
+            "pac_confidence and groups do not go together: how many scores of a group there are is itself a draw; "
+            "leave pac_confidence out, or calibrate each group on its own"
         )
 
 
@@ -573,7 +639,16 @@ class Batch:
 @contextmanager
 def running(engine: str | Engine, network: Network, observer: Observer | None = None) -> Iterator[Engine]:
     """Have an engine ready for this network: the one given, or a new one of that name for as long as it is needed."""
+    if observer is not None and not callable(observer):
+        raise TypeError(
+            f"observer must be a function of round, message and answer, got {type(observer).__name__} {observer!r:.40}"
+        )
     if not isinstance(engine, str):
+        if not hasattr(engine, "network"):
+            raise TypeError(
+                f"engine must be the name of one ({', '.join(ENGINES)}) or an engine made for this network, got "
+                f"{type(engine).__name__} {str(engine)[:40]!r}"
+            )
         if observer is not None:
             raise ValueError("an engine that is made already has its own observer; give the observer to the engine")
         if engine.network is not network:
@@ -610,7 +685,18 @@ def calibrate_batch(
     devices hold, (devices, trials), where trials hold a part of them or each example has several entries. `faults` as
     in `calibrate`.
     """
-    levels: tuple[Fraction, ...] = tuple(exact_alpha(alpha) for alpha in alphas)
+    if not isinstance(samples, Samples):
+        raise TypeError(
+            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes "
+            "arrays, dicts and frames"
+        )
+    if not isinstance(network, Network):
+        raise TypeError(
+            f"network must be a Network, got {type(network).__name__} {str(network)[:40]!r}; calibrate takes names of "
+            "topologies and NetworkX graphs too"
+        )
+    # A risk (losses) may well be above 1/2 of the largest loss.
+    levels = tuple((exact_alpha if promise.losses else check_alpha)(alpha) for alpha in as_levels(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

@@ -25,7 +25,7 @@ from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.progress import Progress
-from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, make_promise
+from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, explain_confidence, make_promise
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
@@ -247,6 +247,7 @@ class Front:
         return found
 
 
+@explain_confidence
 def fronts(
     devices: Iterable[ArrayLike],
     networks: Sequence[Network],
@@ -254,7 +255,7 @@ def fronts(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     seed: int = 0,
     rng: Rng | None = None,
     progress: bool = False,
@@ -267,7 +268,7 @@ def fronts(
     True
     """
     seed = seed_of(rng, seed)
-    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
+    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
     found, traded = [], _traded(seed)
@@ -321,6 +322,7 @@ def information_floor(sizes: Sequence[int], rank: int) -> float:
     return bits / len(sizes)
 
 
+@explain_confidence
 def compare(
     devices: Iterable[ArrayLike],
     networks: Sequence[Network],
@@ -329,7 +331,7 @@ def compare(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     score: Score | None = None,
     outputs: ArrayLike | None = None,
     rows_at: Sequence[str] | None = None,
@@ -352,7 +354,7 @@ def compare(
         Tolerated miscoverage, strictly between 0 and 1.
     ways
         What to run; by default `ways_of()`, which is everything.
-    target, rank, confidence
+    target, rank, pac_confidence
         The promise, as in `calibrate`; methods that keep the promise they were published with do so here too.
     score, outputs
         A score and model outputs to form prediction sets from, so that their mean size is measured.
@@ -377,10 +379,13 @@ def compare(
     score, seed = as_score(score), seed_of(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
-    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, confidence)
+    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
+    if strange := next((way for way in ways or () if not isinstance(way, Way)), None):
+        names = f"[{ways!r}]" if isinstance(ways, str) else f"[{strange!r}]"
+        raise TypeError(f"ways must be a list of Way, which ways_of({names}) makes of names, got {strange!r}")
     chosen = [*(ways_of() if ways is None else ways)]
     with Progress("comparing", len(networks) * len(chosen), shown=progress) as bar:
 
@@ -399,10 +404,18 @@ def _setting(
     alpha: Alpha,
     target: str | Mapping[Any, Any],
     rank: str,
-    confidence: Alpha | None,
+    pac_confidence: Alpha | None,
 ) -> tuple[list[Network], Samples, Promise, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     held = as_held(devices)
+    if isinstance(held, Samples) and held.trials > 1:
+        raise ValueError(f"devices must be samples of one trial, got {held.trials}")
+    if not isinstance(networks, list | tuple):
+        given: Any = networks
+        name = repr(given) if isinstance(given, str) else "network"
+        raise TypeError(
+            f"networks must be a list of networks, got {type(networks).__name__}; for one of them write [{name}]"
+        )
     networks = [as_network(network, held) for network in networks]
     if not networks:
         raise ValueError("a comparison needs at least one network, got none")
@@ -410,9 +423,9 @@ def _setting(
     for network in networks:
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
-    rows = in_rows_of(held, ids, ids)
+        rows = in_rows_of(held, network, ids)  # the same for all
     samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
-    promise = make_promise(as_target(devices, target), rank, confidence)
+    promise = make_promise(as_target(devices, target), rank, pac_confidence)
     check_shares(promise, ids)
     site = replace(Site.everywhere(networks[0], samples.sizes), promise=promise, alphas=(exact_alpha(alpha),))
     return networks, samples, promise, site

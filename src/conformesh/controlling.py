@@ -21,15 +21,16 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.calibrating import CalibrationNote, TooFewScores, calibrate_batch, running
+from conformesh.calibrating import TooFewScores, calibrate_batch, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import columns_of
 from conformesh.losses import Loss, Steps, as_loss
-from conformesh.methods import METHODS, get_method, make_options
-from conformesh.promises import AUTO, PARTS, Alpha, Promise, exact_number, make_promise
+from conformesh.methods import METHODS, check_keywords, get_method, make_options
+from conformesh.notes import CalibrationNote
+from conformesh.promises import AUTO, PARTS, Alpha, Promise, as_levels, exact_number, make_promise
 from conformesh.protocols.site import in_rows
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
@@ -89,6 +90,7 @@ def control(
     >>> result.certificate.kind, round(result.threshold, 4)
     ('counted', 0.6682)
     """
+    check_keywords("control", method, options)
     promise = make_promise(as_target(losses, target), rank)
     return _controlled(losses, network, [risk], method, loss, bound, promise, strict, observer, engine, options)[0]
 
@@ -120,8 +122,10 @@ def control_several(
     >>> [several.get(risk).threshold for risk in several.alphas]
     [2.0, 1.0]
     """
+    check_keywords("control_several", method, options)
+    risks = as_levels(risks, "risks")
     promise = make_promise(as_target(losses, target), rank)
-    results = _controlled(losses, network, [*risks], method, loss, bound, promise, strict, observer, engine, options)
+    results = _controlled(losses, network, risks, method, loss, bound, promise, strict, observer, engine, options)
     return Calibrations({(None, result.risk): result for result in results}, results[0].cost)
 
 
@@ -147,7 +151,7 @@ def _controlled(
     _require_losses(method, options)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
-        rows = held_here(host, in_rows_of(held, network.ids, mine, "losses"))
+        rows = held_here(host, in_rows_of(held, network, mine, "losses"), "losses")
         own = [_checked(steps, name, bound) for name, steps in zip(mine, rows, strict=True)]
         largest = _agreed_bound(host.share(_bounds(own, mine)), bound)
         amounts = [_as_alpha(risk, largest) for risk in risks]
@@ -232,9 +236,11 @@ def _as_alpha(risk: Alpha, bound: float) -> Fraction:
 
 def _as_steps(losses: Any, bound: float | None) -> Any:
     """Return what devices hold, each as `Steps` or what makes them."""
+    if isinstance(losses, Steps):
+        raise TypeError("losses are the Steps of one device; give a list with those of each device, or a dict by name")
     columns = columns_of(losses)
     if columns is None:
-        return as_held(losses)
+        return as_held(losses, what="losses")
     needed = (DEVICE, ITEM, LAMBDA, LOSS)
     if missing := [name for name in needed if name not in columns]:
         raise ValueError(
@@ -260,9 +266,12 @@ def _checked(held: Any, name: str, bound: float | None) -> Steps:
         try:
             steps = Steps.of(held, 1.0 if bound is None else bound)
         except (TypeError, ValueError) as problem:
+            shape = getattr(held, "shape", None)
+            given = f"{type(held).__name__}: {problem}" if shape is None else f"an array of shape {tuple(shape)}"
             raise ValueError(
-                f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {type(held).__name__}: "
-                f"{problem}"
+                f"{who}: losses must be Steps, or (breakpoints, values) for each item, got {given}; a loss makes Steps "
+                "of outputs and labels, such as losses.FalseNegativeRate()(outputs, labels), and "
+                "losses.Steps.on_grid(lambdas, table) of a table of losses, items x lambdas"
             ) from None
     return steps.checked(who)
 

@@ -8,6 +8,10 @@ picks so many of its own at random. But for the redrawing these are n' independe
 :math:`\sum_k \pi_k P_k`, and so are ordinary test points: ordinary p-values :math:`(1 + \#)/(n' + 1)` and the ordinary
 proof. Redrawing can raise a rate by the factor 1/P(no redrawing) at most, so the rule runs at the level q P; see
 docs/guarantees.md.
+
+The false discovery rate is an average over the scores, the test points *and* this draw, so the seed is fresh entropy by
+default, shared by all devices. A fixed seed fixes the numbers :math:`N_k`; which scores a device picks then still
+differs from data set to data set, because its draw is keyed by a hash of its scores.
 """
 
 from __future__ import annotations
@@ -22,13 +26,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import CalibrationNote, running, samples_here
+from conformesh.calibrating import running, samples_here
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
-from conformesh.methods import make_options
+from conformesh.methods import check_keywords, make_options
+from conformesh.notes import CalibrationNote
 from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -37,7 +42,7 @@ from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, t
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
 from conformesh.samples import Samples
-from conformesh.streams import Rng, seed_of, stream
+from conformesh.streams import Rng, digest_of, recorded_seed, stream
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -60,7 +65,6 @@ def detect(
     target: str | Mapping[Any, Any] = "sizes",
     rule: str = THINNED,
     draws: int | None = None,
-    seed: int = 0,
     rng: Rng | None = None,
     p_values: bool = True,
     observer: Observer | None = None,
@@ -87,9 +91,11 @@ def detect(
         `thinned`, which is proven, or `plain`, which uses all scores and is only *assumed* to keep the rate.
     draws
         How many scores the thinned rule uses; by default what `default_draws` says, from the numbers of scores alone.
-    seed, rng
-        Of the public draw: a seed, or a generator to draw it from, which the result names. It must be chosen before
-        the scores are seen: who tries several seeds and keeps the one that flags most has no guarantee.
+    rng
+        Randomness of the thinned rule. By default fresh entropy, which all devices share; the result records it, and
+        ``rng=result.seed`` repeats the run. The false discovery rate is also an average over this draw: a seed that is
+        fixed once and used for many data sets has no guarantee, nor has the best of several seeds. A generator is
+        asked for one seed.
     p_values
         Whether to count every test score's p-value as well, which tells all devices the test scores. False: no test
         score leaves its device.
@@ -109,19 +115,22 @@ def detect(
     >>> found.flagged["0"].nonzero()[0].tolist()
     [20, 21]
     """
-    started, seed = time.perf_counter(), seed_of(rng, seed)
+    check_keywords("detect", "e-dcp", options)
+    started, seed = time.perf_counter(), recorded_seed(rng)
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
-    held, tested = as_held(devices), as_held(test_scores)
+    held, tested = as_held(devices), as_held(test_scores, what="test_scores")
+    check_same_form(held, tested, "test scores")
     network = as_network(network, held)
     asked = make_promise(as_target(devices, target))
     check_shares(asked, network.ids)
     with running(engine, network, observer) as host:
+        seed = host.share(seed)[0]  # every rank has drawn its own
         mine = ids_here(host)
-        rows = in_rows_of(held, network.ids, mine)
+        rows = in_rows_of(held, network, mine)
         samples = samples_here(host, rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine))
-        given = held_here(host, in_rows_of(tested, network.ids, mine, "test scores"))
+        given = held_here(host, in_rows_of(tested, network, mine, "test scores"), "test scores")
         arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
         tests = samples_here(host, Samples.of(arrays, [f"{name}, test scores" for name in mine]))
         samples, sizes, promise, chance = _used(host, samples, asked, rule, draws, seed)
@@ -273,6 +282,8 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
 
 
 def _checked_draws(draws: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
+    if draws is not None and not isinstance(draws, int | np.integer):
+        raise TypeError(f"draws must be a whole number, how many scores the thinned rule uses, got {draws!r}")
     if draws is not None and draws < 1:
         raise ValueError(f"draws must be at least 1, got {draws}")
     best = default_draws(sizes, shares)
@@ -299,10 +310,13 @@ def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int
 
 
 def thinned(samples: Samples, here: Ints, counts: Ints, seed: int) -> Samples:
-    """Return so many scores of each device here, picked at random by its own part of the seed."""
-    return Samples.of(
-        [
-            stream(seed, "thinning", row).choice(samples.segment(k), int(counts[row]), replace=False)
-            for k, row in enumerate(here.tolist())
-        ]
-    )
+    """Return so many scores of each device here, picked at random.
+
+    The scores are sorted, so a seed alone would always pick the same ranks. The hash of the device's scores makes the
+    pick differ between data sets also where the seed is fixed, and it does not depend on the order they came in.
+    """
+    picked = []
+    for k, row in enumerate(here.tolist()):
+        own = samples.segment(k)
+        picked.append(stream(seed, "thinning", row, digest_of(own)).choice(own, int(counts[row]), replace=False))
+    return Samples.of(picked)

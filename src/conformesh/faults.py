@@ -69,6 +69,11 @@ def as_faults(given: Faults | Mapping[str, Any] | None) -> Faults | None:
     """Return faults from what a user gives: an object, a dict of its fields, or None; None where nothing goes wrong."""
     if given is None or isinstance(given, Faults):
         made = given
+    elif not isinstance(given, Mapping):
+        raise TypeError(
+            f"faults must be a Faults or a dict of its fields, such as {{'loss': 0.3}}, got {type(given).__name__} "
+            f"{given!r:.40}"
+        )
     else:
         known = [f.name for f in fields(Faults)]
         for name in given:

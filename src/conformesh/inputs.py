@@ -15,26 +15,28 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.io.arrays import as_array, columns_of
+from conformesh.io.arrays import as_array, columns_of, note_alike, note_duplicates
 from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
+from conformesh.notes import note
 from conformesh.promises import CHOSEN
 from conformesh.samples import Samples
+from conformesh.scores import Score
 
-DEVICE, SCORE = "device", "score"  # the columns of a long frame
+DEVICE, SCORE, ID = "device", "score", "id"  # the columns of a long frame
 Held = Samples | NDArray[Any] | list[Any] | dict[str, Any]
 
 
-def as_held(devices: Any, column: str = SCORE) -> Held:
+def as_held(devices: Any, column: str = SCORE, what: str = "devices") -> Held:
     """Return what devices hold: `Samples`, a table with a row each, a list with an array each, or a dict by name.
 
-    `column` says which column of a long frame is meant.
+    `column` says which column of a long frame is meant, and `what` which argument, for errors.
     """
     if isinstance(devices, Samples):
         return devices
     devices = as_frame(devices, column)
     if isinstance(devices, list | tuple):
-        return _by_device([*devices])
+        return _by_device([*devices], what)
     names = columns_of(devices)
     if names is not None:
         return _of_frame(devices, names, column)
@@ -42,13 +44,21 @@ def as_held(devices: Any, column: str = SCORE) -> Held:
         named = {device_name(name): own for name, own in devices.items()}
         if len(named) < len(devices):
             raise ValueError("two devices of the dict have the same name once written as text; rename one of them")
+        note_alike(named, "devices")
         return named
     if isinstance(devices, str | bytes) or not (hasattr(devices, "__iter__") or hasattr(devices, "__getitem__")):
-        raise TypeError(
-            f"devices must be one array of scores per device, a dict by device name, or a frame with the columns "
-            f"{DEVICE!r} and {SCORE!r}, got {type(devices).__name__} {str(devices)[:40]!r}"
+        raise TypeError(f"{_allowed(what)}, got {type(devices).__name__} {str(devices)[:40]!r}")
+    return devices if isinstance(devices, np.ndarray) and devices.ndim > 1 else _by_device([*devices], what)
+
+
+def _allowed(what: str) -> str:
+    """Return the forms in which an argument may be given."""
+    if what == "devices":
+        return (
+            "devices must be one array of scores per device, a dict by device name, or a frame with the columns "
+            f"{DEVICE!r} and {SCORE!r}"
         )
-    return devices if isinstance(devices, np.ndarray) and devices.ndim > 1 else _by_device([*devices])
+    return f"{what} must be one array per device in the order of the scores, or a dict by device name"
 
 
 def as_frame(devices: Any, column: str) -> Any:
@@ -89,11 +99,17 @@ def _of_column(series: Any) -> dict[Any, Any]:
     return dict([*series.groupby(level=0)])
 
 
-def _by_device(devices: list[Any]) -> list[Any]:
-    """Return one array for each device, refusing a flat list of numbers, which does not say whose they are."""
-    if devices and all(
-        isinstance(own, int | float | np.number) or getattr(own, "shape", None) == () for own in devices
-    ):
+def _by_device(devices: list[Any], what: str) -> list[Any]:
+    """Return one array for each device, refusing a flat list of values, which does not say whose they are."""
+    flat = devices and all(
+        isinstance(own, int | float | str | np.generic) or getattr(own, "shape", None) == () for own in devices
+    )
+    if flat and what != "devices":
+        raise ValueError(
+            f"{_allowed(what)}, got {len(devices)} values in a row, which do not say whose they are; split them as the "
+            f"scores are split, or give scores in a frame and name a column: {what}='...'"
+        )
+    if flat:
         raise ValueError(
             f"devices must be one array of scores per device, got {len(devices)} numbers in a row, which do not say "
             f"whose they are; for a single device pass [scores], else a frame with the columns {DEVICE!r} and {SCORE!r}"
@@ -143,14 +159,25 @@ def held_column(devices: Any, column: str, what: str) -> dict[str, Any]:
     return _of_frame(frame, names, column)
 
 
-def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = "scores") -> Any:
-    """Return what devices hold in the order of `ids`, or of those `here`; only a dict has names to be ordered by.
+def check_same_form(scores: Held, others: Held, what: str) -> None:
+    """Refuse scores by device name beside `others` in a list, or the reverse: they could not be matched."""
+    if isinstance(scores, dict) != isinstance(others, dict):
+        raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
 
-    >>> in_rows_of({"b": [2.0], "a": [1.0]}, ["a", "b"], ["a", "b"])
+
+def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "scores") -> Any:
+    """Return what devices hold in the order of the network's rows, or of the devices `here`.
+
+    A dict is put in that order by name. Anything else must be in it already; where the network cannot tell which order
+    its user has in mind, it is refused.
+
+    >>> in_rows_of({"b": [2.0], "a": [1.0]}, Network.from_pairs(["a", "b"], [("a", "b")]), ["a", "b"])
     [[1.0], [2.0]]
     """
     if not isinstance(held, dict):
+        network.check_list(what)
         return held
+    ids = network.ids
     wanted = here if len(here) < len(ids) and {*held} <= {*here} else ids
     if strange := natural_order({*held} - {*wanted}):
         raise ValueError(f"{what} are given for device {strange[0]!r}, which the network does not have: {_known(ids)}")
@@ -161,6 +188,20 @@ def in_rows_of(held: Held, ids: Sequence[str], here: Sequence[str], what: str = 
     return [held[name] for name in wanted]
 
 
+def check_scores(score: Score | None, samples: Samples, held: Held | Sequence[Any], names: Sequence[str]) -> None:
+    """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
+    if score is None or not (outside := score.outside(samples.values)).any():
+        return
+    k = int(np.searchsorted(samples.offsets, outside.argmax(), side="right") - 1) // samples.trials
+    values: Any = samples.segment(k)  # sorted; better the order in which the user has them
+    if isinstance(held, dict):
+        values = held[names[k]]
+    elif not isinstance(held, Samples) and len(held) == len(names):
+        values = held[k]
+    values = np.asarray(as_array(values, "scores"), dtype=np.float64)
+    score.check_range(values, f"device {names[k]}")
+
+
 def as_network(network: Any, held: Held) -> Network:
     """Return the network that was meant; a topology's name makes one of as many devices as hold scores."""
     if isinstance(network, Network):
@@ -168,6 +209,11 @@ def as_network(network: Any, held: Held) -> Network:
     if isinstance(network, str):
         if network not in TOPOLOGIES:
             raise ValueError(unknown("topology", network, TOPOLOGIES))
+        if isinstance(held, np.ndarray) and held.ndim == 2 and len(held) > held.shape[1]:
+            note(
+                f"a table of shape {held.shape} is read as {len(held)} devices with {held.shape[1]} scores each, a row "
+                "per device; pass table.T if its columns are the devices"
+            )
         built = Network.of(network, held.devices if isinstance(held, Samples) else len(held))
         return built.relabelled(natural_order(held)) if isinstance(held, dict) else built
     if hasattr(network, "is_directed") and hasattr(network, "adj"):  # a NetworkX graph, without importing it
@@ -218,14 +264,24 @@ def as_groups(devices: Any, groups: Any) -> Held:
     devices = as_frame(devices, SCORE)
     columns = columns_of(devices)
     if isinstance(groups, str):
-        return as_held(devices, groups)
-    if columns is not None and isinstance(groups, list | tuple) and all(isinstance(name, str) for name in groups):
+        return held_column(devices, groups, "groups")
+    numbered = type(getattr(groups, "index", None)).__name__ == "RangeIndex"  # a pandas column that names no device
+    if columns is not None and (numbered or isinstance(groups, list | tuple | np.ndarray)):
+        if numbered or not all(isinstance(name, str) for name in groups) or isinstance(groups, np.ndarray):
+            raise TypeError(
+                "groups must be the name of a column, or a list of names, where scores are a frame, got "
+                f"{type(groups).__name__}; put the labels into a column of the frame"
+            )
+        if strange := next((name for name in groups if name not in columns), None):
+            raise ValueError(
+                f"groups: {unknown('column', strange, columns)}; where scores are a frame, groups are names of columns"
+            )
         each = {name: _of_frame(devices, columns, name) for name in groups}
         return {
             owner: Memberships.of_columns({name: held[owner] for name, held in each.items()}, f"device {owner}")
             for owner in _of_frame(devices, columns, SCORE)
         }
-    return as_held(groups)
+    return as_held(groups, what="groups")
 
 
 def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
@@ -245,6 +301,9 @@ def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
     names = np.array([device_name(owner) for owner in owners.tolist()], dtype=str)
     order = np.argsort(names, kind="stable")
     each, starts = np.unique(names[order], return_index=True)
+    note_alike(each.tolist(), "devices")
+    if ID in columns:
+        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame")
     return {str(name): part for name, part in zip(each, np.split(values[order], starts[1:]), strict=True)}
 
 

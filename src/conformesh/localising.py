@@ -28,11 +28,12 @@ from conformesh.calibrating import Place, calibrate_batch, collected, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_same_form, check_scores, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
+from conformesh.methods import check_keywords
 from conformesh.promises import AUTO, Alpha, make_promise
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
@@ -42,7 +43,7 @@ from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 from conformesh.scores.base import labels_of
-from conformesh.scores.draws import Rng, drawn_anew, drawn_by_key
+from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
 from conformesh.shifting import as_rows, inputs_of
 from conformesh.streams import seed_of
 
@@ -119,13 +120,13 @@ class Centres:
         return np.concatenate([np.empty(0, np.int64), *(part.argmin(axis=1) for part in parts)]).astype(np.int64)
 
     def draw(self, inputs: ArrayLike, *, rng: Rng | None = None, keys: Iterable[Any] | None = None) -> Ints:
-        """Draw a centre for each input by its weights: anew, from a generator or its seed, or by key."""
-        weights = self.weights(inputs)
+        """Draw a centre for each input by its weights; `rng` and `keys` are as in `Calibration.predict`."""
+        rows = self._rows(inputs)
         if keys is not None and rng is not None:
             raise ValueError("give rng or keys, not both: either says how centres are drawn")
-        rows = len(weights)
-        uniforms = drawn_anew(rows, rng) if keys is None else drawn_by_key(0, CENTRE, keys, rows)
-        below = np.cumsum(weights, axis=1) <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
+        uniforms = drawn_by_rng(rng, CENTRE, rows) if keys is None else drawn_by_key(0, CENTRE, keys, len(rows))
+        ends = np.cumsum(self.weights(rows), axis=1)
+        below = ends <= np.floor(uniforms * WHOLE)[:, None]  # a whole number below 2^16
         return np.asarray(below.sum(axis=1))
 
     def _rows(self, inputs: Any) -> Floats:
@@ -198,6 +199,8 @@ def choose_centres(
         ) from None
     rows = as_rows(inputs, "inputs")
     many = len(np.unique(rows, axis=0))
+    if not isinstance(number, int | np.integer):
+        raise TypeError(f"number of centres must be a whole number, got {number!r}")
     if not 1 <= number <= many:
         raise ValueError(f"number of centres must be from 1 to {many}, the number of different inputs, got {number}")
     spread = rows.std(axis=0)
@@ -308,7 +311,7 @@ class LocalCalibration:
     ) -> NDArray[Any]:
         """Return prediction sets or intervals, each row by the threshold of a centre that it draws by its inputs.
 
-        Draws are new in every call; `rng`, a generator or its seed, or `keys`, one per row, repeat them.
+        Draws are new in every call; `rng` or `keys`, as in `Calibration.predict`, repeat them.
         """
         kind, table, thresholds, draws = self._drawn(outputs, inputs, score, rng, keys)
         return kind.intervals(table, thresholds) if kind.task == "regression" else kind.sets(table, thresholds, **draws)
@@ -410,9 +413,6 @@ class LocalCalibration:
         if kind is None:
             raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
         table, given = as_array(outputs, "outputs"), None if keys is None else [*keys]
-        if rng is not None and not isinstance(rng, np.random.Generator):
-            drawn_anew(0, rng)  # refuses what is no seed
-            rng = np.random.default_rng(rng)  # one stream for centres and score: a seed twice would tie them together
         drawn = self.centres.draw(inputs, rng=rng, keys=given)
         if len(drawn) != len(table):
             raise ValueError(f"inputs must be a row for each of {len(table)} rows of outputs, got {len(drawn)}")
@@ -473,21 +473,27 @@ def calibrate_local(
     True
     """
     started = time.perf_counter()
+    check_keywords("calibrate_local", method, options)
+    if not isinstance(centres, Centres):
+        raise TypeError(
+            "centres must come from choose_centres(inputs, number) or Centres.at(points, bandwidth), got "
+            f"{type(centres).__name__} {str(centres)[:40]!r}"
+        )
     kind, held = as_score(score), as_held(devices)
     if isinstance(held, Samples):
         raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got Samples")
     network = as_network(network, held)
     given = inputs_of(devices, inputs)
-    if isinstance(given, dict) != isinstance(held, dict):
-        raise TypeError("scores and inputs must both go by device name or both by order, got one of each")
+    check_same_form(held, given, "inputs")
     promise = replace(make_promise(as_target(devices, target), rank), part=True, bounds=tuple(centres.caps.tolist()))
     with running(engine, network, observer) as host:
         names = ids_here(host)
-        own = [as_array(values, "scores") for values in held_here(host, in_rows_of(held, network.ids, names))]
-        where = held_here(host, in_rows_of(given, network.ids, names, "inputs"))
+        own = [as_array(values, "scores") for values in held_here(host, in_rows_of(held, network, names))]
+        where = held_here(host, in_rows_of(given, network, names, "inputs"), "inputs")
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
         samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)
+        check_scores(kind, samples, own, names)
         items = np.repeat(np.array([[len(values)] for values in own]), len(centres), axis=1)
         batch = calibrate_batch(
             samples, network, (alpha,), method, promise=promise, items=items, joint=True, engine=host, **options

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from fractions import Fraction
 from importlib import import_module
+from inspect import signature
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_type_hints
 
 import numpy as np
@@ -14,8 +15,8 @@ from numpy.typing import NDArray
 
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
-from conformesh.names import unknown
-from conformesh.promises import AUTO, PLAIN, Promise
+from conformesh.names import closest, unknown
+from conformesh.promises import AUTO, PLAIN, Promise, refuse_confidence
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
@@ -381,6 +382,7 @@ def get_method(name: str) -> Method:
 def make_options(name: str, given: Mapping[str, Any]) -> Any:
     """Build a method's options from keywords, in their types; an unknown one is an error that names who has it."""
     method = get_method(name)
+    refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
         if key not in known:
@@ -390,6 +392,54 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
             raise ValueError(f"method {name!r} has no option {key!r}: {belongs}; options of {name}: {mine}")
     hints = get_type_hints(method.options)
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
+
+
+FUNCTIONS = (  # that take options of a method, and whose own arguments are easily taken for those of another
+    "calibrate",
+    "calibrate_several",
+    "calibrate_shifted",
+    "calibrate_sides",
+    "calibrate_local",
+    "control",
+    "control_several",
+    "p_values",
+    "detect",
+)
+LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # how often, or how much, a result may err
+
+
+def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
+    """Refuse keywords that are no option of any method, and say what the function calls them or who takes them."""
+    refuse_confidence(given)
+    known = {f.name for f in fields(get_method(method).options)} if given else set()
+    strange = [key for key in given if key not in known]
+    if strange:
+        known = {f.name for entry in METHODS.values() for f in fields(entry.options)}
+    for key in strange:
+        if key not in known and (instead := _instead(function, key)):
+            raise TypeError(f"{function} has no argument {key!r}; {instead}")
+
+
+def _instead(function: str, key: str) -> str:
+    """Return what to write instead of a keyword that a function does not have; nothing where that is not clear."""
+    package = import_module("conformesh")
+    arguments = {name: [*signature(getattr(package, name)).parameters] for name in FUNCTIONS}
+    own = next((name for name in LEVELS if name in arguments[function]), None)
+    if key in LEVELS and own is not None:
+        if own.endswith("s"):
+            return f"it takes {own}=, a list such as {own}=[0.1]"
+        more = (
+            f"; for several in one run use {function}_several({own}s=[...])"
+            if f"{function}_several" in arguments
+            else ""
+        )
+        return f"it takes {own}=, one number{more if key.endswith('s') else ''}"
+    if key == "alpha":
+        return "p-values belong to every alpha: p_values(...).sets(alpha) returns the prediction sets of one"
+    if owners := [name for name in FUNCTIONS if key in arguments[name]]:
+        return f"use {' or '.join(f'{name}(..., {key}=...)' for name in owners)}"
+    close = closest(key, [name for name in arguments[function] if name != "options"])
+    return f"did you mean {close!r}?" if close else ""
 
 
 def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> dict[str, Any]:

@@ -43,6 +43,21 @@ def device_names(devices: Iterable[Hashable]) -> tuple[str, ...]:
     return names
 
 
+def alike(names: Iterable[str]) -> tuple[str, str] | None:
+    """Return two names that differ only in white space, case or leading zeros, None where there are no such names.
+
+    >>> alike(["Lyon", "Paris", "Lyon "]), alike(["site-01", "site-1"]), alike(["a1", "a10"])
+    (('Lyon', 'Lyon '), ('site-01', 'site-1'), None)
+    """
+    seen: dict[str, str] = {}
+    for name in sorted({*names}):  # the same two, whatever the order of a set
+        plain = re.sub(r"(?<![0-9.])0+(?=[0-9])", "", " ".join(name.split()).casefold())
+        plain = re.sub(r"^([0-9]+)\.0+$", r"\1", plain)  # what 7 becomes in a column of numbers with gaps
+        if seen.setdefault(plain, name) != name:
+            return seen[plain], name
+    return None
+
+
 def listed(names: Sequence[str], most: int = 6) -> str:
     """Return names in braces, shortened in the middle where there are many."""
     if len(names) <= most:

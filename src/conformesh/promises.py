@@ -23,18 +23,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.names import device_name, natural_order, unknown
+from conformesh.notes import note
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 Alpha = float | str | Decimal | Fraction
 Ints = NDArray[np.int64]
+Given = ParamSpec("Given")
+Result = TypeVar("Result")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
 GIVEN = "given"
@@ -79,6 +83,25 @@ def exact_alpha(alpha: Alpha, what: str = "alpha") -> Fraction:
     return value
 
 
+def check_alpha(alpha: Alpha) -> Fraction:
+    """Return alpha exactly, with a note where it is above 1/2: most likely the coverage was given instead.
+
+    Public functions that take alpha from a user call this; what only calculates with alpha calls `exact_alpha`.
+    """
+    value = exact_alpha(alpha)
+    if value > Fraction(1, 2):
+        coverage = float(1 - value)
+        note(f"alpha={alpha} asks for a coverage of only {100 * coverage:g} %; did you mean alpha={coverage:g}?")
+    return value
+
+
+def as_levels(given: Any, what: str) -> list[Any]:
+    """Return several levels as a list; one number, or a text, is refused."""
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__") or np.ndim(given) == 0:
+        raise TypeError(f"{what} must be a list of numbers, got {given!r}; for one level write {what}=[{given}]")
+    return [*given]
+
+
 def exact_number(number: Any, complaint: str) -> Fraction:
     """Return a number as the decimal the user wrote, or complain."""
     try:
@@ -87,6 +110,33 @@ def exact_number(number: Any, complaint: str) -> Fraction:
         return Fraction(str(float(number) if _is_number(number) else number))
     except (ValueError, TypeError, ZeroDivisionError, OverflowError):
         raise ValueError(complaint) from None
+
+
+def refuse_confidence(given: Mapping[str, Any]) -> None:
+    """Raise an error that explains the two meanings of `confidence`, if this keyword was given."""
+    if "confidence" not in given:
+        return
+    value = given["confidence"]
+    try:
+        level = exact_alpha(value, "confidence")
+        instead = f"alpha={float(1 - level):g} for that, or pac_confidence={float(level):g}"
+    except ValueError:
+        instead = "alpha for that, or pac_confidence"
+    raise TypeError(
+        f"confidence={value!r} is not an argument: MAPIE and crepes call 1 - alpha the confidence; use {instead} for a "
+        "confidence over the draw of the calibration scores"
+    )
+
+
+def explain_confidence(function: Callable[Given, Result]) -> Callable[Given, Result]:
+    """Let a function with a fixed signature explain the keyword `confidence` instead of calling it unexpected."""
+
+    @wraps(function)
+    def explained(*args: Given.args, **kwargs: Given.kwargs) -> Result:
+        refuse_confidence(kwargs)
+        return function(*args, **kwargs)
+
+    return explained
 
 
 def _is_number(alpha: object) -> bool:
@@ -119,7 +169,7 @@ def conformal_threshold(scores: ArrayLike, alpha: Alpha, devices: int = 1) -> fl
     0.3
     """
     values = np.array(scores, dtype=np.float64).ravel()
-    rank = conformal_rank(len(values), alpha, devices)
+    rank = conformal_rank(len(values), check_alpha(alpha), devices)
     enough = rank <= len(values)
     if enough:
         values.partition(rank - 1)  # in place, as `values` is a copy; NaN goes to the end
@@ -169,7 +219,7 @@ class Promise:
         The weight of the new example, for each level; by default as large as the bound.
     losses
         What a loss of 1 weighs, where weights are losses and alpha is a risk; 0 where thresholds cover.
-    confidence
+    pac_confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     """
 
@@ -180,22 +230,22 @@ class Promise:
     bounds: tuple[int, ...] = (1,)
     tests: tuple[int, ...] | None = None
     losses: int = 0
-    confidence: Fraction | None = None
+    pac_confidence: Fraction | None = None
 
     def __post_init__(self) -> None:
         if self.target not in TARGETS:
             raise ValueError(unknown("target", self.target, TARGETS))
         if self.rule not in CHOICES:
             raise ValueError(unknown("rank rule", self.rule, CHOICES))
-        if self.rule == "ghost" and (self.part or self.confidence is not None):
+        if self.rule == "ghost" and (self.part or self.pac_confidence is not None):
             raise ValueError(
-                "rank='ghost' counts scores that weigh alike, one imagined score per device; with weights, or with a "
-                "confidence, use rank='auto'"
+                "rank='ghost' counts scores that weigh alike, one imagined score per device; with weights, or with "
+                "pac_confidence, use rank='auto'"
             )
 
     def __str__(self) -> str:
         """Say in a few words what was asked for; shares by device stand elsewhere."""
-        sure = "" if self.confidence is None else f", confidence {float(self.confidence):g}"
+        sure = "" if self.pac_confidence is None else f", pac_confidence {float(self.pac_confidence):g}"
         return f"target {self.target}, rank {self.rule}{sure}"
 
     def demand(
@@ -208,8 +258,8 @@ class Promise:
     ) -> Demand:
         """Return what the promise asks of devices that hold so many scores each, `copies` of every such device."""
         kinds, places, counts = _kinds(held, shares, copies, self.target)
-        if self.confidence is not None:
-            return _Binomial.of(kinds, counts, (1 - self.confidence) / max(len(alphas), 1))
+        if self.pac_confidence is not None:
+            return _Binomial.of(kinds, counts, (1 - self.pac_confidence) / max(len(alphas), 1))
         swap = _swap(kinds, places, counts, LARGEST // max(*self.bounds, self.losses, 1), self.losses > 0)
         if self.part and self.rule == AUTO and swap.devices == 1:
             return replace(swap, rule="ordinary")  # one device: weighted split conformal prediction
@@ -239,7 +289,7 @@ class Promise:
         *say* they hold, who lies could choose. Of `silent` devices `held` is the most that they may hold.
         """
         refused = [
-            (self.confidence is not None, "a confidence: its rank does not add up over devices"),
+            (self.pac_confidence is not None, "pac_confidence: its rank does not add up over devices"),
             (self.losses > 0 or {*self.bounds} != {1}, "losses, or weights of single scores"),
             (self.part and self.target != "sizes", f"groups with target {self.target!r}; use target 'sizes'"),
             (self.rule == "ghost" and self.target != "paper", f"rank 'ghost' with target {self.target!r}; use 'paper'"),
@@ -406,14 +456,14 @@ Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of 
 
 
 def make_promise(
-    target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, confidence: Alpha | None = None
+    target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, pac_confidence: Alpha | None = None
 ) -> Promise:
-    """Return the promise that a user asked for: a target by name or as shares by device, a rule, a confidence."""
-    level = None if confidence is None else exact_alpha(confidence, "confidence")
+    """Return the promise that a user asked for: a target by name or as shares by device, a rule, and pac_confidence."""
+    level = None if pac_confidence is None else exact_alpha(pac_confidence, "pac_confidence")
     if isinstance(target, str):
         if target not in CHOSEN:
             raise ValueError(unknown("target", target, CHOSEN))
-        return Promise(target, rank, confidence=level)
+        return Promise(target, rank, pac_confidence=level)
     if not isinstance(target, Mapping):
         raise TypeError(
             f"target must be {', '.join(CHOSEN)}, or a dict with a share for every device, got {type(target).__name__}"
@@ -427,7 +477,7 @@ def make_promise(
             raise ValueError(f"target: the share of device {name} must be at least 0, got {float(share):g}")
     if not any(shares.values()):
         raise ValueError("target: some device must have a share above 0, got none")
-    return Promise(GIVEN, rank, shares, confidence=level)
+    return Promise(GIVEN, rank, shares, pac_confidence=level)
 
 
 def promise_in(options: Mapping[str, Any], otherwise: Promise = PLAIN) -> tuple[Promise, dict[str, Any]]:

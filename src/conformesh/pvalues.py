@@ -13,14 +13,24 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import CalibrationNote, rows_here, running, samples_here
+from conformesh.calibrating import rows_here, running, samples_here
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of, labels_by_device
+from conformesh.inputs import (
+    as_held,
+    as_network,
+    as_target,
+    check_same_form,
+    check_scores,
+    held_column,
+    in_rows_of,
+    labels_by_device,
+)
 from conformesh.io.arrays import as_array
-from conformesh.methods import make_options
+from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
+from conformesh.notes import CalibrationNote
 from conformesh.promises import AUTO, PLAIN, Demand, Promise, check_shares, make_promise
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Tally, tally
@@ -86,27 +96,36 @@ def p_values(
     [1.0, 0.6, 0.2]
     """
     started = time.perf_counter()
+    check_keywords("p_values", "e-dcp", options)
     held, kind = as_held(devices), as_score(score)
     network = as_network(network, held)
+    if draws is not None and not isinstance(draws, Mapping):
+        raise TypeError(
+            f"draws must be a dict such as {{'rng': 7}} or {{'keys': ids}}, got {type(draws).__name__} {draws!r}"
+        )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
     promise = make_promise(as_target(devices, target), rank)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
-        rows = in_rows_of(held, network.ids, mine)
+        rows = in_rows_of(held, network, mine)
         if labels is None:
             if test_labels is not None:
                 raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
             samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
             trials, items = np.zeros(scores.size, dtype=np.int64), None
         else:
-            given = as_held(devices, labels) if isinstance(labels, str) else as_held(labels)
-            of = held_here(host, in_rows_of(given, network.ids, mine, "labels"))
+            given = (
+                held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
+            )
+            check_same_form(held, given, "labels")
+            of = held_here(host, in_rows_of(given, network, mine, "labels"), "labels")
             own = held_here(host, rows)
             known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
             samples = _by_class(own, of, mine, known)
             promise = replace(promise, part=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
+        check_scores(kind, samples, held, mine)
         batch = p_values_batch(
             samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
         )
@@ -226,7 +245,7 @@ def _rule_of(demand: Demand) -> str:
 
 
 def _check_promise(promise: Promise) -> None:
-    if promise.confidence is not None or promise.losses or promise.tests is not None:
+    if promise.pac_confidence is not None or promise.losses or promise.tests is not None:
         raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {promise}")
 
 
@@ -260,6 +279,8 @@ def _test_scores(given: ArrayLike, score: Score | None, draws: Mapping[str, Any]
 
 
 def _class_names(classes: Sequence[Any] | None, columns: int) -> tuple[str, ...]:
+    if isinstance(classes, str | bytes) or not (classes is None or hasattr(classes, "__iter__")):
+        raise TypeError(f"classes must be the names of the columns, got {type(classes).__name__} {classes!r:.40}")
     names = tuple(str(name) for name in (range(columns) if classes is None else classes))
     if len(names) != columns:
         raise ValueError(f"classes must name every column of the test scores, {columns}, got {len(names)} names")

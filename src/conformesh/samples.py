@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, note_large_integers
 from conformesh.kernels.segments import (
     count_at_most,
     count_problems,
@@ -118,6 +118,7 @@ class Samples:
         >>> Samples.from_flat(np.array([3.0, 1.0, 2.0]), np.array([2, 0, 1])).segment(0).tolist()
         [1.0, 3.0]
         """
+        note_large_integers(np.asarray(values), "scores")
         values, sizes = np.array(values, dtype=np.float64, copy=copy or None), np.asarray(sizes)
         if values.ndim != 1 or not values.flags.c_contiguous or int(sizes.sum()) != len(values):
             raise ValueError(
@@ -258,9 +259,12 @@ class Samples:
 def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
     who = _who(device, names)
     array = as_array(scores, who)
+    if array.dtype.kind == "b":
+        raise TypeError(f"{who}: scores must be numbers, not booleans: how badly a label fits, not whether it does")
     try:
         if array.dtype.kind in "cmM":  # of which NumPy would take a part, with a warning or none
             raise TypeError
+        note_large_integers(array, who)
         array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None

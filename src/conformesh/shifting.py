@@ -28,10 +28,10 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, held_column, in_rows_of
+from conformesh.inputs import Held, as_held, check_same_form, held_column, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order
-from conformesh.promises import FINEST, LARGEST, Promise
+from conformesh.promises import FINEST, LARGEST, Promise, as_levels
 from conformesh.result.several import at_most
 from conformesh.samples import Samples
 from conformesh.streams import Rng, seed_of
@@ -126,10 +126,10 @@ class Shift:
 
         `tests` are the weights of new examples, one for each level of the run; by default every level serves all.
         """
-        if promise.confidence is not None:
+        if promise.pac_confidence is not None:
             raise ValueError(
-                "a confidence over the draw of the scores is proven for scores that weigh alike, not with weights; "
-                "leave confidence out, or the weights"
+                "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights; "
+                "leave pac_confidence out, or the weights"
             )
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
@@ -148,19 +148,17 @@ class Shift:
 
     def _here(self, host: Engine, held: Held, names: Sequence[str]) -> tuple[list[Any], list[Floats]]:
         """Return scores and weights of the devices here, one for each other."""
-        ids = host.network.ids
         if isinstance(held, Samples):
             raise TypeError(
                 f"{self.what} go with one array of scores per device, a dict or a frame, got Samples; give these "
                 "weights of their own with Samples.weighing, for calibrate_batch"
             )
-        if isinstance(self.given, dict) != isinstance(held, dict):
-            raise TypeError(f"scores and {self.what} must both go by device name or both by order, got one of each")
+        check_same_form(held, self.given, self.what)
         scores = [
             as_array(own, f"device {name}")
-            for name, own in zip(names, held_here(host, in_rows_of(held, ids, names)), strict=True)
+            for name, own in zip(names, held_here(host, in_rows_of(held, host.network, names)), strict=True)
         ]
-        given = held_here(host, in_rows_of(self.given, ids, names, self.what))
+        given = held_here(host, in_rows_of(self.given, host.network, names, self.what), self.what)
         weights = []
         for name, own, mine in zip(names, scores, given, strict=True):
             many = len(as_array(mine, f"device {name}, {self.what}")) if np.ndim(mine) else -1
@@ -214,6 +212,11 @@ def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None
         assumed = weight.assumption
         if inputs is None:
             weight = weight.weights
+            if not isinstance(weight, Mapping | list):
+                raise ValueError(
+                    "weight=Ratios of inputs in one table needs inputs=, the inputs of each device beside its scores; "
+                    "or estimate the ratios from one table per device"
+                )
     if bound is None:
         raise ValueError(
             "weight needs weight_bound=, the largest weight that any example may have, calibration or new; the largest "
@@ -226,7 +229,7 @@ def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None
         return Shift(inputs_of(devices, inputs), most, lambda own, _: weight(own), assumed, "inputs")
     if inputs is not None:
         raise ValueError(f"inputs go with a weight that is a function of them, got {type(weight).__name__}")
-    given = held_column(devices, weight, "weight") if isinstance(weight, str) else as_held(weight)
+    given = held_column(devices, weight, "weight") if isinstance(weight, str) else as_held(weight, what="weight")
     return Shift(given, most, assumption=assumed)
 
 
@@ -239,7 +242,7 @@ def as_label_shift(class_weights: Any, labels: Any, devices: Any) -> tuple[Shift
     if labels is None:
         raise ValueError("class_weights needs labels=, the true label of every calibration score, beside the scores")
     ratios = _ratios(class_weights)
-    given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels)
+    given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
 
     def ratio_of(own: Any, device: str) -> list[float]:
         names = as_array(own, f"device {device}, labels").astype(str).tolist()
@@ -285,7 +288,7 @@ def as_several_shift(
 def weight_levels(tests: Iterable[Any], bound: float) -> tuple[float, ...]:
     """Return the weights of new examples that get a threshold of their own, ascending; the bound is always one."""
     levels = {bound}
-    for number, test in enumerate(tests):
+    for number, test in enumerate(as_levels(tests, "test_weights")):
         value = float(test)
         if not 0 <= value <= bound:
             raise ValueError(f"test_weights: number {number} must be from 0 to weight_bound {bound:g}, got {value:g}")
@@ -417,7 +420,11 @@ def _is_several(source: Any) -> bool:
 
 def as_rows(inputs: Any, what: str) -> Floats:
     """Return inputs as a table of numbers, one row each."""
-    table = np.asarray(as_array(inputs, what), dtype=np.float64)
+    given = as_array(inputs, what)
+    try:
+        table = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be numbers, a row for each example, got {str(inputs)[:40]!r}") from None
     if table.ndim not in (1, 2) or not np.isfinite(table).all():
         raise ValueError(f"{what} must be finite numbers, a row for each example, got shape {table.shape}")
     return table[:, None] if table.ndim == 1 else table
@@ -430,11 +437,16 @@ def inputs_of(devices: Any, inputs: Any) -> Held:
     if isinstance(inputs, list | tuple) and inputs and all(isinstance(column, str) for column in inputs):
         tables = [held_column(devices, column, "inputs") for column in inputs]
         return {name: np.stack([table[name] for table in tables], axis=1) for name in tables[0]}
-    return as_held(inputs)
+    return as_held(inputs, what="inputs")
 
 
 def _ratios(class_weights: Any) -> dict[str, float]:
     """Return the ratio of each class by its name; a list says those of 0, 1, ..."""
+    if isinstance(class_weights, str) or (np.ndim(class_weights) == 0 and not isinstance(class_weights, Mapping)):
+        raise TypeError(
+            "class_weights must be a dict by class, or a list with the ratios of classes 0, 1, ..., got "
+            f"{type(class_weights).__name__} {class_weights!r:.40}"
+        )
     given = (
         class_weights.items()
         if isinstance(class_weights, Mapping)

@@ -17,8 +17,9 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_frame, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import as_array, columns_of
+from conformesh.methods import check_keywords
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, Alpha, exact_alpha, make_promise
+from conformesh.promises import AUTO, Alpha, check_alpha, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.samples import Samples
@@ -35,7 +36,7 @@ def calibrate_sides(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     score: Score | str | Function | None = None,
     strict: bool = False,
     observer: Observer | None = None,
@@ -55,7 +56,7 @@ def calibrate_sides(
         a frame with the columns `device`, `lower` and `upper`.
     alpha
         How often intervals may miss in all, of which each side has half; or a pair, for the lower and the upper side.
-    confidence
+    pac_confidence
         As in `calibrate`; it holds for both sides together.
     network, method, target, rank, score, strict, observer, progress, engine, **options
         As in `calibrate`.
@@ -72,6 +73,7 @@ def calibrate_sides(
     (True, 'counted')
     """
     started = time.perf_counter()
+    check_keywords("calibrate_sides", method, options)
     kind = as_score(score)
     if kind is not None:
         two_sided(kind)
@@ -79,7 +81,7 @@ def calibrate_sides(
     held = _held(devices)
     network = as_network(network, held)
     levels = [lower] if lower == upper else [lower, upper]
-    sure = None if confidence is None else exact_alpha(confidence, "confidence")
+    sure = None if pac_confidence is None else exact_alpha(pac_confidence, "pac_confidence")
     if sure is not None and len(levels) == 1:  # several levels share what may fail; two sides of one level do it here
         sure = (1 + sure) / 2
     promise = make_promise(as_target(devices, target), rank, sure)
@@ -88,7 +90,7 @@ def calibrate_sides(
         running(engine, network, watching) as host,
     ):
         mine = ids_here(host)
-        own = held_here(host, in_rows_of(held, network.ids, mine))
+        own = held_here(host, in_rows_of(held, network, mine))
         tables = [_two_columns(table, name) for name, table in zip(mine, own, strict=True)]
         samples = Samples.of_trials([[table[:, side] for table in tables] for side in (0, 1)], mine)
         batch = calibrate_batch(samples, network, levels, method, promise=promise, joint=True, engine=host, **options)
@@ -98,13 +100,13 @@ def calibrate_sides(
         Place(UPPER, upper, int(n[1]), 1, len(levels) - 1),
     ]
     both = collected(batch, places, network, method, kind, strict, started)
-    return Sides(*(_both_sure(both.get(float(place.alpha), place.group), confidence) for place in places))
+    return Sides(*(_both_sure(both.get(float(place.alpha), place.group), pac_confidence) for place in places))
 
 
 def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
     """Return what the lower and the upper side may miss."""
     if not isinstance(alpha, tuple | list):
-        half = exact_alpha(alpha) / 2
+        half = check_alpha(alpha) / 2
         return half, half
     if len(alpha) != 2:
         raise ValueError(f"alpha must be one number, or a pair for the lower and the upper side, got {len(alpha)}")
@@ -113,6 +115,7 @@ def _levels(alpha: Any) -> tuple[Fraction, Fraction]:
     )
     if lower + upper >= 1:
         raise ValueError(f"the alphas of both sides must add up to less than 1, got {alpha[0]} + {alpha[1]}")
+    check_alpha(lower + upper)
     return lower, upper
 
 
@@ -140,8 +143,8 @@ def _two_columns(table: Any, name: str) -> NDArray[Any]:
     return array
 
 
-def _both_sure(side: Calibration, confidence: Alpha | None) -> Calibration:
+def _both_sure(side: Calibration, pac_confidence: Alpha | None) -> Calibration:
     """Return a side whose certificate says with which probability both hold."""
-    if confidence is None or side.certificate.confidence is None:
+    if pac_confidence is None or side.certificate.pac_confidence is None:
         return side
-    return replace(side, certificate=replace(side.certificate, confidence=float(exact_alpha(confidence))))
+    return replace(side, certificate=replace(side.certificate, pac_confidence=float(exact_alpha(pac_confidence))))

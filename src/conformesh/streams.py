@@ -1,18 +1,26 @@
 """Randomness from one seed, keyed by purpose and device: an extra draw in one place leaves every other alone.
 
-Functions that draw take `rng` as SPEC 7 of Scientific Python names it, and `seed`, as they always did. One thing is
-ours: without either the seed is 0 and not fresh entropy, because what is drawn apart, at every device, must be alike.
+Functions take `rng` as SPEC 7 of Scientific Python names it. What happens without it depends on what the draw is for:
+
+- A guarantee averages over the draw (`detect`, group regression): fresh entropy, by `recorded_seed`. A fixed seed would
+  be one fixed draw, for which nothing is proved. The result records the seed, and `rng=result.seed` repeats the run.
+- No guarantee depends on the draw (topologies, layouts, k-means, generated data): the seed 0, by `seed_of`, so that
+  devices that draw separately draw the same. These functions also take `seed`.
 """
 
 from __future__ import annotations
 
+import secrets
 import zlib
-from typing import TypeAlias
+from hashlib import blake2b
+from typing import Any, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
 Rng: TypeAlias = "np.random.Generator | int"  # in quotes: random numbers load when they are first drawn
 SEEDS = 2**32  # what every library takes as a seed is below
+FRESH_BITS = 53  # of a fresh seed: the most that a JSON number keeps exactly in every language
 
 
 def stream(seed: int, purpose: str, *keys: int) -> np.random.Generator:
@@ -41,3 +49,22 @@ def seed_of(rng: Rng | None, seed: int = 0) -> int:
     if rng < 0:
         raise ValueError(f"rng must be a numpy.random.Generator or a whole number from 0 on, got {rng}")
     return int(rng)
+
+
+def recorded_seed(rng: Rng | None) -> int:
+    """Return the seed of a draw that a guarantee averages over: fresh entropy, unless `rng` says otherwise.
+
+    The caller shares it among the blocks of its engine and records it in the result.
+    """
+    return secrets.randbits(FRESH_BITS) if rng is None else seed_of(rng)
+
+
+def fresh_bytes(count: int) -> bytes:
+    """Return so many bytes of fresh entropy: simulated secrets, which nothing may keep or repeat."""
+    return secrets.token_bytes(count)
+
+
+def digest_of(values: NDArray[Any]) -> int:
+    """Return 64 bits of a hash of numbers: a key of `stream` for draws that must differ from data set to data set."""
+    numbers = np.ascontiguousarray(values, dtype=np.float64) + 0.0  # -0.0 and 0.0 are one number
+    return int.from_bytes(blake2b(numbers.tobytes(), digest_size=8).digest(), "little")

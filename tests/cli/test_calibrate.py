@@ -31,7 +31,7 @@ CERTIFICATE = {
     "target",
     "rule",
     "weight",
-    "confidence",
+    "pac_confidence",
     "bound",
     "test",
     "losses",
@@ -284,16 +284,41 @@ def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
         expected = calibrate(held, network, 0.1, target=target)
         assert found("--target", word)["threshold"] == expected.threshold
         assert found("--target", word)["certificate"]["target"] == expected.certificate.target
-    sure = found("--confidence", "0.9")["certificate"]
-    assert (sure["rule"], sure["confidence"]) == ("binomial", 0.9)
+    sure = found("--pac-confidence", "0.9")["certificate"]
+    assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
     assert found("--target", "paper", "--rank", "ghost")["certificate"]["rule"] == "ghost"
     for words, said in (
         (("--target", "shares"), "needs a column 'shares'"),
         (("--rank", "rank"), "unknown rank rule 'rank'"),
-        (("--confidence", "sure"), "confidence must be a number"),
+        (("--pac-confidence", "sure"), "pac_confidence must be a number"),
     ):
         answer = run("calibrate", "s.csv", *words)
         assert answer.exit_code == 2
         assert said in answer.stderr
     shown = run("calibrate", "s.csv", "--target", "equal").stdout
     assert "about: a new example is as likely from any device; by the swap rank" in shown
+
+
+@pytest.mark.parametrize("command", ["calibrate", "compare", "plan", "mesh init"])
+def test_the_option_confidence_is_explained(run, command):
+    result = run(*command.split(), "--confidence", "0.9")
+    assert result.exit_code == 2
+    for words in ("1 - alpha", "--alpha", "--pac-confidence"):
+        assert words in result.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("calibrate", "SCORES"),
+        ("compare", "SCORES", "--methods", "e-dcp,fcp", "--topologies", "cycle"),
+        ("plan", "--devices", "4", "--method", "fcp"),
+        ("privacy", "--plan", "--devices", "4", "--method", "e-dcp"),
+        ("mesh", "init", "MESH", "--devices", "2", "--insecure"),
+    ],
+)
+def test_alpha_above_a_half_gets_one_warning(run, scores, tmp_path, words):
+    given = [{"SCORES": str(scores), "MESH": str(tmp_path / "mesh")}.get(word, word) for word in words]
+    result = run(*given, "--alpha", "0.9")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr.count("warning: alpha=0.9 asks for a coverage of only 10 %; did you mean alpha=0.1?") == 1

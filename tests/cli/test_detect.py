@@ -31,18 +31,24 @@ def test_the_command_answers_as_the_library_does(run, files):
     ids = tuple(f"d{k}" for k in range(5))
     network = Network.cycle(5).relabelled(ids)
     everyone = {name: held.get(name, []) for name in ids}, {name: tests.get(name, []) for name in ids}
-    right = detect(everyone[0], network, everyone[1], fdr=0.2)
+    right = detect(everyone[0], network, everyone[1], fdr=0.2, rng=found["seed"])
     for name in ids:
         assert found["devices"][name]["flagged"] == np.flatnonzero(right.flagged[name]).tolist()
         assert found["devices"][name]["p_values"] == right.p_values[name].tolist()
     assert found["certificate"] == right.certificate
     assert found["kind"] == "counted"
+    other, again = (
+        json.loads(run("detect", "scores.csv", "tests.csv", "--fdr", "0.2", "--json", *more).stdout)
+        for more in ([], ["--seed", str(found["seed"])])
+    )
+    assert other["seed"] != again["seed"] == found["seed"]
+    assert again["devices"] == found["devices"]
 
 
 def test_people_see_who_is_flagged_and_why(run, files, tmp_path):
     result = run("detect", "scores.csv", "tests.csv", "--topology", "cycle", "--no-p-values", "--out", "found.csv")
     assert result.exit_code == 0, result.output
-    assert "at most 0.1 of the flagged test points" in " ".join(result.stdout.split())
+    assert "the false discovery rate is at most 0.1" in " ".join(result.stdout.split())
     table = pl.read_csv(tmp_path / "found.csv")
     assert table.columns == ["device", "row", "score", "flagged"]
     assert table.filter(pl.col("flagged"))["row"].to_list().count(6) == 4

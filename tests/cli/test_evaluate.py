@@ -244,7 +244,7 @@ def test_numbers_are_spread_over_devices(run, predictions, partition):
     words = ("--score", "absolute-residual", "--partition", partition, "--devices", 4, "--out", "s.csv")
     assert run("scores", "make", "p.csv", *words).exit_code == 0
     made = pl.read_csv("s.csv")
-    assert made.columns == ["device", "score", "label"]
+    assert made.columns == ["device", "score", "label", "score_function"]
     if partition == "class":
         ends = made.group_by("device").agg(pl.col("label").min().alias("low"), pl.col("label").max().alias("high"))
         ends = ends.sort("low")

@@ -17,7 +17,7 @@ import pytest
 from conformesh import conformal_threshold
 from tests.strategies import promised_rank
 
-GOOD = "device,score\n" + "".join(f"{k},{(7 * k + 3 * i) % 10}\n" for k in range(4) for i in range(10))
+GOOD = "device,score\n" + "".join(f"{k},0.{(7 * k + 3 * i) % 10}\n" for k in range(4) for i in range(10))
 OUTPUTS = "cat,dog\n0.25,0.75\n0.5,0.5\n"
 PYTHON = re.compile(r"Traceback|PosixPath|<class|object at 0x|codec can't|NoneType|unexpected|Value error|\[Errno")
 

@@ -7,7 +7,9 @@ import types
 import numpy as np
 import pytest
 
+from conformesh import Calibration
 from conformesh.io.score_files import read_scores
+from conformesh.scores import AbsoluteResidual
 
 
 @pytest.fixture
@@ -29,9 +31,10 @@ def test_saved_objects_become_a_file_of_scores(saved, run):
     done = run("scores", "import", "north.pkl", "far=south.pkl", "--out", "scores.csv", "--trust")
     assert done.exit_code == 0, done.stderr
     assert "2 with 60 scores in all" in done.stdout
-    assert "absolute-residual; calibrate with --score absolute-residual" in done.stdout
+    assert "score: absolute-residual, recorded in the file" in done.stdout
     assert read_scores(str(saved / "scores.csv")).devices == ("far", "north")
-    assert run("calibrate", "scores.csv", "--score", "absolute-residual").exit_code == 0
+    assert run("calibrate", "scores.csv", "--out", "r.json").exit_code == 0
+    assert Calibration.load("r.json").score == AbsoluteResidual()
 
 
 def test_nothing_is_read_without_trust(saved, run):

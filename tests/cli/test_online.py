@@ -71,6 +71,19 @@ def test_a_shift_raises_the_alarm_and_a_quiet_stream_does_not(run, tmp_path):
     assert 200 < drift["loud"] < 260
 
 
+def test_the_alarm_of_another_stream_draws_other_numbers(run, tmp_path):
+    """The chance of a false alarm is also over the draws: with one seed for all streams the first p-value is fixed."""
+    rng, found = np.random.default_rng(5), []
+    words = ("--topology", "chain", "--no-picture", "--no-beside", "--json")
+    for name in ("a.csv", "b.csv"):
+        rows = [f"{t},{k},{float(s)!r}" for k in (0, 1) for t, s in enumerate(rng.random(50))]
+        (tmp_path / name).write_text("\n".join(["time,device,score", *rows]))
+        found.append(json.loads(run("online", name, *words).stdout)["alarm_seed"])
+    assert found[0] != found[1]
+    assert json.loads(run("online", "a.csv", *words).stdout)["alarm_seed"] == found[0]
+    assert json.loads(run("online", "a.csv", *words, "--seed", "7").stdout)["alarm_seed"] == 7
+
+
 def test_late_labels_and_lost_messages(run, stream):
     words = ("--delay", "3", "--fault", "loss=0.3", "--learner", "tracker", "--coupling", "mixed", "--no-beside")
     said = json.loads(run("online", stream, *WORDS, *words, "--no-picture", "--json").stdout)
@@ -183,7 +196,8 @@ def test_alarms_are_in_the_trace_where_they_were_raised(run, tmp_path):
     result = run("online", tmp_path / "s.csv", *words)
     assert result.exit_code == 0, result.stderr
     alarm, values = Alarm(level=0.05, alpha=0.1), np.where(seen, scores, np.nan).T
-    state = alarm.follow(alarm.begin(2), values, drawn(0, "alarm").random(values.shape), seen.T)
+    key = json.loads(result.stdout)["alarm_seed"]
+    state = alarm.follow(alarm.begin(2), values, drawn(key, "alarm").random(values.shape), seen.T)
     labels = state.raised_at.tolist()
     assert json.loads(result.stdout)["drift"] == {"0": labels[0], "1": labels[1]}
     [found] = Trace.load(tmp_path / "t.json").runs

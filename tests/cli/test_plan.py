@@ -98,3 +98,10 @@ def test_bad_input_is_one_line(run, words, says):
     assert shown.exit_code == 2
     assert says in shown.stderr
     assert shown.stderr.startswith("error: ")
+
+
+def test_a_number_of_scores_is_no_file_of_them(run):
+    result = run("plan", "--devices", "20", "--scores", "80")
+    assert result.exit_code == 2
+    assert "--scores is a file of scores, got the number 80" in result.stderr
+    assert "--scores-per-device 80" in result.stderr

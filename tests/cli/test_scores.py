@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pathlib
 import subprocess
 import sys
 
@@ -16,6 +17,8 @@ from conformesh.data.partition import PARTITIONS, partition
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.io.model_outputs import read_model_outputs
 from conformesh.io.score_files import read_scores
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
 from conformesh.scores import get_score
 
 SOFTMAX = "note: o.npz holds logits, score 'lac' reads probabilities: taking their softmax\n"
@@ -119,7 +122,7 @@ def test_formats_agree_to_the_last_bit(run, outputs):
     one, *others = (scores_in(f"s.{end}") for end in ("csv", "parquet", "npz"))
     for other in others:
         assert all(one[name].tobytes() == other[name].tobytes() for name in one)
-    assert pl.read_csv("s.csv").columns == ["device", "score", "label", "classes"]
+    assert pl.read_csv("s.csv").columns == ["device", "score", "label", "classes", "score_function"]
     known = [read_scores(f"s.{end}").classes for end in ("csv", "parquet", "npz")]
     assert known == [tuple(map(str, range(40)))] * 3
 
@@ -312,3 +315,73 @@ def test_bad_synthetic_settings(run, flags, problem):
     result = run("scores", "synthetic", "--out", "o.npz", *flags.split())
     assert (result.exit_code, result.stdout) == (2, "")
     assert problem in result.stderr
+
+
+# --- which score made the numbers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("ending", ["csv", "parquet", "npz"])
+def test_a_file_records_its_score_and_calibrate_keeps_it(run, outputs, ending):
+    """Without --score the recorded one is used; another one, or another option, is refused by name."""
+    file = f"s.{ending}"
+    made = run("scores", "make", "o.npz", "--out", file, "--score", "raps", "--score-option", "k_reg=2")
+    assert made.exit_code == 0, made.stderr
+    assert read_scores(file).made_by == ("raps", {"penalty": 0.01, "k_reg": 2, "randomised": False})
+    for words in ([], ["--score", "raps"], ["--score", "raps", "--score-option", "k_reg=2"]):
+        done = run("calibrate", file, *words, "--out", "r.json")
+        assert done.exit_code == 0, done.stderr
+        assert Calibration.load("r.json").score == get_score("raps", k_reg=2)
+    for words in (["aps"], ["lac"], ["raps", "--score-option", "k_reg=3"]):
+        done = run("calibrate", file, "--score", *words)
+        assert done.exit_code == 2
+        assert f"{file}: holds scores of RAPS(penalty=0.01, k_reg=2" in done.stderr
+        assert f"but {words[0].upper()}(" in done.stderr
+
+
+def test_a_mesh_takes_only_scores_of_its_own_kind(run, outputs):
+    assert run("scores", "make", "o.npz", "--out", "lac.csv", "--devices", 4).exit_code == 0
+    assert run("scores", "make", "o.npz", "--out", "aps.csv", "--devices", 4, "--score", "aps").exit_code == 0
+    refused = run("mesh", "init", "m", "--insecure", "--scores", "lac.csv", "--score", "aps")
+    assert refused.exit_code == 2
+    assert "holds scores of LAC(), but APS(randomised=False, seed=None) was named" in refused.stderr
+    assert run("mesh", "init", "m", "--insecure", "--scores", "lac.csv").exit_code == 0
+    folder = min(pathlib.Path("m").glob("*/device.toml")).parent
+    config = read_device(folder)
+    assert config.score == "lac"
+    assert len(read_own_scores(config)) == len(scores_in("lac.csv")["0"])
+    with pytest.raises(ValueError, match=r"aps.csv: holds scores of APS.*but LAC\(\) was named"):
+        scatter_scores("m", "aps.csv")
+    pl.read_csv("aps.csv").filter(pl.col("device") == 0).write_csv(folder / "scores.csv")
+    with pytest.raises(ValueError, match=r"scores.csv: holds scores of APS.*but LAC\(\) was named"):
+        read_own_scores(config)
+
+
+def test_files_of_two_kinds_are_not_mixed(run, outputs, tmp_path):
+    for name in ("lac", "aps"):
+        assert run("scores", "make", "o.npz", "--out", f"{name}.csv", "--devices", 4, "--score", name).exit_code == 0
+    both = pl.concat([pl.read_csv(f"{name}.csv", schema_overrides={"classes": pl.String}) for name in ("lac", "aps")])
+    both.write_csv("both.csv")
+    done = run("calibrate", "both.csv")
+    assert 'both.csv: holds scores of two kinds, aps {"randomised":false} and lac;' in done.stderr
+    (tmp_path / "folder").mkdir()
+    both.filter(pl.col("device") < 2).write_parquet("folder/a.parquet")
+    assert "holds scores of two kinds" in run("calibrate", "folder").stderr
+
+
+@pytest.mark.parametrize(
+    ("score", "values", "words"),
+    [
+        ("lac", "0.5 1.5", "device a, row 1: scores of 'lac' are between 0 and 1, got 1.5"),
+        ("lac", "12 40", "device a, row 0: scores of 'lac' are between 0 and 1, got 12"),
+        ("aps", "0.5 -0.1", "device a, row 1: scores of 'aps' are between 0 and 1, got -0.1"),
+        ("margin", "0.5 -2", "device a, row 1: scores of 'margin' are between -1 and 1, got -2"),
+        ("rank", "1 2 -3", "device a, row 2: scores of 'rank' are at least 0, got -3"),
+        ("absolute-residual", "1 -1e-4", "device a, row 1: scores of 'absolute-residual' are at least 0, got -0.0001"),
+    ],
+)
+def test_scores_out_of_range_are_refused(run, score, values, words):
+    rows = "".join(f"a,{value}\n" for value in values.split())
+    pathlib.Path("s.csv").write_text("device,score\nb,0.5\n" + rows)
+    done = run("calibrate", "s.csv", "--score", score)
+    assert done.exit_code == 2
+    assert words in done.stderr

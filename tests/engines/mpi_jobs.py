@@ -30,11 +30,14 @@ from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.promises import GROUP_RULES
 from conformesh.protocols import waves
+from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
+from tests.protocols.alone import repeatable_secrets
 
 COMM = MPI.COMM_WORLD
+Secrets.simulated = staticmethod(repeatable_secrets)  # bits of masked numbers are compared, which fresh secrets change
 
 
 def different(ours, right):
@@ -284,7 +287,7 @@ def judged(network, scores, labels, engine):
     plain = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal")
     asked = {"test_labels": [0, 1, 2, 3]}
     by_class = p_values(scores, network, [0.1, 0.7, 0.7, 3.0], labels=labels, **asked)
-    flagged = detect(scores, network, tests, 0.5)
+    flagged = detect(scores, network, tests, 0.5, rng=3)
     ours = [
         p_values(scores, network, [0.1, 0.7, 0.7, 3.0], target="equal", engine="mpi"),
         p_values(
@@ -295,12 +298,15 @@ def judged(network, scores, labels, engine):
             engine=engine,
             **asked,
         ),
-        detect(scores, network, tests, 0.5, engine="mpi"),
-        detect([scores[row] for row in here], network, [tests[row] for row in here], 0.5, engine=engine),
+        detect(scores, network, tests, 0.5, engine="mpi", rng=3),
+        detect([scores[row] for row in here], network, [tests[row] for row in here], 0.5, engine=engine, rng=3),
     ]
-    right = [plain, by_class, flagged, flagged]
-    names = ("p-values", "class-wise", "flags", "own flags")
-    return {
+    fresh = detect(scores, network, tests, 0.5, engine="mpi")  # each rank draws a seed: they must agree on one
+    ours.append(fresh)
+    right = [plain, by_class, flagged, flagged, detect(scores, network, tests, 0.5, rng=fresh.seed)]
+    names = ("p-values", "class-wise", "flags", "own flags", "fresh flags")
+    agreed = len({*COMM.allgather(fresh.seed)}) == 1
+    return {"one fresh seed": agreed} | {
         name: without_time(mine.to_dict()) == without_time(each.to_dict())
         for name, mine, each in zip(names, ours, right, strict=True)
     }

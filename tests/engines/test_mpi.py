@@ -23,7 +23,7 @@ def test_what_is_shared_is_computed_by_one_worker(request, worker_id):
 
 
 NAMES = [name_of("", *case) for case in CASES]
-JUDGED = ("p-values", "class-wise", "flags", "own flags")
+JUDGED = ("p-values", "class-wise", "flags", "own flags", "one fresh seed", "fresh flags")
 
 
 def on_ranks(*looked_at):

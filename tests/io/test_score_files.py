@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from conformesh import CalibrationNote
 from conformesh.io.score_files import read_scores
 
 
@@ -33,7 +34,8 @@ def test_spaces_quotes_and_other_columns_are_no_trouble():
 
 
 def test_leading_zeros_make_another_device():
-    assert from_text("device,score\n07,1\n7,2\n").devices == ("07", "7")
+    with pytest.warns(CalibrationNote, match="devices '07' and '7' differ only in white space, case or leading zeros"):
+        assert from_text("device,score\n07,1\n7,2\n").devices == ("07", "7")
 
 
 @pytest.mark.parametrize("device", [np.array([2, 10, 2]), np.array([2.0, 10.0, 2.0]), np.array(["2", "10", "2"])])

@@ -14,7 +14,7 @@ from conformesh.calibrating import calibrate_batch
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
 from conformesh.peer.journal import whole_records
-from conformesh.peer.memory import ENDED
+from conformesh.peer.memory import ENDED, REPORTED
 from conformesh.samples import Samples
 
 
@@ -22,7 +22,9 @@ def _ports_of_this_worker():
     """Yield ports that no other worker of the tests uses, below those that systems give out, over and over."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     first = 20_000 + 1500 * (worker % 8)
-    yield from itertools.cycle(range(first, first + 1500))
+    ports = [*range(first, first + 1500)]
+    at = 97 * os.getpid() % len(ports)  # another run of the tests on this machine begins elsewhere
+    yield from itertools.cycle(ports[at:] + ports[:at])
 
 
 PORTS = _ports_of_this_worker()
@@ -65,10 +67,17 @@ def finish(process, timeout=90):
 
 
 def write_scores(folder, scores):
-    """Replace a device's scores in one step."""
+    """Replace a device's scores in one step, by a file that was written a while ago: no node waits for its writer."""
     draft = folder / "scores.new"
     draft.write_text("score\n" + "".join(f"{x!r}\n" for x in np.asarray(scores, dtype=float).tolist()))
+    long_ago(draft)
     draft.replace(folder / "scores.csv")
+
+
+def long_ago(path):
+    """Have a file been written a minute ago."""
+    then = time.time() - 60
+    os.utime(path, (then, then))
 
 
 def simulated(folder, held, method="e-dcp", **options):
@@ -98,7 +107,7 @@ def round_of(folder):
     """How many rounds a device has heard in this run, from what it has written down."""
     path = folder / "journal.bin"
     records = [*whole_records(path.read_bytes())] if path.exists() else []
-    return sum(record != ENDED for record in records[1:])
+    return sum(record not in (ENDED, REPORTED) for record in records[1:])
 
 
 def missed_for(folder, neighbour):

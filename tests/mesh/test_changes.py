@@ -15,6 +15,7 @@ pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'co
 pytest.importorskip("cryptography", reason="a mesh needs certificates: pip install 'conformesh[mesh]'")
 from conformesh.mesh.config.folders import revoke_device
 from conformesh.mesh.http.client import Client
+from tests.campaigns import LONG
 from tests.mesh.machines import machines
 from tests.mesh.real import wait_for
 
@@ -100,12 +101,8 @@ def change(mode, changes, seed):
 
 
 @pytest.mark.slow
+@pytest.mark.meshes
 @pytest.mark.parametrize("mode", ["rounds", "anytime"])
-def test_six_changes_while_eight_devices_serve(mode):
-    change(mode, 6, seed=6)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("mode", ["rounds", "anytime"])
-def test_a_hundred_changes_while_eight_devices_serve(mode):
-    change(mode, 100, seed=100)
+def test_many_changes_while_eight_devices_serve(mode):
+    """Twenty, or a hundred with CONFORMESH_LONG=5."""
+    change(mode, 20 * LONG, seed=100)

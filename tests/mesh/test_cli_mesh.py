@@ -10,6 +10,7 @@ from conformesh import Network
 from conformesh.cli import GROUPS, app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
+from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.config.reach import reach_neighbours
 from tests.mesh.meshes import sign_device, tls_server
 from tests.mesh.real import free_ports
@@ -53,6 +54,40 @@ def test_alone_it_says_what_there_is():
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 1
     assert all(name in result.stdout for name in GROUPS["mesh"])
+
+
+def test_scores_are_put_in_one_step(root, tmp_path):
+    """They are checked, copied as they are and owned as before; a file that is refused changes nothing."""
+    folder, given = root / "device-00", tmp_path / "given.csv"
+    target = folder / "scores.csv"
+    before = target.stat()
+    given.write_text("device;score;label\r\n0;0.5;a\r\ndevice-00;0.25;b\r\n")
+    result = run("put-scores", given, folder)
+    assert result.exit_code == 0, result.output
+    assert f"put 2 scores of device-00 into {target}" in result.stdout
+    assert "uses them when it starts" in result.stdout
+    assert target.read_bytes() == given.read_bytes()
+    assert (target.stat().st_uid, target.stat().st_mode & 0o777) == (before.st_uid, 0o600)
+    assert target.stat().st_ino != before.st_ino
+    assert sorted(read_own_scores(read_device(folder)).values.tolist()) == [0.25, 0.5]
+
+    piped = CliRunner().invoke(app, ["mesh", "put-scores", "-", str(folder), "--json"], input="score\n1\n2\n3")
+    facts = json.loads(piped.stdout)
+    assert (facts["device"], facts["scores"], facts["running"]) == ("device-00", 3, False)
+    assert facts["digest"] == read_own_scores(read_device(folder)).digest
+
+    given.write_text("device,score\n0,0.5\n1")
+    (tmp_path / "given.npz").write_bytes(b"PK")
+    (tmp_path / "other.csv").write_text("device,score\n1,0.5\n")
+    for wrong, words in (
+        ("given.csv", "line 3 has 1 fields, the header 2"),
+        ("other.csv", "holds scores of {1} and belongs to 'device-00'"),
+        ("given.npz", "a file that ends in .npz cannot take the place of"),
+        ("none.csv", "cannot read the file"),
+    ):
+        result = run("put-scores", tmp_path / wrong, folder)
+        assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
+    assert target.read_text() == "score\n1\n2\n3"
 
 
 @pytest.mark.parametrize("name", GROUPS["mesh"])

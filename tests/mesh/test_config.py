@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import METHODS, Network
-from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, write_device
-from conformesh.mesh.config.folders import init_mesh
+from conformesh.mesh.config.device_toml import Neighbour, device_text, read_device, reloaded, write_device
+from conformesh.mesh.config.folders import add_device, init_mesh
 from conformesh.mesh.config.own_scores import read_own_scores, scatter_scores
 from tests.mesh.meshes import NAMES, config
 from tests.strategies import networks
@@ -96,7 +96,7 @@ def test_a_device_knows_its_place():
         ({"target": "sizes", "rank": "auto"}, set()),
         ({"target": "equal"}, {"promise"}),
         ({"rank": "swap"}, {"promise"}),
-        ({"confidence": "0.95"}, {"promise"}),
+        ({"pac_confidence": "0.95"}, {"promise"}),
         ({"target": "given", "shares": dict.fromkeys(NAMES, "1")}, {"promise", "shares"}),
         ({"options": {"width": 3}}, {"option width"}),
         ({"score": "lac"}, {"score"}),
@@ -135,7 +135,7 @@ def test_whole_numbers_and_decimals_are_the_same_option():
         ({"shares": dict.fromkeys(NAMES, "1")}, "shares by device go with target = 'given', and with no other"),
         ({"target": "given", "shares": {"device-00": "1"}}, "no share is given for device 'device-01'"),
         ({"rank": "goust"}, "unknown rank rule 'goust', did you mean 'ghost'"),
-        ({"confidence": "2"}, "confidence must lie strictly between 0 and 1"),
+        ({"pac_confidence": "2"}, "pac_confidence must lie strictly between 0 and 1"),
         ({"method": "fcp", "target": "equal"}, "'fcp' keeps the promise it was published with"),
         ({"listen": "127.0.0.1"}, "listen must be host:port"),
         ({"listen": "127.0.0.1:70000"}, "a port lies between 1 and 65535, got 70000"),
@@ -266,3 +266,18 @@ def test_own_scores_and_nobody_elses(tmp_path):
         file.write_text(text)
         with pytest.raises(ValueError, match=words):
             read_own_scores(here)
+
+
+def test_a_reload_changes_what_is_the_devices_own_and_names_the_rest(tmp_path):
+    """The map stays that of the roster in force, whatever roster lies in the folder."""
+    folder = init_mesh(tmp_path / "m", Network.chain(3), insecure=True)[0]
+    now = read_device(folder)
+    add_device(tmp_path / "m", "fourth", ["device-02"])
+    path = folder / "device.toml"
+    text = path.read_text().replace('alpha = "0.1"', 'alpha = "0.2"').replace("patience = 30", "patience = 7")
+    path.write_text(text + '[endpoints]\ndevice-01 = "10.0.0.1:7000"\n')
+    found, later = reloaded(now, read_device(folder))
+    assert later == ["alpha"]
+    assert (found.alpha, found.patience, found.devices, found.roster) == ("0.1", 7.0, now.devices, now.roster)
+    assert found.endpoints == {**now.endpoints, "device-01": "10.0.0.1:7000"}
+    assert reloaded(now, now) == (now, [])

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from conformesh.mesh.http import server
+
 ROOT = Path(__file__).parents[2]
 CONTAINER = ROOT / "examples" / "Containerfile"
 UNIT = ROOT / "examples" / "conformesh-node@.service"
@@ -88,6 +90,22 @@ def test_the_health_check_runs():
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 1
     assert "no node answers at" in result.stderr
+
+
+def test_the_service_can_be_reloaded_and_its_limits_leave_room():
+    """For all connections of local programs, and for 60 neighbours; the unit and the docs state the same figures."""
+    unit = dict(line.split("=", 1) for line in UNIT.read_text().splitlines() if re.match(r"\w+=", line))
+    assert unit["ExecReload"] == "/bin/kill -HUP $MAINPID"
+    connections = server.MOST + server.RESERVE + server.CLOSING
+    assert f"at most {connections}." in UNIT.read_text()
+    assert f"at most {connections} |" in (ROOT / "docs" / "operations.md").read_text()
+    neighbours = 60
+    assert int(unit["LimitNOFILE"]) >= 14 + 2 * neighbours + connections
+    assert int(unit["TasksMax"]) >= 6 + 4 * neighbours + server.AT_ONCE
+    assert unit["MemoryMax"] == "1G"
+    run = f"--memory=1g --pids-limit={unit['TasksMax']} --ulimit nofile={unit['LimitNOFILE']}"
+    for path in (CONTAINER, ROOT / "docs" / "mesh.md"):
+        assert run in path.read_text(), path
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="needs systemd-analyze")

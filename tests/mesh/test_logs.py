@@ -54,6 +54,64 @@ def test_json_has_a_line_for_each_record(log):
     assert "ValueError: bad" in second["traceback"]
 
 
+@pytest.fixture
+def clock(monkeypatch):
+    """The time of log records, moved by hand."""
+    now = [1000.0]
+    monkeypatch.setattr(logging.time, "time", lambda: now[0])
+    monkeypatch.setattr(logging.time, "time_ns", lambda: int(now[0] * 1e9), raising=False)
+    return now
+
+
+def test_the_same_line_is_written_once_in_ten_seconds_with_a_count(log, clock):
+    """A neighbour that repeats itself 32 times a second must not fill a disk."""
+    words, in_words = log()
+    for _ in range(640):
+        words.info("refused", extra={"run": 1, "round": int(clock[0])})
+        clock[0] += 1 / 32
+    assert [line.split(": ")[1] for line in in_words.getvalue().splitlines()] == [
+        "refused",
+        "refused (319 more times)",
+        "refused",
+    ]
+    clock[0] += 10
+    logger, in_json = log("json")
+    for text in (*["refused"] * 3, "something else"):
+        logger.info(text)
+    clock[0] += 10
+    logger.info("the end")  # the count of a line that is not repeated any more comes with the next line
+    said = [json.loads(line) for line in in_json.getvalue().splitlines()]
+    assert [(one["message"], one.get("repeated")) for one in said] == [
+        ("refused", None),
+        ("something else", None),
+        ("refused", 2),
+        ("the end", None),
+    ]
+
+
+def test_what_differs_is_written_at_once(log, clock):
+    """Another text, level or run is another line; progress is for programs, which count on every record."""
+    logger, stream = log("json", level=logging.DEBUG)
+    for run in (1, 2):
+        for text in ("one", "two"):
+            logger.info(text, extra={"run": run})
+            logger.warning(text, extra={"run": run})
+    for _ in range(3):
+        logger.debug("progress")
+    assert len(stream.getvalue().splitlines()) == 8 + 3
+
+
+def test_only_so_many_lines_are_remembered(log, clock):
+    logger, stream = log()
+    for number in range(3 * logs.MOST_LINES):
+        logger.info("line %d", number)
+        logger.info("line %d", number)
+    (handler,) = (one for one in logger.handlers if isinstance(one, logs._NodeHandler))
+    assert len(handler._lately) <= logs.MOST_LINES
+    logs.set_up("device-07", stream=io.StringIO())  # which closes the other
+    assert stream.getvalue().count("(1 more times)") == 3 * logs.MOST_LINES
+
+
 def test_children_are_heard_and_the_level_holds(log):
     _, stream = log(level=logging.WARNING)
     logging.getLogger("conformesh.node.links").info("quiet")
@@ -115,3 +173,17 @@ def test_fingerprints_and_certificates_names_stay():
 @given(st.text(), st.text())
 def test_whatever_stands_around_a_key_it_is_removed(before, after):
     assert INSIDE not in logs.redacted(before + PEM + after)
+
+
+@pytest.mark.parametrize("form", ["words", "json"])
+def test_a_message_of_any_length_is_one_line_of_bounded_length_without_the_beginning_of_a_key(log, form):
+    """The cut goes through a line of the key: what is left of that line does not look like a key any more."""
+    logger, stream = log(form)
+    for at in range(logs.LONGEST - 70, logs.LONGEST, 7):
+        stream.seek(0)
+        stream.truncate()
+        logger.info("%s %s %s", "x y " * (at // 4), INSIDE, "x" * 10**6)
+        text = stream.getvalue()
+        assert len(text) < logs.LONGEST + 200
+        assert "characters)" in text
+        assert INSIDE[:20] not in text

@@ -158,6 +158,7 @@ def test_three_devices_that_are_killed_count_everything_once():
 
 
 @pytest.mark.slow
+@pytest.mark.meshes
 def test_eight_devices_that_are_killed_count_everything_once():
     with short_folder() as root, ExitStack() as stack:
         running, counted = played(stack, root, 8, steps=400, kills=40, seed=17)

@@ -12,6 +12,7 @@ from conformesh.mesh.http.schemas import SCHEMAS
 from conformesh.mesh.node.beating import Beating
 from conformesh.mesh.node.online import Online
 from conformesh.scores import AbsoluteResidual
+from tests.campaigns import LONG
 
 from .meshes import config
 from .nodes import asked, serving, short_folder, state
@@ -80,7 +81,7 @@ def test_answers_are_as_described(case, service):
 
 @pytest.mark.slow
 @API.parametrize()
-@bounded(2000)
+@bounded(200 * LONG)
 def test_answers_are_as_described_at_length(case, service):
     case.call_and_validate(base_url=f"http://{service.address}")
 

@@ -20,11 +20,12 @@ NAMES = ("device-00", "device-01", "device-02")
 class Known:
     """A node that knows what it is told to know."""
 
-    def __init__(self, name, rows, roster=1):
-        self.name, self.rows, self.roster = name, rows, roster
+    def __init__(self, name, rows, roster=1, links_down=()):
+        self.name, self.rows, self.roster, self.links_down = name, rows, roster, [*links_down]
 
     def mesh(self):
-        return {"device": self.name, "devices": self.rows, "edges": [["device-00", "device-01"]]}
+        edges = [["device-00", "device-01"]]
+        return {"device": self.name, "devices": self.rows, "edges": edges, "links_down": self.links_down}
 
 
 def known(name, health="healthy", ago=0.5, via="neighbour", **more):
@@ -110,6 +111,19 @@ def test_what_is_wrong_ends_with_1_and_is_named(row, words):
         assert ", ".join(row["reasons"]) in found.stdout
         if row["health"] in ("silent", "unknown"):
             assert "nobody listens" in " ".join(found.stdout.split())
+
+
+def test_links_that_are_down_are_named_once_and_end_with_1():
+    """Both ends of a link say so; all devices are healthy, since others have heard of them."""
+    rows = [own("device-00"), known("device-01"), known("device-02")]
+    other = [known("device-00"), own("device-01"), known("device-02")]
+    nodes = Known("device-00", rows, links_down=["device-01"]), Known("device-01", other, links_down=["device-00"])
+    with answering(*nodes) as root:
+        found = status(root)
+        assert found.exit_code == 1
+        assert "3 devices, all healthy; links down: device-00 - device-01; threshold" in found.stdout.splitlines()[-1]
+        shown = overview(root).to_dict()
+        assert shown["links_down"] == [["device-00", "device-01"], ["device-01", "device-00"]]
 
 
 def test_thresholds_that_may_differ_and_those_of_other_runs_are_no_alarm():

@@ -7,6 +7,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.calibrating import calibrate_batch
+from conformesh.peer.journal import packed, whole_records
+from conformesh.peer.memory import REPORTED
 from conformesh.samples import Samples
 from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
 
@@ -15,6 +17,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.config.signing import document_of
+from conformesh.mesh.http.address import SOCKET_NAME
 
 
 @pytest.fixture
@@ -56,6 +59,40 @@ def test_killed_and_started_again_devices_change_nothing(mesh):
     assert [code for code, _, _ in found] == [0] * 4, found
     assert [result["threshold"] for _, result, _ in found] == expected
     assert "from the journal" in found[1][2] + found[2][2]
+
+
+def forget_report(folder):
+    """Leave a folder as if its process had been killed after its run had finished, before it reported the result."""
+    path = folder / "journal.bin"
+    *records, last = whole_records(path.read_bytes())
+    assert last == REPORTED
+    path.write_bytes(b"".join(map(packed, records)))
+
+
+def test_a_device_that_starts_after_the_others_have_finished(mesh):
+    """It reports a result that it has not reported yet, and otherwise names the neighbours that are gone."""
+    folders, expected = mesh(Network.chain(3), patience=60.0)
+    first = [finish(process) for process in [start(folder) for folder in folders]]
+    assert [code for code, _, _ in first] == [0] * 3, first
+    forget_report(folders[1])
+    code, result, log = finish(start(folders[1]), timeout=30)  # half of its patience
+    assert (code, result) == (0, first[1][1]), log
+    assert result["threshold"] == expected[1]
+    assert "run 1: finished before this start" in log
+    code, result, log = finish(start(folders[1], "--patience", "2"))  # a new request, and nobody else is there
+    assert (code, result) == (1, None), log
+    assert "device-00, device-02 have not said hello within 2 s" in log
+
+
+def test_a_device_that_is_stopped_before_its_run_ends_reports_no_older_result(mesh):
+    folders, _ = mesh(Network.chain(2))
+    assert [finish(process)[0] for process in [start(folder) for folder in folders]] == [0, 0]
+    alone = start(folders[0])
+    wait_for((folders[0] / SOCKET_NAME).exists)
+    alone.terminate()
+    code, result, log = finish(alone)
+    assert (code, result) == (1, None), log
+    assert "stopped before the run was finished" in log
 
 
 def test_a_device_that_never_comes_is_named(mesh):

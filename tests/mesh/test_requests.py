@@ -2,14 +2,22 @@
 
 import contextlib
 import json
+import os
+import socket
+import subprocess
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
+from conformesh.mesh.http.client import Client
 from conformesh.mesh.http.interface import LARGEST_BODY
 
-from .nodes import JSON, ask, asked, calibration, serving, state, talk
+from .nodes import JSON, ask, asked, calibration, serving, short_folder, state, talk
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=["unix", "tcp"])
@@ -40,6 +48,7 @@ BAD_BODIES = [
     (TABLE % '[[0.5, "inf"]]', "between 0 and 1"),
     (TABLE % '[{"a": 1}]', "numbers only"),
     (TABLE % "[[true, false]]", "numbers only"),
+    (TABLE % "[[0.5, true]]", "numbers only"),
     (TABLE % "[[NaN, 1.0]]", "JSON has no NaN"),
     (TABLE % "[[Infinity, 1.0]]", "JSON has no Infinity"),
     (TABLE % "[[1e999, 0.0]]", "between 0 and 1"),
@@ -261,19 +270,125 @@ def test_silent_and_slow_programs_keep_nobody_waiting(where, silent):
             assert min(seconds) < 1.0
 
 
-def test_one_connection_too_many_drops_the_one_that_was_silent_for_longest():
-    with serving(most=3) as service, contextlib.ExitStack() as stack:
-        links = [stack.enter_context(service.address.new_socket()) for _ in range(3)]
+def connected(service, stack, count):
+    """So many open connections that have said nothing yet."""
+    links = [stack.enter_context(service.address.new_socket()) for _ in range(count)]
+    for link in links:
+        link.settimeout(10)
+        link.connect(service.address.target())
+    return links
+
+
+def read_all(link):
+    return b"".join(iter(lambda: link.recv(65536), b""))
+
+
+def test_connections_beyond_the_limit_are_told_503_and_health_is_answered(where):
+    """300 programs connect, and only then send their requests; before, the first 44 were dropped without an answer."""
+    with serving(where=where) as service, contextlib.ExitStack() as stack:
+        links = connected(service, stack, 300)
+        status, headers, text = ask(service, "GET", "/threshold")
+        assert (status, headers["Retry-After"]) == (503, "1")
+        assert "256 connections already" in json.loads(text)["error"]
+        for path in ("/health", "/status", "/metrics"):
+            assert ask(service, "GET", path)[0] == 200
+        answers = []
         for link in links:
-            link.settimeout(10)
-            link.connect(service.address.target())
+            with contextlib.suppress(OSError):  # it may have been refused already
+                link.sendall(b"GET /threshold HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            answers.append(read_all(link)[:12])
+        assert {*answers} == {b"HTTP/1.1 200", b"HTTP/1.1 503"}
+        assert answers.count(b"HTTP/1.1 200") >= 256
+
+
+def test_a_connection_that_is_silent_makes_room_and_is_told_so(monkeypatch):
+    monkeypatch.setattr("conformesh.mesh.http.server.GIVES_WAY", 0.0)
+    with serving(most=3) as service, contextlib.ExitStack() as stack:
+        links = connected(service, stack, 3)
         head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\n"
         links[0].sendall(head + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n")
         assert links[0].recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"  # it was heard, so the second is the silent one
-        assert asked(service, "GET", "/health")[0] == 200
-        assert links[1].recv(1) == b""
+        assert asked(service, "GET", "/threshold")[0] == 200
+        assert links[1].recv(12) == b"HTTP/1.1 503"
         links[0].sendall(b"{}")
         assert links[0].recv(12) == b"HTTP/1.1 400"
+
+
+def test_a_head_or_a_body_that_does_not_arrive_in_time_is_told_408():
+    with serving(patience=0.2, whole=0.2) as service:
+        assert talk(service, b"GET /thr").startswith(b"HTTP/1.1 408")
+        head = b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n"
+        assert talk(service, head + b"{").startswith(b"HTTP/1.1 408")
+
+
+def large_head(length=LARGEST_BODY):
+    return b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length
+
+
+def test_large_bodies_share_one_budget_and_small_ones_need_none():
+    """Refused before any of its bytes is read; when another body has gone, there is room again."""
+    with serving() as service, contextlib.ExitStack() as stack:
+        links = connected(service, stack, 2)
+        for link in links:
+            link.sendall(large_head().replace(b"Content-Type", b"Expect: 100-continue\r\nContent-Type"))
+            assert link.recv(25) == b"HTTP/1.1 100 Continue\r\n\r\n"  # there is room for it
+        answer = talk(service, large_head())
+        assert answer.startswith(b"HTTP/1.1 503")
+        assert b"Retry-After: 1" in answer
+        assert b"bytes of other requests already" in answer
+        assert asked(service, "POST", "/predict", TABLE % "[[1.0, 0.0]]")[0] == 200
+        links[0].close()
+        body = (TABLE % "[[1.0, 0.0]]") + " " * (LARGEST_BODY // 2)
+        for _ in range(100):
+            if asked(service, "POST", "/predict", body)[0] == 200:
+                return
+            time.sleep(0.05)
+        raise AssertionError("no room after a body has gone")
+
+
+UNFINISHED = """
+import sys
+from tests.mesh.nodes import state
+from conformesh.mesh.http.server import Service
+with Service(state(), sys.argv[1]) as service:
+    print("ready", flush=True)
+    sys.stdin.read()
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs /proc to measure memory")
+def test_thirty_unfinished_bodies_take_bounded_memory():
+    """Each is as large as a body may be but for its last byte: 480 MB if all were kept, as they were before."""
+
+    def resident():
+        return int(Path(f"/proc/{process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+    def fill(link):
+        with contextlib.suppress(OSError):  # most are refused
+            link.sendall(large_head() + bytes(LARGEST_BODY - 1))
+
+    with short_folder() as folder, contextlib.ExitStack() as stack:
+        command = [sys.executable, "-c", UNFINISHED, str(folder)]
+        pipe = subprocess.PIPE
+        process = stack.enter_context(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, cwd=ROOT))
+        stack.callback(process.kill)
+        assert process.stdout.readline() == "ready\n"
+        before = resident()
+        links = []
+        for _ in range(30):
+            link = stack.enter_context(socket.socket(socket.AF_UNIX))
+            link.settimeout(10)
+            link.connect(str(folder / "node.sock"))
+            links.append(link)
+        threads = [threading.Thread(target=fill, args=(link,)) for link in links]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        after = resident()
+        print(f"resident memory: {before:.0f} MiB before, {after:.0f} MiB with 30 unfinished bodies")
+        assert after - before < 60  # two bodies of 16 MiB, with some slack for the allocator
+        assert Client(folder).health()["healthy"]
 
 
 @pytest.mark.parametrize(

@@ -24,7 +24,7 @@ if why_not():
 from conformesh.mesh.http.client import Client
 from tests.mesh.hosted import Hosted
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("hosts")]  # one after the other: they are about time
+pytestmark = [pytest.mark.slow, pytest.mark.meshes]
 BAD = {"delay": 0.05, "loss": 0.3}
 TEN = {"cycle": Network.cycle(10), "torus": Network.torus(5, 2), "complete": Network.complete(10)}
 # Seconds from the start of ten nodes to the last threshold on a bad network; in rounds there is no promise, only an end

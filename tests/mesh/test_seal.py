@@ -6,11 +6,25 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature, encode_dss_signature
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+
 from conformesh import Network
+from conformesh.mesh.config.certificates import load_certificate, load_key
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, reissue_device, renew_device
+from conformesh.mesh.config.own_scores import OwnScores
 from conformesh.mesh.config.seal import CertificateSeal
-from conformesh.peer.shelf import sealed, unsealed
+from conformesh.mesh.config.signing import ORDER
+from conformesh.mesh.node.running import make_device
+from conformesh.peer import frames
+from conformesh.peer.frames import ENTRIES, Frame
+from conformesh.peer.journal import MemoryJournal
+from conformesh.peer.shelf import PROOF, key_of, pack_shelf, sealed, unsealed
+from conformesh.protocols.reports import Report, reports_said
 
 TEXT = b"what a device says"
 
@@ -80,3 +94,92 @@ def test_a_renewed_certificate_counts_beside_the_old_one_until_that_is_revoked_b
 def test_an_insecure_mesh_has_nothing_to_sign_with(tmp_path):
     with pytest.raises(ValueError, match="signs what devices say"):
         init_mesh(tmp_path / "mesh", Network.chain(3), mode="anytime", method="r-dcp", insecure=True)
+
+
+# --- devices with real keys: ECDSA signatures of one text differ from each other --------------------------------------
+
+
+def device_of(root, name="device-00"):
+    """A device of r-dcp without rounds, with its neighbours in our hands."""
+    config = read_device(root / name)
+    device = make_device(config, OwnScores(np.linspace(0, 1, 30)), MemoryJournal())
+    device.start(0.0)
+    for wait in [*device._waits]:
+        hear(device, wait, 0, [])  # neighbours that have nothing of its own: it may speak
+    assert device.survivors == (config.row,)
+    return device
+
+
+def hear(device, sender, keys, entries):
+    body = pack_shelf(device.full.devices, keys, 0, entries)
+    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, body)), sender, 1.0)
+
+
+def signed_at_random(device, root, name, key, text):
+    """Return an entry with a signature of its own, as any ECDSA library makes it."""
+    folder = read_device(root / name)
+    certificate = load_certificate(folder.path("cert")).public_bytes(Encoding.DER)
+    signature = load_key(folder.path("key")).sign(device._signed_text(key, text), ec.ECDSA(SHA256()))
+    return sealed(sealed(certificate, signature), text)
+
+
+def mirrored(entry):
+    """Return the entry with the other signature that the curve allows, which anybody can make without the key."""
+    proof, text = unsealed(entry)
+    certificate, signature = unsealed(proof)
+    r, s = decode_dss_signature(signature)
+    return sealed(sealed(certificate, encode_dss_signature(r, ORDER - s)), text)
+
+
+def report():
+    return reports_said([Report.of(np.linspace(0, 1, 20), 0.0, 1.0, 16)])
+
+
+def same_text_twice(device, root, how):
+    key = key_of(1, 0)
+    first = signed_at_random(device, root, "device-01", key, report())
+    second = mirrored(first) if how == "mirrored" else signed_at_random(device, root, "device-01", key, report())
+    assert first != second
+    return key, first, second
+
+
+@pytest.mark.parametrize("how", ["signed twice", "mirrored"])
+def test_two_signatures_of_one_text_prove_nothing(root, how):
+    """Neither when both are heard, nor as a proof that somebody hands over."""
+    device = device_of(root)
+    key, first, second = same_text_twice(device, root, how)
+    hear(device, 1, 0, [(key_of(1, PROOF), b"\0" + sealed(*sorted((first, second))))])
+    assert device.counts.refused == {"a proof of two entries that are the same": 1}
+    hear(device, 1, 0, [(key, first)])
+    hear(device, 1, 0, [(key, second)])
+    assert device.liars == ()
+    assert device.survivors == (0, 1)
+
+
+def test_two_texts_with_real_signatures_are_a_proof_that_others_accept(root):
+    device, other = device_of(root), device_of(root, "device-02")
+    key = key_of(1, 0)
+    other_report = reports_said([Report.of(np.zeros(20), 0.0, 1.0, 16)])
+    for text in (report(), other_report):
+        hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, text))])
+    assert device.liars == (1,)
+    hear(other, 1, 0, [(key_of(1, PROOF), device._entries[key_of(1, PROOF)])])
+    assert other.liars == (1,)
+
+
+def test_signed_nonsense_counts_among_the_liars(root):
+    """What nobody could say, with a good signature, is a proof: it is spent from f, and left out of the threshold."""
+    device = device_of(root)
+    key = key_of(1, 0)
+    hear(device, 1, 0, [(key, signed_at_random(device, root, "device-01", key, b"nonsense"))])
+    hear(device, 1, 0, [(key_of(2, 0), signed_at_random(device, root, "device-02", key_of(2, 0), report()))])
+    assert device.survivors == (0, 1, 2)  # before anybody has looked into it
+    notes = device.result.notes
+    assert any("devices {device-01} are proven to lie" in note for note in notes), notes
+    assert device.survivors == (0, 2)
+    late = device_of(root)  # two such devices are more than f = 1: nothing holds any more, and the device says so
+    for row in (1, 2):
+        entry = signed_at_random(late, root, f"device-0{row}", key_of(row, 0), b"nonsense")
+        hear(late, 1, 0, [(key_of(row, 0), entry)])
+    assert late.result is None
+    assert "devices {device-01, device-02} are proven to lie and liars=1" in str(late.error)

@@ -1,6 +1,7 @@
 """The service for programs on the device."""
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -30,7 +31,7 @@ def where(request):
 
 def test_threshold_certificate_and_calibration(where):
     about = {"scores": 60, "devices": 3, "made": "2023-11-14T22:13:20.000Z", "run": 3, "restored": False}
-    about |= {"roster_number": 0, "survivors": ["a", "b", "c"], "about": "everybody", "final": True}
+    about |= {"roster_number": 0, "survivors": ["a", "b", "c"], "about": "everybody", "final": True, "lost": []}
     certificate = calibration().to_dict()["certificate"]
     with serving(where=where) as service:
         status, answer = asked(service, "GET", "/threshold")
@@ -78,7 +79,10 @@ def test_health_says_why():
     with serving(node) as service:
         assert asked(service, "GET", "/health")[0] == 503
         node.certify(calibration())
-        assert asked(service, "GET", "/health") == (200, {"healthy": True, "phase": "certified", "reasons": []})
+        assert asked(service, "GET", "/health") == (
+            200,
+            {"healthy": True, "phase": "certified", "reasons": [], "links_down": []},
+        )
         node.begin(4)
         node.note_error("b is late")
         status, answer = asked(service, "GET", "/health")
@@ -136,13 +140,19 @@ def test_recalibrate_may_be_refused_or_fail(caplog):
         raise RuntimeError("run 3 is not over")
 
     def broken():
-        raise OSError("secret")
+        raise KeyError("secret")
+
+    def full():
+        raise OSError(errno.ENOSPC, "recalibrate.json: no space left")
 
     with serving(recalibrate=busy) as service:
         assert asked(service, "POST", "/recalibrate") == (409, {"error": "no new run: run 3 is not over"})
     with serving(recalibrate=broken) as service:
         assert asked(service, "POST", "/recalibrate")[0] == 500
         assert asked(service, "GET", "/health")[0] == 200
+    with serving(recalibrate=full) as service:
+        status, answer = asked(service, "POST", "/recalibrate")
+        assert (status, "the request cannot be stored" in answer["error"]) == (503, True)
     assert "failed unexpectedly" in caplog.text
 
 

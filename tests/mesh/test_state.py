@@ -23,6 +23,7 @@ def test_a_fresh_node_is_starting_and_knows_its_neighbours():
         "frames_received": 0,
         "bytes_received": 0,
         "refused": {},
+        "up": True,
     }
 
 
@@ -58,6 +59,7 @@ def test_traffic_is_counted_per_neighbour():
         "frames_received": 2,
         "bytes_received": 150,
         "refused": {"old round": 2},
+        "up": True,
     }
     assert shown["refused"] == {"unknown device": 1, "not a frame": 1}
     assert shown["sent"] == {"frames": 3, "bytes": 100, "resent_frames": 1}

@@ -127,9 +127,10 @@ def test_an_entry_of_another_run_or_place_is_refused():
     device = one()
     text, key, other = b"words", key_of(1, 0), key_of(1, 1)
     said(device, other, sealed(Secret(1).sign(device._signed_text(key, text)), text))
-    device.run += 1
+    greeting = device._greeting
+    device._greeting = greeting._replace(run=greeting.run + 1)
     old = device._signed_text(key, text)
-    device.run -= 1
+    device._greeting = greeting
     said(device, key, sealed(Secret(1).sign(old), text))
     assert device.counts.refused == {"an entry that its owner has not signed": 2}
 

@@ -11,7 +11,7 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.peer.memory import ENDED
 from conformesh.peer.settings import PeerError, Settings
-from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows
+from conformesh.peer.words import LONGEST, Hello, News, pack_rows, unpack_rows, words_of
 from conformesh.protocols.messages import Max, Pool
 
 ODD = 2
@@ -129,6 +129,29 @@ def test_a_journal_that_cannot_be_written_is_told_too():
         assert device._stopped_at < 0.5
 
 
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (
+            OSError(28, "No space left on device", "device-02/journal.bin"),
+            "OSError: [Errno 28] No space left on device",
+        ),
+        (OSError(13, "/var/lib/x/journal.bin: cannot write"), "PermissionError: [Errno 13] Permission denied"),
+        (OSError("/var/lib/x is gone"), "OSError"),
+        (ImportError("no x in (/opt/my program/x.py)"), "ImportError: no x in [path]"),
+        (ValueError("'/home/a b/x.csv': 1/2 of 3 / 4"), "ValueError: [path]: 1/2 of 3 / 4"),
+        (ValueError(r"C:\data\x.csv: bad, and/or worse"), "ValueError: [path]: bad, and/or worse"),
+    ],
+)
+def test_a_reason_that_travels_names_no_file(error, told):
+    """The device itself says all of it."""
+    for device in ends(CHAIN, starter(CHAIN, "round 3", error)).devices:
+        if device.row == ODD:
+            assert words_of(error) in str(device.error)
+        else:
+            assert str(device.error).startswith(f"2 could not go on: {told} (2 says so")
+
+
 def test_others_go_on_without_a_full_disk_and_where_they_cannot_all_know_why():
     """Under `continue`: four of five go on at once; a chain falls into parts, and both ends say what the reason is."""
     network, settings = Network.complete(5), Settings(on_lost="continue")
@@ -231,7 +254,7 @@ def test_old_news_does_not_end_the_next_attempt():
 # --- versions and roll calls ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("version", [2, 5])
+@pytest.mark.parametrize("version", [2, 6])
 def test_a_neighbour_of_another_version_is_named_with_both(version):
     device = starter(Network.chain(2), settings=Settings(patience=2.0))(0, MemoryJournal())
     device.start(0.0)
@@ -240,7 +263,7 @@ def test_a_neighbour_of_another_version_is_named_with_both(version):
         device.receive(hello[:4] + bytes([version]) + hello[5:], 1, now)
         device.tick(now)
     wanted = "1 has not said hello within 2 s (what 1 says cannot be read: frame of version "
-    assert str(device.error).startswith(f"{wanted}{version}, this device speaks 4; update the older one)")
+    assert str(device.error).startswith(f"{wanted}{version}, this device speaks 5; update the older one)")
 
 
 def done_middle():

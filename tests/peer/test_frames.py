@@ -112,14 +112,14 @@ def test_only_numbers_travel(values):
 
 def test_the_layout_is_as_written():
     data = encode(EXAMPLE)
-    assert data[:2] == bytes([0xC4, 2 + 8])
+    assert data[:2] == bytes([0xC5, 2 + 8])
     assert struct.unpack("<Q", data[2:10]) == (0x0123456789ABCDEF,)
     assert data[10:12] == bytes([3, 7])
     assert data[12:14] == bytes([1, 3])
     assert struct.unpack("<H", data[14:16]) == (zlib.crc32(bytes([3, 0, 0, 0])) % 65536,)
     assert data[16:-4] == np.arange(3.0).astype("<f8").tobytes()
     assert struct.unpack("<I", data[-4:]) == (zlib.crc32(data[:-4]),)
-    assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC4, 2 + 16])
+    assert encode(Frame(2, 0, 0, 0, 2))[:2] == bytes([0xC5, 2 + 16])
     assert encode(Frame(2, 0, 3, 7, 2, b"", 300))[1:-4] == bytes([2 + 16 + 32, *[0] * 8, 3, 7, 0xAC, 2])
     assert len(encode(Frame(2, 2**64 - 1, 127, 127))) == SIZE == 16
 
@@ -214,11 +214,11 @@ def test_too_much_is_refused_on_both_sides(monkeypatch):
         ({"first": b"cfmi\3"}, "no frame: they begin with 63666d69"),
         ({"first": b"\xd3"}, "no frame"),
         ({"first": b"cfmh\0"}, "version 0"),
-        ({"first": b"cfmh\2"}, "version 2, this device speaks 4; update the older one"),
-        ({"first": b"cfmh\5"}, "version 5, this device speaks 4; update the older one"),
-        ({"first": b"\xc2"}, "version 2, this device speaks 4; update the older one"),
-        ({"first": b"\xc5"}, "version 5, this device speaks 4; update the older one"),
-        ({"first": b"cfmh\4"}, "a data frame that begins like a hello"),
+        ({"first": b"cfmh\2"}, "version 2, this device speaks 5; update the older one"),
+        ({"first": b"cfmh\6"}, "version 6, this device speaks 5; update the older one"),
+        ({"first": b"\xc2"}, "version 2, this device speaks 5; update the older one"),
+        ({"first": b"\xc6"}, "version 6, this device speaks 5; update the older one"),
+        ({"first": b"cfmh\5"}, "a data frame that begins like a hello"),
         ({"what": 1}, "a hello frame that begins like another"),
         ({"what": 0}, "kind of frame 0"),
         ({"what": 2 + 64}, "unknown flags 8"),

@@ -10,6 +10,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.loopback import Cut, Faults, drawn_partitions, play
 from conformesh.peer.settings import Settings
 from conformesh.protocols.messages import Max
+from tests.campaigns import campaign_seeds
 
 PATIENCE = 1.0
 FOREVER = np.inf
@@ -84,10 +85,9 @@ def test_no_schedule_certifies_two_results_of_one_run(graph):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(10))
 @pytest.mark.parametrize("graph", range(len(NETWORKS)), ids=lambda graph: NETWORKS[graph].name)
-def test_many_schedules_certify_no_two_results_of_one_run(graph, chunk):
-    for seed in range(6 + 100 * chunk, 106 + 100 * chunk):
+def test_many_schedules_certify_no_two_results_of_one_run(graph):
+    for seed in campaign_seeds(100, 6):
         one_schedule(NETWORKS[graph], seed)
 
 

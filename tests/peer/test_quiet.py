@@ -13,6 +13,7 @@ from conformesh.peer.frames import DATA, SILENT, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, play
 from conformesh.protocols.messages import Each, Packets, Quiet, Sum, Tell
+from tests.campaigns import campaign_seeds
 from tests.peer.devices import Tapped, schedule
 from tests.peer.test_device import Hand
 from tests.strategies import networks
@@ -78,22 +79,21 @@ def test_devices_hear_what_the_simulator_says(network, seed, faults):
     assert [device.result[0] for device in played.devices] == right(network, seed)
 
 
-@pytest.mark.parametrize("seed", [*range(10), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(10, 40))])
-def test_schedules_on_a_ring(seed):
-    network = Network.cycle(6)
-    played = schedule(network, maker(network, seed), seed, key=21)
-    assert [device.phase for device in played.devices] == ["finished"] * 6
-    assert [device.result[0] for device in played.devices] == right(network, seed)
+def play_seeds(network, seeds, key):
+    for seed in seeds:
+        played = schedule(network, maker(network, seed), seed, key=key)
+        assert [device.phase for device in played.devices] == ["finished"] * network.devices, seed
+        assert [device.result[0] for device in played.devices] == right(network, seed), seed
+
+
+def test_schedules_on_a_ring():
+    play_seeds(Network.cycle(6), range(10), key=21)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("chunk", range(20))
-@pytest.mark.parametrize("network", [Network.chain(5), Network.star(5), Network.torus(3, 3)], ids=str)
-def test_many_schedules(network, chunk):
-    for seed in range(100 * chunk, 100 * chunk + 100):
-        played = schedule(network, maker(network, seed), seed, key=22)
-        assert [device.phase for device in played.devices] == ["finished"] * network.devices, seed
-        assert [device.result[0] for device in played.devices] == right(network, seed), seed
+@pytest.mark.parametrize("network", [Network.cycle(6), Network.chain(5), Network.star(5), Network.torus(3, 3)], ids=str)
+def test_many_schedules(network):
+    play_seeds(network, campaign_seeds(200), key=22)
 
 
 class KeepsTwoFrames(Device):

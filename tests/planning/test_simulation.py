@@ -17,6 +17,7 @@ from conformesh.promises import exact_alpha
 
 MEASURE = """
 import json, resource, sys, time, warnings
+from pathlib import Path
 warnings.simplefilter("ignore")
 import numpy as np
 from conformesh import Network, Samples, calibrate_batch
@@ -29,7 +30,14 @@ began = time.process_time()
 network = Network.of(kind, devices)
 samples = Samples.from_flat(rng.random(devices * scores), np.full(devices, scores))
 calibrate_batch(samples, network, (0.1,), method, **options)
-print(json.dumps([resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, time.process_time() - began]))
+seconds = time.process_time() - began
+status = Path("/proc/self/status")  # getrusage would count in the memory of the process that started this one
+peak = (
+    1024 * int(status.read_text().split("VmHWM:")[1].split()[0])
+    if status.exists()
+    else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+)
+print(json.dumps([peak, seconds]))
 """
 CASES = [
     ("random-regular", 100_000, 20, "e-dcp", {"aggregate": "tree", "width": 4}),
@@ -45,15 +53,24 @@ CASES = [
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: f"{case[3]} {case[0]} {case[4]}")
 def test_memory_and_time_of_a_simulation(case):
-    """In a process of its own; CPU seconds, so that what else the machine does matters little."""
+    """In a process of its own, in CPU seconds, in one of three attempts.
+
+    Attempts are for other work on the machine: it slows down what shares its memory, and for a moment only.
+    """
     kind, devices, scores, method, options = case
     words = [sys.executable, "-c", MEASURE, json.dumps(case)]
-    memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
     way = Way(method, options.get("schedule", "auto") if method == "e-dcp" else options.get("consensus"))
     terrain = replace(terrain_of(kind, devices, scores), shape="uniform")
-    expected = simulated(predict(way, terrain, exact_alpha("0.1"), options), terrain, Speed.here())
-    assert expected[0] == pytest.approx(memory, rel=0.3)
-    assert 1 / 3 < expected[1] / seconds < 3
+    found, ratios = predict(way, terrain, exact_alpha("0.1"), options), []
+    for _ in range(3):
+        memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
+        expected = simulated(found, terrain, Speed.here())
+        assert expected[0] == pytest.approx(memory, rel=0.3)
+        ratios.append(expected[1] / seconds)
+        if 1 / 3 < ratios[-1] < 3:
+            return
+        Speed.here.__func__.cache_clear()
+    pytest.fail(f"expected time over measured time: {ratios}")
 
 
 def test_measuring_this_machine_is_quick_and_done_once():

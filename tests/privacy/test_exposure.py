@@ -245,6 +245,7 @@ def test_the_first_average_has_the_quantile_of_a_device(method, twenty_devices):
     assert said == pytest.approx(np.quantile(twenty_devices[row], float(gamma)), abs=1e-12)
 
 
+@pytest.mark.filterwarnings("ignore:q-dcp. the error terms:conformesh.CalibrationNote")  # 30 rounds are few
 def test_who_hears_a_device_and_all_its_neighbours_works_out_smoothed_counts(twenty_devices):
     """From estimates alone: the optimality condition of ADMM, with duals that follow from what was said before."""
     network, knobs = Network.chain(20), {"kappa": 50.0, "mu": 1.0, "c": 3.0, "s0": 0.5, "rounds": 30}

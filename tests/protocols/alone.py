@@ -11,6 +11,7 @@ from conformesh.peer.combine import answer, question_of
 from conformesh.promises import PLAIN, exact_alpha
 from conformesh.protocols.masks import KEY, Secrets
 from conformesh.protocols.messages import Tell
+from conformesh.streams import stream
 
 
 class Transcript(list):
@@ -25,6 +26,12 @@ class Transcript(list):
 def seed_of(row, run=0):
     """The secret of a device, which tests know."""
     return hashlib.sha256(f"device {row} in run {run}".encode()).digest()[:KEY]
+
+
+def repeatable_secrets(site, run=0):
+    """Return the secrets of simulated devices from a seed, where a simulation draws fresh ones."""
+    context = hashlib.sha256(f"simulated {run} {site.devices}".encode()).digest()
+    return Secrets(tuple(stream(run, "secrets", row).bytes(KEY) for row in site.here.tolist()), context)
 
 
 def signer(name):

@@ -1,4 +1,3 @@
-import os
 import warnings
 
 import numpy as np
@@ -10,6 +9,7 @@ from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batc
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount
 from conformesh.scores import Logit
+from tests.campaigns import campaign_seeds
 from tests.reference import pooled_threshold
 from tests.strategies import alphas, device_scores, networks, promised_rank
 
@@ -89,10 +89,8 @@ def test_pooled_sort_on_random_cases():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(20))
-def test_pooled_sort_on_ten_thousand_random_cases(part):
-    start = int(os.environ.get("CONFORMESH_SEED", "1000"))
-    check_random_cases(range(start + 500 * part, start + 500 * part + 500))
+def test_pooled_sort_on_many_random_cases():
+    check_random_cases(campaign_seeds(1000, 1000))
 
 
 def test_a_thousand_ties_at_zero_cost_few_stages():

@@ -92,7 +92,7 @@ def of_table(name):
 @EQUAL
 def test_the_kind_of_the_score_decides_on_the_grid():
     """Scores that say they lie between 0 and 1 do, and get the logit grid unless another is named."""
-    marked = {name for name in SCORES if get_score(name).from_zero_to_one}
+    marked = {name for name in SCORES if get_score(name).bounds == (0.0, 1.0)}
     assert {"lac", "aps"} <= marked
     for name in marked:
         scores = of_table(name)

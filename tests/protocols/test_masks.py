@@ -18,7 +18,7 @@ from conformesh.protocols.aggregate import get_aggregator
 from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived, mask_edges
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
-from tests.protocols.alone import Transcript, made, secrets_of, signer, thresholds, together
+from tests.protocols.alone import Transcript, made, repeatable_secrets, secrets_of, signer, thresholds, together
 
 WHOLE = 2**32
 
@@ -156,7 +156,7 @@ RUNS = 400
 def agreements():
     """The masks of many runs on this graph, each with fresh keys."""
     site = site_of(5)
-    return [agreed(site, Secrets.simulated(site, run)) for run in range(RUNS)]
+    return [agreed(site, repeatable_secrets(site, run)) for run in range(RUNS)]
 
 
 def views(monkeypatch, wrong=None):
@@ -277,7 +277,7 @@ def test_masks_cancel_on_every_mask_graph(monkeypatch):
     for complete in (1000, 4):
         monkeypatch.setattr(masks, "COMPLETE", complete)
         monkeypatch.setattr(masks, "DEGREE", 4)
-        found = agreed(site, Secrets.simulated(site, 3))
+        found = agreed(site, repeatable_secrets(site, 3))
         assert len(found.pairs) == (28 if complete == 1000 else 16)
         for stage in range(3):
             one = found.at(stage, 50).astype(np.int64)
@@ -302,7 +302,7 @@ def test_sums_may_be_negative_and_as_large_as_31_bits():
     values = np.array([[2**29, -5, 0], [2**29, -7, 0], [2**29, 3, 0], [2**29 - 1, -(2**30), 0]])
 
     def added():
-        sums = yield from MaskedSums.over(site, agreed(site, Secrets.simulated(site, 0)), get_aggregator("flood"))
+        sums = yield from MaskedSums.over(site, agreed(site, repeatable_secrets(site, 0)), get_aggregator("flood"))
         return (yield from sums(values))
 
     assert Simulator(site.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
@@ -450,7 +450,7 @@ def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
 
 def test_a_key_that_two_devices_tell_is_refused_where_nobody_signs():
     site = site_of(5)
-    secrets = Secrets.simulated(site, 0)
+    secrets = repeatable_secrets(site, 0)
     everybody = [next(agree_on_masks(site, secrets)).packets[row] for row in range(5)]
     with pytest.raises(KeyRefused, match="two devices have told the same key"):
         agreed(site, secrets, [*everybody[:4], everybody[0]])
@@ -501,7 +501,7 @@ def test_a_device_among_a_thousand_agrees_on_all_secrets_within_a_second(monkeyp
     """Each with each, which is more than the mask graph of so many asks for."""
     monkeypatch.setattr(masks, "COMPLETE", 1000)
     site = Site.everywhere(Network.star(1000), np.ones((1000, 1), dtype=np.int64))
-    secrets = Secrets.simulated(site, 0)
+    secrets = repeatable_secrets(site, 0)
     everybody = [*map(next(agree_on_masks(site, secrets)).packets.__getitem__, range(1000))]
     one = Site(site.network, np.array([500]), site.sizes)
     started = time.perf_counter()

@@ -237,11 +237,11 @@ def for_nothing(monkeypatch):
     monkeypatch.setattr(Plan, "accepted", lambda plan, level, cells: real(free(plan), level, cells))
 
 
-def covered_above(target, trials, seed, devices=3, each=1):
+def covered_above(target, trials, devices=3, each=1):
     """How many of so many runs cover, where all scores lie above the grid: only +inf does."""
     table = np.full(devices * trials * each, 9.0)
     samples = Samples.from_flat(table, np.full(devices * trials, each), trials)
-    options = {"grid": "logit", "epsilon": 1.0, "width": 7, "floor": each, "seed": seed}
+    options = {"grid": "logit", "epsilon": 1.0, "width": 7, "floor": each}
     found = calibrate_batch(samples, Network.star(devices), TENTH, "p-dcp", promise=make_promise(target), **options)
     return int(np.isinf(found.outcome.thresholds[0, :, 0]).sum())
 
@@ -249,12 +249,12 @@ def covered_above(target, trials, seed, devices=3, each=1):
 @pytest.mark.parametrize("target", ["sizes", "paper"])
 def test_noise_does_not_cost_coverage_on_a_hostile_table(target):
     """Few scores, all above the grid; false alarm 1e-6, power above .99 against a coverage of .8."""
-    assert_coverage(covered_above(target, 1000, 0), 1000, 0.9)
+    assert_coverage(covered_above(target, 1000), 1000, 0.9)
     assert power_against(1000, 0.9, 0.8) > 0.99
 
 
 def test_without_the_inflation_coverage_is_lost(for_nothing):
-    assert covered_above("sizes", 300, 0) < 150
+    assert covered_above("sizes", 300) < 150
 
 
 def missed(below, trials, seed, devices=10, each=20):
@@ -269,7 +269,7 @@ def missed(below, trials, seed, devices=10, each=20):
     low = own - ~hidden_above
     values = np.where(np.arange(each) < low[:, :, None], -9.0, 9.0)
     samples = Samples.from_flat(values.ravel(), np.full(devices * trials, each), trials)
-    options = {"grid": "logit", "epsilon": 0.5, "floor": each, "seed": seed}
+    options = {"grid": "logit", "epsilon": 0.5, "floor": each}
     found = calibrate_batch(samples, Network.star(devices), TENTH, "p-dcp", **options).outcome
     misses = hidden_above.mean(axis=0) * np.isfinite(found.thresholds[0, :, 0])
     return float(misses.mean()), float(misses.std() / np.sqrt(trials))
@@ -283,7 +283,7 @@ def test_noise_does_not_cost_coverage_on_the_worst_of_many_tables():
         print(f"{below} of 210 below: miss {mean:.4f} +- {error:.4f}")
         assert mean < 0.1 + 5 * error
     for target, devices, each in (("sizes", 3, 1), ("paper", 3, 1), ("sizes", 5, 3)):
-        assert_coverage(covered_above(target, 20_000, 1, devices, each), 20_000, 0.9)
+        assert_coverage(covered_above(target, 20_000, devices, each), 20_000, 0.9)
 
 
 @pytest.mark.slow

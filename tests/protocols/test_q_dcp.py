@@ -7,19 +7,24 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
 
-from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch
+from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
 from conformesh.engines import Simulator
 from conformesh.graph.spectrum import Spectrum
 from conformesh.methods import PUBLISHED
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.quantile import admm_rate, bias_epsilon, convergence_epsilon, largest_distance
-from conformesh.protocols.q_dcp import QDCP, Knobs, admm, q_dcp, rounds_of_a_run
+from conformesh.protocols.q_dcp import QDCP, Knobs, _vacuous, admm, q_dcp, rounds_of_a_run
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.scores import Logit
+from conformesh.scores import APS, LAC, Logit
 from tests.reference import admm_in_matrices, incidence, pooled_minimiser, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
+
+# Scores between 0 and 1, for which epsilon0 = 0.1 is much.
+pytestmark = pytest.mark.filterwarnings("ignore:q-dcp. the error terms:conformesh.CalibrationNote")
 
 
 def run(scores, network, alpha=0.1, **options):
@@ -452,3 +457,73 @@ def test_infinite_local_quantiles_ask_for_a_number():
     scores = [[0.1] * 9 + [np.inf] * 9, [0.2] * 9]
     with pytest.raises(ValueError, match="give s0 as a number"):
         calibrate(scores, Network.chain(2), 0.3, "q-dcp")
+
+
+# --- thresholds that say nothing --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def digits():
+    """Probabilities of a good and of a weak model of handwritten digits, for rows that they were not trained with."""
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    train, rest = order[:500], order[500:]
+    models = {"good": LogisticRegression(max_iter=2000), "weak": LogisticRegression(C=1e-5)}
+    return {name: model.fit(X[train], y[train]).predict_proba(X[rest]) for name, model in models.items()}, y[rest]
+
+
+def vacuous(found):
+    return [note for note in found.notes if "prediction sets hold nearly every label" in note]
+
+
+@pytest.mark.parametrize("alike", [True, False])
+@pytest.mark.parametrize(
+    ("model", "score", "options", "full"),
+    [
+        ("good", LAC(), {}, False),
+        ("weak", LAC(), {}, True),
+        ("good", APS(seed=0), {}, True),
+        ("weak", APS(seed=0), {}, False),
+        ("weak", LAC(), {"certify": True}, False),
+    ],
+)
+def test_a_note_says_where_sets_hold_every_label(digits, model, score, options, full, alike):
+    """At the required quantile the largest score of LAC is .01 away, of APS 1e-6: less than epsilon0 = .1."""
+    outputs, labels = digits[0][model], digits[1]
+    rows = np.arange(480) if alike else np.argsort(labels[:480], kind="stable")
+    held = np.split(score(outputs[rows], labels[rows]), 8)
+    found = calibrate(held, Network.torus(4, 2), 0.1, "q-dcp", score=score, **options)
+    size = found.predict(outputs[480:]).sum(axis=1).mean()
+    assert (size == 10) == full == (len(vacuous(found)) == 1)
+    if full:
+        with pytest.warns(CalibrationNote, match=r"none of 480 scores here lie above it.*epsilon0=0.1 is large"):
+            calibrate(held, Network.torus(4, 2), 0.1, "q-dcp", score=score, **options)
+
+
+def test_too_few_rounds_are_named_as_the_cause():
+    held = np.random.default_rng(0).normal(size=(20, 50))
+    [note] = vacuous(calibrate(held, Network.chain(20), 0.1, "q-dcp", rounds=20, mu=1.0))
+    assert "set more rounds" in note
+    assert vacuous(calibrate(held, Network.chain(20), 0.1, "q-dcp")) == []
+
+
+@pytest.mark.parametrize("held", [[[0.25] * 30] * 4, [[0.25, 0.5, 1.0, 1.0, 1.0] * 6] * 4])
+def test_equal_scores_leave_none_above_any_threshold(held):
+    assert vacuous(calibrate(held, Network.cycle(4), 0.2, "q-dcp")) == []
+
+
+def test_one_device_sees_it_by_its_own_scores():
+    """At the exact quantile of 50 exponential scores: a false alarm has probability .9^50 = .005.
+
+    20 or more in 2,000 draws have probability below .004. Five units above it no score lies in .97 of draws.
+    """
+    rng, options = np.random.default_rng(0), QDCP()
+
+    def noted(raised):
+        samples = Samples.of([rng.exponential(size=50)])
+        return bool(_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
+
+    assert sum(noted(0.0) for _ in range(2000)) < 20
+    assert sum(noted(5.0) for _ in range(200)) > 180
+    few = Samples.of([rng.exponential(size=20)])  # which may all lie below the right threshold
+    assert not _vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)

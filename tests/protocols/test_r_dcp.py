@@ -229,7 +229,7 @@ def test_scores_beyond_the_grid_and_infinite_ones():
         ({"cap": -1}, "a cap must be at least 0"),
         ({"caps": (1, 2)}, "one entry for each of 4 devices"),
         ({"rank": "ghost"}, "no proof for rank 'ghost' with target 'sizes'; use 'paper'"),
-        ({"confidence": 0.9}, "no proof for a confidence"),
+        ({"pac_confidence": 0.9}, "no proof for pac_confidence"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(given, words):

@@ -6,7 +6,6 @@ which `tests.strategies.promised_rank` and `tests.test_weights` find in their ow
 
 import itertools
 import math
-import os
 import warnings
 from typing import NamedTuple
 
@@ -21,6 +20,7 @@ from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
 from conformesh.protocols import known, top_k, waves
 from tests import test_weights
+from tests.campaigns import campaign_seeds
 from tests.strategies import alphas, device_scores, networks, promised_rank
 
 SCHEDULES = (
@@ -157,11 +157,9 @@ def test_theorem_every_schedule_ends_at_the_pooled_sort(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(25))
 @each_schedule
-def test_ten_thousand_cases_end_at_the_pooled_sort(options, part):
-    start = int(os.environ.get("CONFORMESH_SEED", "1"))
-    check([(start, i) for i in range(50 * part, 50 * part + 50)], options, most_devices=200)
+def test_many_cases_end_at_the_pooled_sort(options):
+    check([(1, i) for i in campaign_seeds(125)], options, most_devices=200)
 
 
 @settings(max_examples=3 * settings.default.max_examples // 2)

@@ -265,10 +265,10 @@ def test_an_answer_keeps_the_bracket_it_was_read_from():
 def test_what_was_chosen_is_on_record():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        auto = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.6)
+        auto = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.5)
         given = {"schedule": "count", "aggregate": "flood", "width": 2}
-        asked = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.6, **given)
-        fastest = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.6, prefer="rounds")
+        asked = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.5, **given)
+        fastest = calibrate([[0.1], [0.2], [0.3]], Network.chain(3), 0.5, prefer="rounds")
     assert (auto.options["schedule"], auto.options["over"], auto.options["points"]) == ("window", "tree", "7")
     assert (fastest.options["schedule"], fastest.options["over"]) == ("top-k", "flood")
     assert asked.options["sums_why"] == "as asked for"

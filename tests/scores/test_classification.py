@@ -114,6 +114,7 @@ def test_a_label_is_in_the_set_exactly_when_it_scores_at_most_the_threshold(scor
 
 @pytest.mark.parametrize("score", [APS(), HARSH, DRAWN, *RANKED, *ORDINAL], ids=repr)
 @pytest.mark.parametrize("scale", [0.0, 1.0, 6.0, 200.0])
+@pytest.mark.filterwarnings("ignore:.*in the order of the columns:conformesh.CalibrationNote")
 def test_adaptive_sets_of_wide_rows(score, scale):
     """Rows long enough for many halvings, a threshold at each score in turn; scale 200 reaches subnormal numbers."""
     rng = np.random.default_rng(11)

@@ -10,7 +10,7 @@ from sklearn.frozen import FrozenEstimator
 from sklearn.linear_model import LogisticRegression
 from sklearn.svm import LinearSVC
 
-from conformesh import Calibration, Network, calibrate
+from conformesh import Calibration, Network, calibrate, p_values
 from conformesh.scores import APS, LAC
 from conformesh.sklearn import MeshClassifier
 from tests.statistics import assert_coverage, power_against
@@ -127,6 +127,30 @@ def test_sets_are_the_classes_with_large_p_values(score, model):
     for alpha in (0.1, 0.25):
         assert np.array_equal(p > alpha, mesh.predict_set(X, alpha=alpha))
     assert np.array_equal(mesh.predict_p(X, Y), p[np.arange(len(Y)), Y])
+
+
+def test_p_values_are_of_the_mixture_that_was_asked_for(model):
+    """Devices of very different sizes: p-values of `target="equal"` or given shares are not those of `sizes`."""
+    sites = np.where(np.arange(REST.sum()) < 8, "small", "large")
+    shares = {"small": 3, "large": 1}
+    found = {}
+    for target in ("sizes", "equal", shares):
+        mesh = MeshClassifier(model, target=target).calibrate(X[REST], Y[REST], devices=sites)
+        found[str(target)] = mesh.predict_p(X)
+        table = 1 - model.predict_proba(X)
+        np.testing.assert_array_equal(mesh.predict_p(X), p_values(mesh.scores_, "chain", table, target=target).values)
+        np.testing.assert_array_equal(mesh.predict_p(X) > 0.1, mesh.predict_set(X))
+    assert len({table.tobytes() for table in found.values()}) == 3
+
+
+def test_an_integer_rng_draws_for_each_row_also_in_separate_calls(model):
+    mesh = MeshClassifier(model, nonconformity=APS(randomised=True)).calibrate(X[REST], Y[REST])
+    rows = np.unique(X, axis=0)[:40]
+    for predict in (mesh.predict_set, mesh.predict_p):
+        whole = predict(rows, rng=82)
+        np.testing.assert_array_equal(np.concatenate([predict(rows[i : i + 1], rng=82) for i in range(40)]), whole)
+    u = mesh.score_.draws(model.predict_proba(rows), rng=82)["u"]
+    assert len({*u.tolist()}) == 40
 
 
 def test_a_score_is_a_name_a_class_or_an_object(model):

@@ -133,9 +133,9 @@ def test_clones_parameters_and_copies():
 def test_sets_with_confidence_ask_for_more():
     model = logistic().fit(X[::2], Y[::2])
     plain = MeshClassifier(model, alpha=0.2).calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
-    sure = MeshClassifier(model, alpha=0.2, options={"confidence": 0.95})
+    sure = MeshClassifier(model, alpha=0.2, options={"pac_confidence": 0.95})
     sure.calibrate(X[1::2], Y[1::2], devices=SITES[1::2])
-    assert sure.calibration_.certificate.confidence == 0.95
+    assert sure.calibration_.certificate.pac_confidence == 0.95
     assert sure.calibration_.threshold > plain.calibration_.threshold
 
 

@@ -133,7 +133,7 @@ def test_what_rides_along_changes_no_row(record):
         assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
-    assert batched == (len(RUNS) - 3 if record else sum(rides_along(m, config.record) for m in config.methods))
+    assert batched == (len(RUNS) - 2 if record else sum(rides_along(m, config.record) for m in config.methods))
     assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 

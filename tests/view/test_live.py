@@ -20,7 +20,7 @@ from conformesh.view.server import new_token
 from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh
 from tests.view.served import recording, serving, step
-from tests.view.test_meshes import real  # noqa: F401 - a fixture
+from tests.view.test_meshes import TWENTY, real  # noqa: F401 - a fixture
 
 pytestmark = pytest.mark.xdist_group("browser")
 # When a row of the table first says that a device is silent, in milliseconds since 1970.
@@ -150,7 +150,7 @@ def test_a_trace_is_replayed(browser, twenty_devices):
         wait_for_rows(page, "certified", 20)
 
 
-@pytest.mark.parametrize("real", [3, pytest.param(20, marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("real", [3, pytest.param(20, marks=TWENTY)], indirect=True)
 def test_a_killed_node_is_seen_within_two_seconds(browser, real):  # noqa: F811
     root, _, processes = real
     with ExitStack() as stack:
@@ -168,6 +168,7 @@ def test_a_killed_node_is_seen_within_two_seconds(browser, real):  # noqa: F811
 
 
 @pytest.mark.slow
+@pytest.mark.meshes
 def test_the_page_follows_mesh_up_with_twenty_processes(browser):
     pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
     with short_folder() as root:

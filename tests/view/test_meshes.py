@@ -33,6 +33,7 @@ from tests.mesh.nodes import calibration, short_folder
 from tests.mesh.real import make_mesh, wait_for
 
 QUICK = 0.05  # seconds between two questions
+TWENTY = [pytest.mark.slow, pytest.mark.meshes]
 
 
 class Mesh:
@@ -300,7 +301,7 @@ def process(name, log="", result=None, code=None):
 def test_processes_that_were_started_here_are_known_at_once(mesh):
     for service in mesh.services.values():
         service.stop()
-    result = {"device": mesh.names[0], "run": 1, "roster": mesh.names, **calibration(0.5).to_dict()}
+    result = {"device": mesh.names[0], "run": 1, "roster": mesh.names, "lost": [], **calibration(0.5).to_dict()}
     line = json.dumps({"level": "warning", "message": "a frame was refused", "round": 2})
     started = [
         process(mesh.names[0], result=result),
@@ -438,7 +439,7 @@ def real(request):
 
 
 @pytest.mark.xdist_group("nodes")
-@pytest.mark.parametrize("real", [3, pytest.param(20, marks=pytest.mark.slow)], indirect=True)
+@pytest.mark.parametrize("real", [3, pytest.param(20, marks=TWENTY)], indirect=True)
 def test_a_killed_node_is_shown_within_two_seconds(real):
     root, thresholds, processes = real
     with MeshWatch(root) as watch:

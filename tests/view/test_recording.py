@@ -13,10 +13,12 @@ from conformesh.engines.faulty import Weather
 from conformesh.engines.simulator import Simulator
 from conformesh.faults import Faults
 from conformesh.methods import Method
+from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import Sum
 from conformesh.view import Recorder
 from conformesh.view.recording import MOST_STEPS, Known, Recording
 from conformesh.view.trace import Column, Heading, Step
+from tests.protocols.alone import repeatable_secrets
 
 WAYS = [
     ("e-dcp", {}),
@@ -69,7 +71,8 @@ def thresholds_by_round(recorder):
 
 @pytest.mark.parametrize(("method", "options"), WAYS, ids=str)
 @pytest.mark.parametrize("network", [Network.chain(7), Network.torus(4, 3)], ids=lambda net: net.name)
-def test_thresholds_certificates_and_ledgers_are_the_same_with_a_recorder(network, method, options):
+def test_thresholds_certificates_and_ledgers_are_the_same_with_a_recorder(network, method, options, monkeypatch):
+    monkeypatch.setattr(Secrets, "simulated", repeatable_secrets)  # a simulation draws fresh ones
     _, watched = recorded(network, method, **options)
     alone = plain(network, method, **options)
     assert watched.thresholds.tobytes() == alone.thresholds.tobytes()

@@ -67,6 +67,8 @@ def test_whom_a_threshold_is_about():
     old = state().snapshot()
     old["certified"]["restored"] = True
     old["roster"]["number"] = 2
+    lost = {"about": "the survivors", "survivors": ["a", "b"], "lost": ["c"]}
+    assert fields_of({**old, "certified": {**old["certified"], **lost}})["about"].startswith("2 of 3, without {c}")
     assert fields_of(old)["about"] == "everybody, from before the last start (run 3), of roster 0"
 
 

@@ -23,7 +23,7 @@ from conformesh.cli.viewing import spelled_out
 
 Table = dict[
     str, tuple[str, str]
-]  # name -> (module of the function of that name, one line of help); a keyword of Python has a _
+]  # name -> (module of the function of that name, one line of help); a keyword of Python has a _, - becomes _
 
 COMMANDS: Table = {
     "demo": ("demo", "Every method on real images: a table and two pictures."),
@@ -61,6 +61,7 @@ GROUPS: dict[str, Table] = {
         "revoke": ("mesh", "Take a device out, and its certificate with it."),
         "renew": ("mesh", "Make a new certificate for a device."),
         "hand": ("mesh", "Hand a newer roster to a device, which passes it on."),
+        "put-scores": ("mesh", "Replace the scores of a device in one step."),
         "up": ("mesh_up", "Start all devices on this machine, and show how they agree."),
         "status": ("mesh_status", "How every device is, as seen from here."),
         "check": ("mesh", "Files, certificates, scores, agreement, and who answers."),
@@ -96,7 +97,7 @@ class Commands(TyperGroup):
         given = spelled_out(sys.argv[1:] if args is None else args)
         debug = "--debug" in given  # may stand anywhere, also behind the command
         given = [word for word in given if word != "--debug"] or ["--help"]
-        with console.errors_in_one_line(debug):
+        with console.errors_in_one_line(debug), console.notes_in_one_line():
             code = super().main(given, "conformesh", complete_var, False, windows_expand_args, **extra)
             sys.stdout.flush()
         sys.exit(code if isinstance(code, int) else 0)
@@ -104,7 +105,7 @@ class Commands(TyperGroup):
 
 def _load(table: Table, name: str) -> Any:
     module, line = table[name]
-    own = f"{name}_" if iskeyword(name) else name
+    own = f"{name}_" if iskeyword(name) else name.replace("-", "_")
     function: Callable[..., None] = getattr(import_module(f"conformesh.cli.{module}"), own)
     if table is COMMANDS and name in GROUPS:
         return typer.main.get_command(_group(name, function, invoke_without_command=True, add_completion=False))

@@ -15,13 +15,14 @@ from conformesh.cli.hosting import job
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import checked_options, chosen_faults, key_values, whole, with_flags
 from conformesh.cli.panels import PROMISE, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, Weight, WeightBound, chosen_target
+from conformesh.cli.promising import PacConfidence, Rank, Target, Weight, WeightBound, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, ScoreColumn, Separator, named
 from conformesh.cli.recording import recorded
 from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.graph.network import Network
+from conformesh.io.score_files import RecordedScore, one_score
 from conformesh.io.tables import Layout
 from conformesh.methods import METHODS, get_method, make_options, refuse_faults
 from conformesh.progress import rounds_on_a_bar
@@ -29,7 +30,7 @@ from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.several import Calibrations
-from conformesh.scores import SCORES, Score, get_score
+from conformesh.scores import SCORES, Score, get_score, settle_score
 
 WARM = tuple(name for name, method in METHODS.items() if method.starts_warm)
 
@@ -53,7 +54,10 @@ def calibrate(
     graph: Graph = None,
     score: Annotated[
         str | None,
-        typer.Option(help=f"What the scores are, kept for predict: {', '.join(SCORES)}.", show_default=False),
+        typer.Option(
+            help=f"What the scores are, kept for predict; by default what SCORES records: {', '.join(SCORES)}.",
+            show_default=False,
+        ),
     ] = None,
     score_option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
@@ -62,7 +66,7 @@ def calibrate(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     group: Annotated[
         list[str] | None,
         typer.Option(
@@ -100,11 +104,15 @@ def calibrate(
     separator: Separator = None,
     decimal: Decimal = None,
     seed: Annotated[
-        str,
+        str | None,
         typer.Option(
-            metavar="<int>", help="Seed of the topology and, where it has one, of the method.", rich_help_panel=RUNNING
+            metavar="<int>",
+            help="Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that "
+            "--group-rule regression draws, by default fresh and recorded in the result.",
+            show_default=False,
+            rich_help_panel=RUNNING,
         ),
-    ] = "0",
+    ] = None,
     engine: Annotated[
         str,
         typer.Option(
@@ -146,19 +154,20 @@ def calibrate(
         levels = [level.strip() for level in alpha.split(",")]
         for level in levels:
             exact_alpha(level)
-        if weight is not None and (group or confidence is not None):
-            raise ValueError("--weight goes neither with --group nor with --confidence; leave one of them out")
+        if weight is not None and (group or pac_confidence is not None):
+            raise ValueError("--weight goes neither with --group nor with --pac-confidence; leave one of them out")
         if (weight is None) != (weight_bound is None):
             raise ValueError(
                 "--weight and --weight-bound go together: a column of weights, and the largest that any example may "
                 "have, which the largest one seen is not"
             )
-        if "seed" in get_method(method).option_names():
-            options["seed"] = whole(seed, "seed", 0)
+        given = None if seed is None else whole(seed, "seed", 0)
+        if given is not None and "seed" in get_method(method).option_names():
+            options["seed"] = given
         chosen = checked_options(method, options)
         wrong = chosen_faults(fault or [])
         refuse_faults(method, make_options(method, chosen), wrong)
-        kind = named_score(score, score_option or [])
+        named_kind = named_score(score, score_option or [])
         columns = _group_columns(group, group_rule, group_order)
         if warm is not None:
             chosen["warm"] = _bracket(warm, method, several=len(levels) > 1 or bool(columns))
@@ -166,19 +175,21 @@ def calibrate(
             device_column, score_column, groups=columns, separator=separator, decimal=decimal, weight=weight
         )
         whom = chosen_target(target, scores, layout)
-        held, host = hosts.load(
-            scores,
-            layout,
-            lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
-        )
+        with console.warnings_in_one_line():
+            held, host = hosts.load(
+                scores,
+                layout,
+                lambda known: chosen_network(known, topology, topology_option or [], graph, given or 0),
+            )
+        kind = score_in_file(one_score(host.share(held.made_by), held.name), named_kind, held.name)
         network = host.network
         mine = tuple(ids_here(host))
         on_a_bar = rounds_on_a_bar(f"{method} on {network.name}", recorder)
         with on_a_bar as observer, console.warnings_in_one_line():
             host.observer = observer
             asked = {"target": whom, "rank": rank}
-            if confidence is not None:
-                asked["confidence"] = confidence
+            if pac_confidence is not None:
+                asked["pac_confidence"] = pac_confidence
             common = {"score": kind, "strict": strict, "engine": host, "faults": wrong, **asked, **chosen}
             own = held.for_devices(mine)
             if weight is not None:
@@ -186,6 +197,7 @@ def calibrate(
             if columns:
                 order = named(group_order) or None
                 common |= {"groups": held.groups_for(mine), "group_rule": group_rule, "group_order": order}
+                common["rng"] = given
             result = _agreed(own, network, levels, method, common)
             if recorder is not None:
                 recorder.finish(result)
@@ -258,6 +270,11 @@ def _print_several(results: Calibrations) -> None:
         f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
         f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     )
+
+
+def score_in_file(made_by: RecordedScore | None, named: Score | None, where: str) -> Score | None:
+    """Return the score that a file records, or the one that was named where it records none; they must not differ."""
+    return named if made_by is None else settle_score(*made_by, named, where)
 
 
 def named_score(name: str | None, pairs: list[str]) -> Score | None:

@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli import console
-from conformesh.cli.calibrate import named_score
+from conformesh.cli.calibrate import named_score, score_in_file
 from conformesh.cli.networks import network_of_graph
 from conformesh.cli.options import whole
 from conformesh.cli.panels import FILES, RUNNING
 from conformesh.cli.predict import values_for
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_target
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_target
 from conformesh.cli.recording import recorded, watching
 from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
@@ -33,11 +33,12 @@ from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
 from conformesh.progress import Progress
 from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import several
-from conformesh.scores import LAC, SCORES, RegressionScore
+from conformesh.scores import LAC, SCORES, RegressionScore, Score
 
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
+@console.warnings_in_one_line()
 def compare(
     scores: Annotated[
         str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
@@ -70,7 +71,7 @@ def compare(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     outputs: Annotated[
         str | None,
         typer.Option(
@@ -121,13 +122,14 @@ def compare(
     ways = ways_of(None if methods is None else _names(methods, "methods"))
     drawn = picture_file(out, PICTURE.name) if picture else None
     traded = None if front is None else picture_file(front, FRONT.name)
-    sizing = _sizing(outputs, score, score_option or [], device_column, scores)
     held = read_scores(scores)
+    kind = score_in_file(held.made_by, named_score(score, score_option or []), held.name)
+    sizing = _sizing(outputs, kind, score is not None, device_column, scores)
     networks, skipped = _networks(held, topologies, graph, key)
     asked: dict[str, Any] = {
         "target": chosen_target(target, scores),
         "rank": rank,
-        "confidence": confidence,
+        "pac_confidence": pac_confidence,
         "seed": key,
         "progress": True,
     }
@@ -154,12 +156,11 @@ def _names(text: str, what: str) -> list[str]:
 
 
 def _sizing(
-    outputs: str | None, name: str | None, pairs: list[str], device_column: str | None, scores: str
+    outputs: str | None, kind: Score | None, named: bool, device_column: str | None, scores: str
 ) -> dict[str, Any]:
     """Return what set sizes are measured with: nothing without model outputs."""
-    kind = named_score(name, pairs)
     if outputs is None:
-        given = "--score" if kind is not None else "--device-column" if device_column is not None else None
+        given = "--score" if named else "--device-column" if device_column is not None else None
         if given is not None:
             raise ValueError(f"{given} is about model outputs: give them with --outputs FILE")
         return {}

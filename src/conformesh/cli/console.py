@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from conformesh.notes import CalibrationNote
 from conformesh.quantities import in_bits
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
         if isinstance(error, USAGE):
             where = error.ctx.command_path if error.ctx is not None else "conformesh"
             said = error.format_message().replace("Value error, ", "")  # which only says who checked it
+            if getattr(error, "option_name", "") == "--confidence":
+                said = (
+                    "--confidence is not an option: MAPIE and crepes call 1 - alpha the confidence; use --alpha for "
+                    "that, or --pac-confidence for a confidence over the draw of the calibration scores"
+                )
             _say(f"error: {_one_line(said)}", f"try: {where} --help")
             sys.exit(2)
         _say(f"error: {_in_words(error)}")
@@ -69,6 +75,22 @@ def say(text: str) -> None:
 def note(text: str) -> None:
     """Say on stderr what was decided for the user."""
     _say(f"note: {_one_line(text)}")
+
+
+@contextmanager
+def notes_in_one_line() -> Iterator[None]:
+    """Print each `CalibrationNote` as one line on stderr as soon as it comes, and only once."""
+    said: set[str] = set()
+
+    def show(message: Warning | str, *_: Any) -> None:
+        if (text := _one_line(str(message))) not in said:
+            said.add(text)
+            _say(f"warning: {text}")
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("always", CalibrationNote)
+        warnings.showwarning = show  # type: ignore[assignment]
+        yield
 
 
 @contextmanager

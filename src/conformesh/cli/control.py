@@ -85,12 +85,13 @@ def control(
         kind = named_loss(loss, loss_option or [])
         layout = Layout(device_column, separator=separator, decimal=decimal)
         whom = chosen_target(target, losses, layout)
-        held, host = hosts.load(
-            losses,
-            layout,
-            lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
-            read_losses,
-        )
+        with console.warnings_in_one_line():
+            held, host = hosts.load(
+                losses,
+                layout,
+                lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
+                read_losses,
+            )
         network, own = host.network, held.for_devices(tuple(ids_here(host)))
         common: dict[str, Any] = {"loss": kind, "bound": largest, "target": whom, "rank": rank, "strict": strict}
         with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer, console.warnings_in_one_line():

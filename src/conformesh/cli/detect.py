@@ -85,13 +85,15 @@ def detect(
     separator: Separator = None,
     decimal: Decimal = None,
     seed: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="<int>",
-            help="Seed of the public draw, chosen beforehand, and of the topology.",
+            help="Repeat the random choice of scores of an earlier run, whose result names it; by default a fresh one. "
+            "Also the seed of the topology.",
+            show_default=False,
             rich_help_panel=RUNNING,
         ),
-    ] = "0",
+    ] = None,
     aggregate: Annotated[
         str, typer.Option(metavar="|".join(aggregate_choices()), help="How sums are formed.", rich_help_panel=RUNNING)
     ] = "auto",
@@ -111,13 +113,16 @@ def detect(
         check_ending(out, (".json", *ENDINGS))
     with job(engine) as hosts:
         layout = Layout(device_column, score_column, separator=separator, decimal=decimal)
-        whom, start = chosen_target(target, scores, layout), whole(seed, "seed", 0)
-        judged = read_scores(tests, layout=layout)
-        held, host = hosts.load(
-            scores,
-            layout,
-            lambda known: chosen_network(_with_tests(known, judged), topology, topology_option or [], graph, start),
-        )
+        whom, start = chosen_target(target, scores, layout), None if seed is None else whole(seed, "seed", 0)
+        with console.warnings_in_one_line():
+            judged = read_scores(tests, layout=layout)
+            held, host = hosts.load(
+                scores,
+                layout,
+                lambda known: chosen_network(
+                    _with_tests(known, judged), topology, topology_option or [], graph, start or 0
+                ),
+            )
         mine = tuple(ids_here(host))
         with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer
@@ -129,7 +134,7 @@ def detect(
                 target=whom,
                 rule=rule,
                 draws=None if draws is None else whole(draws, "draws", 1),
-                seed=start,
+                rng=start,
                 p_values=p_values,
                 engine=host,
                 aggregate=aggregate,

@@ -38,6 +38,7 @@ from conformesh.scores import SCORES
 SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
 
 
+@console.warnings_in_one_line()
 def evaluate(
     result: Annotated[
         str, typer.Argument(metavar="RESULT", help="What calibrate --out or --json wrote; - reads it from stdin.")

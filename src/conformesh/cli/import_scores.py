@@ -10,6 +10,7 @@ import typer
 
 from conformesh.cli import console
 from conformesh.io.imports import import_scores, read_calibrated
+from conformesh.io.score_files import RecordedScore
 from conformesh.io.writing import check_ending, write_scores
 
 
@@ -47,14 +48,15 @@ def import_(
         console.note(note)
     owners = [owner for owner, one in found.items() for _ in one.values]
     values = np.concatenate([one.values for one in found.values()])
-    write_scores(out, owners, values)
     (score, options) = kinds.pop()
-    words = " ".join([f"--score {score}", *(f"--score-option {key}={value}" for key, value in options)])
+    made_by = None if score is None else RecordedScore(score, dict(options))
+    write_scores(out, owners, values, made_by=made_by)
+    words = ", ".join([str(score), *(f"{key}={value}" for key, value in options)])
     console.print_facts(
         "conformesh scores import",
         [
             ("devices", f"{len(found):,} with {len(values):,} scores in all"),
-            ("score", "none of ours" if score is None else f"{score}; calibrate with {words}"),
+            ("score", "none of ours" if score is None else f"{words}, recorded in the file"),
             ("written", str(out)),
         ],
     )

@@ -12,14 +12,14 @@ from typing import Annotated, Any, Literal, cast
 import typer
 
 from conformesh.cli import GROUPS, console
-from conformesh.cli.calibrate import named_score
+from conformesh.cli.calibrate import named_score, score_in_file
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, checked_options, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, MESH, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
-from conformesh.mesh.config import MODES, ON_LOST
+from conformesh.mesh.config import MODES, ON_LOST, own_scores
 from conformesh.mesh.config.checking import (
     FLOODS,
     Problem,
@@ -106,7 +106,7 @@ def init(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     model: Annotated[
         Path | None,
         typer.Option(
@@ -169,6 +169,8 @@ def init(
     if "seed" in get_method(method).option_names():
         options["seed"] = whole(seed, "seed", 0)
     kind = named_score(score, score_option or [])
+    if scores is not None:
+        kind = score_in_file(read_scores(scores).made_by, kind, scores)
     network = _network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
     folders = init_mesh(
         root,
@@ -178,9 +180,9 @@ def init(
         mode=cast(Literal["rounds", "anytime"], mode),
         method=method,
         alpha=alpha,
-        promise=chosen_promise(target, rank, confidence, scores),
+        promise=chosen_promise(target, rank, pac_confidence, scores),
         options=checked_options(method, options),
-        score=score,
+        score=None if kind is None else kind.name,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
         model=None if model is None else _digest(model),
         patience=as_type(patience, float, "patience"),
@@ -297,6 +299,34 @@ def hand(
         if problem.status is not None or not (folder / FILE).is_file():
             raise
         print(hand_to_folder(body, folder, read_device(folder)))
+
+
+def put_scores(
+    scores: Annotated[
+        str, typer.Argument(metavar="SCORES", help="A file with the scores of this device; - reads CSV from stdin.")
+    ],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's folder.")],
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Replace the scores of a device in one step: a device that runs never sees half a file.
+
+    The file is checked first, and copied to where device.toml says. A device that runs notices it within 3 s and asks
+    the others for a new run if the scores have changed.
+    """
+    config = read_device(folder)
+    found = own_scores.put_scores(config, scores)
+    try:
+        Client(folder).status()
+        running = True
+    except NodeError:
+        running = False
+    target = config.path("scores")
+    if as_json:
+        facts = {"device": config.name, "file": str(target), "scores": len(found), "digest": found.digest}
+        print(json.dumps({**facts, "running": running}))
+        return
+    when = "the device runs and uses them within 3 s" if running else "the device uses them when it starts"
+    print(f"put {len(found):,} scores of {config.name} into {target} (digest {found.digest}); {when}")
 
 
 def _hand_out(root: Path) -> str:

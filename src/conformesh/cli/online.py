@@ -31,6 +31,7 @@ from conformesh.plots.pictures import picture_file
 from conformesh.progress import Progress
 from conformesh.promises import exact_alpha
 from conformesh.quantities import several
+from conformesh.streams import digest_of
 from conformesh.streams import stream as drawn
 
 if TYPE_CHECKING:
@@ -111,8 +112,14 @@ def online(
     separator: Separator = None,
     decimal: Decimal = None,
     seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the topology and of the alarm.", rich_help_panel=RUNNING)
-    ] = "0",
+        str | None,
+        typer.Option(
+            metavar="<int>",
+            help="Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.",
+            show_default=False,
+            rich_help_panel=RUNNING,
+        ),
+    ] = None,
     checkpoint: Annotated[
         Path | None,
         typer.Option(
@@ -144,16 +151,20 @@ def online(
     The last lines say how many were missed so far, and how far from alpha that can get whatever the scores are. With
     --checkpoint a run that was interrupted goes on when the same command is given again.
     """
-    level, key = float(exact_alpha(alpha)), whole(seed, "seed", 0)
+    level, given = float(exact_alpha(alpha)), None if seed is None else whole(seed, "seed", 0)
     drawn_to = picture_file(out, PICTURE.name) if picture else None
     if rows is not None:  # perhaps hours before it is written
         check_ending(rows)
     if checkpoint is not None:
         make_folder(checkpoint.parent)
-    held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
+    with console.warnings_in_one_line():
+        held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
     nobody = ScoreFile(held.devices, (), held.name)
-    network = chosen_network(nobody, topology, topology_option or [], graph, key)
+    network = chosen_network(nobody, topology, topology_option or [], graph, given or 0)
     scores = _in_rows(held, network.ids)
+    # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
+    # scores does that, and a run that is interrupted and resumed draws the same again.
+    key = digest_of(scores) >> 11 if given is None else given  # 53 bits: the most that a JSON number keeps exactly
     named = (
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
@@ -177,7 +188,8 @@ def online(
         if recorder is not None:
             recorder.finish(_facts(found, raised))
         if as_json:
-            print(json.dumps(_object(found, others, network.name, raised), allow_nan=False))
+            drawn_by = None if raised is None else key
+            print(json.dumps(_object(found, others, network.name, raised, drawn_by), allow_nan=False))
             return
         _report(named, found, others, raised)
         for what, path in (("picture", drawn_to), ("rows", rows)):
@@ -321,7 +333,9 @@ def _worst(found: Online) -> str | None:
     return None if np.isnan(rates).all() else found.ids[int(np.nanargmax(rates))]
 
 
-def _object(found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None) -> dict[str, Any]:
+def _object(
+    found: Online, others: dict[str, Online], network: str, raised: dict[str, int] | None, seed: int | None
+) -> dict[str, Any]:
     return {
         "network": network,
         "alpha": found.alpha,
@@ -333,6 +347,7 @@ def _object(found: Online, others: dict[str, Online], network: str, raised: dict
         },
         "alone": {name: _numbers(one) for name, one in others.items()},
         "drift": raised,
+        "alarm_seed": seed,
     }
 
 

@@ -15,7 +15,7 @@ from conformesh.cli import console
 from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
 from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
 from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.promising import Confidence, Rank, Target, chosen_promise
+from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.score_files import read_scores
@@ -35,6 +35,7 @@ MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
 
 @with_flags
+@console.warnings_in_one_line()
 def plan(
     devices: Annotated[
         str | None, typer.Option(metavar="<int>", help="How many devices, K; 1e6 is fine.", show_default=False)
@@ -65,7 +66,7 @@ def plan(
     as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
     target: Target = "sizes",
     rank: Rank = AUTO,
-    confidence: Confidence = None,
+    pac_confidence: PacConfidence = None,
     scores_per_device: Annotated[
         str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.", rich_help_panel=FILES)
     ] = "50",
@@ -117,7 +118,7 @@ def plan(
         else:
             terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         progress.step()
-        terrain = replace(terrain, promise=chosen_promise(target, rank, confidence, scores))
+        terrain = replace(terrain, promise=chosen_promise(target, rank, pac_confidence, scores))
         found = predict(
             terrain,
             alpha=alpha,
@@ -182,6 +183,11 @@ def _known_terrain(
     scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
 ) -> Terrain:
     """Return where the devices of a file of scores would calibrate."""
+    if scores.isdecimal() and not Path(scores).exists():
+        raise ValueError(
+            f"--scores is a file of scores, got the number {scores}; for {scores} scores on each device write "
+            f"--scores-per-device {scores}"
+        )
     if devices is not None:
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores)

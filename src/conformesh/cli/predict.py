@@ -62,6 +62,7 @@ class Ending(StrEnum):
         return cls(out.suffix.lower().removeprefix("."))
 
 
+@console.warnings_in_one_line()
 def predict(
     result: Annotated[
         str, typer.Argument(metavar="RESULT", help="What calibrate --out or --json wrote; - reads it from stdin.")

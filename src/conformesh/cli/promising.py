@@ -1,4 +1,4 @@
-"""Which promise the command line means: a target, a rank rule and a confidence."""
+"""Which promise the command line means: a target, a rank rule and a confidence over the calibration draw."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Rank = Annotated[
         rich_help_panel=PROMISE,
     ),
 ]
-Confidence = Annotated[
+PacConfidence = Annotated[
     str | None,
     typer.Option(
         metavar="<float>",
-        help="Coverage with this probability over the draw of the scores, not on average over it.",
+        help="Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
         rich_help_panel=PROMISE,
         show_default=False,
     ),
@@ -71,10 +71,10 @@ def chosen_target(target: str, scores: str | None, layout: Layout | None = None)
 
 
 def chosen_promise(
-    target: str, rank: str, confidence: str | None, scores: str | None = None, layout: Layout | None = None
+    target: str, rank: str, pac_confidence: str | None, scores: str | None = None, layout: Layout | None = None
 ) -> Promise:
     """Return the promise that was asked for."""
-    return make_promise(chosen_target(target, scores, layout), rank, confidence)
+    return make_promise(chosen_target(target, scores, layout), rank, pac_confidence)
 
 
 def _shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:

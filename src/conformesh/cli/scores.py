@@ -22,6 +22,7 @@ from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.io.labelled import read_labelled
 from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
+from conformesh.io.score_files import RecordedScore
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
@@ -37,6 +38,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+@console.warnings_in_one_line()
 def make(
     outputs: Annotated[
         str,
@@ -97,9 +99,10 @@ def make(
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 
-    The file has the columns `device`, `score`, `label` and `classes`, and is what `conformesh calibrate` reads. Every
-    device gives the same share of its rows to calibration, drawn at random. For regression OUTPUTS has the columns that
-    the score reads: prediction (absolute-residual), prediction and scale (normalised-residual), lower and upper (cqr).
+    The file has the columns `device`, `score`, `label`, `classes` and `score_function`, which records the score with
+    its options, and is what `conformesh calibrate` reads. Every device gives the same share of its rows to calibration,
+    drawn at random. For regression OUTPUTS has the columns that the score reads: prediction (absolute-residual),
+    prediction and scale (normalised-residual), lower and upper (cqr).
     """
     check_ending(out)
     number = whole(seed, "seed", 0)
@@ -140,7 +143,8 @@ def make(
     chosen, others = split_rows(home, rows, seed=number)
     at, values, truth = [names[k] for k in home[chosen].tolist()], read.scores(chosen), read.truth(chosen)
     kept = {name: [cells[row] for row in chosen.tolist()] for name, cells in read.kept.items()}
-    write_scores(out, at, values, truth, classes=read.classes, kept=kept)
+    made_by = RecordedScore(measure.name, measure.options())
+    write_scores(out, at, values, truth, classes=read.classes, kept=kept, made_by=made_by)
     if test_out is not None:
         read.write_rest(test_out, others, [names[k] for k in home[others].tolist()])
     elif len(others):

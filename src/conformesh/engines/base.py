@@ -117,17 +117,19 @@ def refuse_losses(engine: str, faults: Faults | None) -> None:
         )
 
 
-def held_here(engine: Engine, devices: Iterable[T]) -> Sequence[T]:
-    """Return what the devices hosted here hold, of what all devices or only those here do; of all, by row."""
+def held_here(engine: Engine, devices: Iterable[T], what: str = "scores") -> Sequence[T]:
+    """Return `what` the devices hosted here hold, of what all devices or only those here do; of all, by row."""
     held: Any = devices if isinstance(devices, np.ndarray) else [*devices]  # a table of a million rows stays a table
     K = engine.network.devices
     if len(held) == K:
         return held if len(engine.here) == K else [held[row] for row in engine.here]
     if len(held) != len(engine.here):
         here = "" if len(engine.here) == K else f", or for the {len(engine.here)} of this rank"
+        turned = isinstance(held, np.ndarray) and held.ndim == 2 and held.shape[1] == K
         raise ValueError(
-            f"the network {engine.network.name!r} has {K} devices but scores came for {len(held)}; pass one array per "
+            f"the network {engine.network.name!r} has {K} devices but {what} came for {len(held)}; pass one array per "
             f"device{here} (empty where a device has none)"
+            + ("; its columns seem to be the devices: pass table.T" if turned else "")
         )
     return held  # type: ignore[no-any-return]
 

@@ -25,6 +25,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.graph.edge_files import read_edges
 from conformesh.io.files import write_file
 from conformesh.names import device_name, device_names, listed, natural_order
+from conformesh.notes import note
 from conformesh.streams import Rng, seed_of
 
 if TYPE_CHECKING:
@@ -108,6 +109,9 @@ class Network(metaclass=_ByTopology):
         Where to draw the devices, shape (devices, 2), or None to have `positions` lay them out.
     known
         What the topology has in closed form.
+    node_order
+        The order in which a NetworkX graph lists its nodes, where it is not the row order; else None. A list with an
+        entry per device is then ambiguous, see `check_list`.
 
     >>> Network.torus(5, 4)
     Network(torus 5x4: 20 devices, 40 edges)
@@ -119,6 +123,7 @@ class Network(metaclass=_ByTopology):
     name: str = "graph"
     coordinates: NDArray[np.float64] | None = None
     known: Known = NOTHING_KNOWN
+    node_order: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
         for array in (self.indptr, self.indices, self.coordinates):
@@ -283,7 +288,26 @@ class Network(metaclass=_ByTopology):
         names = device_names(ids)
         if len(names) != self.devices:
             raise ValueError(f"relabelling {self.name} needs {self.devices} names, got {len(names)}")
-        return replace(self, ids=names)
+        return replace(self, ids=names, node_order=None)
+
+    def check_list(self, what: str) -> None:
+        """Refuse a list with an entry per device where the order of devices is ambiguous.
+
+        Rows are sorted by name, while users of NetworkX expect the order of the nodes. Nodes that are called 0, 1, ...
+        are found by number; where the graph lists them in another order, a note says so.
+        """
+        if self.node_order is None:
+            return
+        nodes, rows = listed(self.node_order), listed(self.ids)
+        if self.ids != tuple(map(str, range(self.devices))):
+            raise ValueError(
+                f"{what} are a list, and the order of devices is ambiguous: the graph lists its nodes as {nodes}, "
+                f"sorted by name they are {rows}; give a dict by device name, such as {{{self.ids[0]!r}: ...}}"
+            )
+        note(
+            f"{what} are a list, read as entry k for device k; the graph lists its nodes in another order, {nodes}; "
+            "give a dict by device name if that order was meant"
+        )
 
     def to_networkx(self) -> Any:
         """Return an undirected NetworkX graph over the device names, with ``pos`` where coordinates are known."""
@@ -367,14 +391,16 @@ class Network(metaclass=_ByTopology):
     ) -> Network:
         """Build a network from an undirected NetworkX graph; rows in natural order of the node names.
 
-        Parallel edges count once and edge weights are ignored. Node attributes ``pos`` become the coordinates.
+        Parallel edges count once and edge weights are ignored. Node attributes ``pos`` become the coordinates. If the
+        graph lists its nodes in another order, scores must be given as a dict by node name (`check_list`).
         """
         if graph.is_directed():
             raise ValueError("a network is undirected and the graph is directed: pass graph.to_undirected()")
         looped = [device_name(a) for a, b in graph.edges() if a == b]
         if looped and self_loops != "drop":
             raise ValueError(
-                f"device {looped[0]!r} has an edge to itself; pass self_loops='drop' to leave such edges out"
+                f"device {looped[0]!r} has an edge to itself; leave such edges out with "
+                "Network.from_networkx(graph, self_loops='drop')"
             )
         node_of = {device_name(node): node for node in graph}
         if len(node_of) < len(graph):
@@ -385,7 +411,9 @@ class Network(metaclass=_ByTopology):
         if ids and all(place is not None and len(place) == 2 for place in places):
             coordinates = np.array([tuple(place) for place in places], dtype=np.float64)
         pairs = [(a, b) for a, b in graph.edges() if a != b]
-        return cls.from_pairs(ids, pairs, name or graph.name or "graph", coordinates=coordinates)
+        network = cls.from_pairs(ids, pairs, name or graph.name or "graph", coordinates=coordinates)
+        nodes = tuple(node_of)
+        return network if nodes == network.ids else replace(network, node_order=nodes)
 
     @classmethod
     def from_edges(cls, path: str | Path, devices: Sequence[Hashable] | None = None) -> Network:
@@ -407,10 +435,15 @@ class Network(metaclass=_ByTopology):
 
 def _rows_of(ids: tuple[str, ...], pairs: Iterable[tuple[Hashable, Hashable]]) -> NDArray[np.int64]:
     row_of = {name: row for row, name in enumerate(ids)}
+    pairs = [*pairs]
     try:
         rows = [(row_of[device_name(a)], row_of[device_name(b)]) for a, b in pairs]
     except KeyError as missing:
         raise ValueError(f"an edge names {missing.args[0]!r}, which is none of the devices {listed(ids)}") from None
+    except (TypeError, ValueError):
+        each: list[Any] = [*pairs]
+        wrong = next((pair for pair in each if not hasattr(pair, "__len__") or len(pair) != 2), each)
+        raise TypeError(f"edges must be pairs of devices, such as {ids[:2]}, got {wrong!r}") from None
     return np.array(rows, dtype=np.int64).reshape(-1, 2)
 
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Set
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Set
 from decimal import Decimal
 from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from conformesh.names import alike
+from conformesh.notes import note
+
+EXACT = 2**53  # up to here every integer is a float64
 
 
 def as_array(values: Any, what: str) -> NDArray[Any]:
@@ -35,6 +41,59 @@ def as_array(values: Any, what: str) -> NDArray[Any]:
         return _of_pandas(values)
     array = _by_protocol(values, what)
     return array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+
+
+def note_large_integers(array: NDArray[Any], what: str) -> None:
+    """Say so where integers are too large for float64, in which they are counted, and neighbours become equal."""
+    if array.dtype == np.dtype(object) and array.size and all(isinstance(each, Integral) for each in array.flat):
+        large = max(map(abs, array.flat))
+    else:
+        large = max(int(array.max()), -int(array.min())) if array.dtype.kind in "iu" and array.size else 0
+    if large > EXACT:
+        note(
+            f"{what}: integers above 2^53 are rounded to the nearest float, got {large}; numbers that differ by less "
+            "become equal: subtract a common offset first"
+        )
+
+
+def note_alike(names: Iterable[str], what: str) -> None:
+    """Say so where two names are probably meant to be one."""
+    if pair := alike(names):
+        note(
+            f"{what} {pair[0]!r} and {pair[1]!r} differ only in white space, case or leading zeros, and are taken for "
+            "two; rename one if they are the same"
+        )
+
+
+def note_duplicates(ids: Iterable[Any], where: str) -> None:
+    """Say so where an id is there twice: an example that is counted twice is no two examples."""
+    twice, times = next(iter(Counter(ids).most_common(1)), (None, 0))
+    if times > 1:
+        note(
+            f"{where}: id {str(twice)!r} is there {times} times; if these rows are one example, drop all but one: "
+            "coverage is proven for different examples"
+        )
+
+
+def check_index(rows: Any, others: Any, what: str, of: str) -> None:
+    """Compare the index of a pandas column with that of the rows that it belongs to; both are read by position.
+
+    The same entries in another order are refused: nobody means that. Other entries get a note.
+    """
+    one: Any = getattr(rows, "index", None)
+    other: Any = getattr(others, "index", None)
+    if not hasattr(one, "equals") or not hasattr(other, "equals") or len(one) != len(other) or one.equals(other):
+        return
+    counted = any(type(each).__name__ == "RangeIndex" for each in (one, other))  # 0, 1, ...: of a column made anew
+    if not counted and one.sort_values().equals(other.sort_values()):
+        raise ValueError(
+            f"{what} have the index of {of} in another order, and are read by position; align them: "
+            f"{what}.loc[{of}.index], or pass {what}.to_numpy() if they are in order"
+        )
+    note(
+        f"{what} have another index than {of}, and are read by position; check that row i of both is the same example, "
+        f"and pass {what}.to_numpy() if so"
+    )
 
 
 def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
@@ -71,6 +130,12 @@ def _by_protocol(values: Any, what: str) -> NDArray[Any]:
         if hasattr(values, "__dlpack__") and not hasattr(values, "__array__"):
             return np.from_dlpack(values)
         return np.asarray(values)
+    except ValueError:
+        if not isinstance(values, list | tuple):
+            raise
+        raise ValueError(
+            f"{what}: needed numbers in rows of equal length, got rows of different lengths; give one array for each"
+        ) from None
     except (TypeError, BufferError, RuntimeError) as error:
         if not hasattr(values, "__dlpack__"):
             raise

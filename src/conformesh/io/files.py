@@ -6,6 +6,7 @@ of each of them is a failpoint: a place where a test ends the process, to see th
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import Callable
 from contextlib import suppress
@@ -13,6 +14,7 @@ from pathlib import Path
 from typing import NoReturn
 
 PRIVATE, PUBLIC = 0o600, 0o644
+UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)  # errors of a disk that is full or read-only
 FAILPOINT = "CONFORMESH_FAILPOINT"  # "FILE/STEP:COUNT" ends the process there; see `failpoint`
 KILLED = 137  # the exit code of a process that was killed, as a shell reports it
 

@@ -27,7 +27,7 @@ from conformesh.io.output_files import (
     in_arrays,
     kept_columns,
 )
-from conformesh.io.tables import STDIN, Layout, Table, read_table
+from conformesh.io.tables import STDIN, Layout, Table, note_ids, read_table
 
 NEEDED = "a row of model outputs and a label for every example"
 SYNTHETIC = "synthetic"  # an array of an NPZ that says: no real model was here
@@ -150,6 +150,7 @@ def read_model_outputs(
     device = layout.device or next((name for name in (DEVICE, f"{DEVICE}s") if name in table.columns), DEVICE)
     if layout.device is not None:
         table.column(layout.device)
+    note_ids(table, layout)
     label = layout.label or CANDIDATES[0]
     own = column_labels(table, label) if labels is None else file_labels(labels, label, layout)
     beside = layout if labels is None else replace(layout, label=None)  # which names a column of the other file

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.memberships import Memberships
-from conformesh.io.tables import CLASSES, Layout, Table, groups_in, is_number, listed, read_table, same_length
+from conformesh.io.tables import CLASSES, Layout, Table, groups_in, is_number, listed, note_ids, read_table, same_length
 
 NEEDED = "one row of model outputs per example, one numeric column per class"
 DEVICE = "device"
@@ -93,6 +93,7 @@ def outputs_in(
     where = layout.device or DEVICE
     if layout.device is not None:
         table.column(layout.device)
+    note_ids(table, layout)
     kept = kept_columns(table, layout, classes or ())
     order = None
     if columns is not None:

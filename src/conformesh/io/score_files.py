@@ -3,22 +3,36 @@
 Columns are called `device` and `score`, or what the caller says; where neither is there, a name that can mean nothing
 else is taken. A file that `conformesh scores make` wrote also says which classes its model knows: an NPZ in an array
 `classes`, CSV and Parquet in a column `classes` with a JSON list in one of its cells. So it stays a plain table, which
-survives sorting and spreadsheets, and needs no second file.
+survives sorting and spreadsheets, and needs no second file. Every row records the score that made it, in the column
+`score_function`, so that the record survives when rows are split by device: a threshold for LAC scores says nothing
+about APS.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.arrays import note_alike
 from conformesh.io.memberships import Memberships
-from conformesh.io.tables import CLASSES, STDIN, Layout, Table, groups_in, listed, read_table, same_length
+from conformesh.io.tables import (
+    CLASSES,
+    SCORE_FUNCTION,
+    STDIN,
+    Layout,
+    Table,
+    groups_in,
+    listed,
+    note_ids,
+    read_table,
+    same_length,
+)
 from conformesh.names import natural_order
 
 NEEDED = "columns 'device' and 'score', one row per score"
@@ -28,6 +42,18 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
 }
 
 NOBODY = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False)
+
+
+class RecordedScore(NamedTuple):
+    """The score that a file of scores was made with: its name in `SCORES`, and its options."""
+
+    name: str
+    options: dict[str, Any]
+
+    def __str__(self) -> str:
+        """Return the text of a cell: the name, and the options as JSON where there are some."""
+        options = {name: value for name, value in self.options.items() if value is not None}
+        return f"{self.name} {json.dumps(options, separators=(',', ':'))}" if options else self.name
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +74,8 @@ class ScoreFile:
         The classes of the model whose outputs were scored, where the file names them.
     weights
         The weight of each score, where a column was asked for.
+    made_by
+        The score that made these numbers, where the file records it.
     """
 
     devices: tuple[str, ...]
@@ -56,6 +84,7 @@ class ScoreFile:
     groups: tuple[Memberships, ...] | None = None
     classes: tuple[str, ...] | None = None
     weights: tuple[NDArray[np.float64], ...] | None = None
+    made_by: RecordedScore | None = None
 
     def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return one array for each of `ids`, empty where a device has no scores."""
@@ -112,6 +141,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
             f"{table.where(row)}: score must be a number, got NaN for device {names[index[row]]!r}; "
             "repair or drop this row"
         )
+    note_alike(names, f"{table.name}: devices")
+    note_ids(table, layout)
     order = np.argsort(index, kind="stable")
     cuts = np.cumsum(np.bincount(index, minlength=len(names)))[:-1]
     held = dict(zip(names, np.split(values[order], cuts), strict=True))
@@ -126,7 +157,8 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
         own = table.numbers(layout.weight)
         weights = tuple(own[rows[name]] for name in devices)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
-    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes, weights)
+    made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
+    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes, weights, made_by)
 
 
 def column_named(table: Table, word: str, given: str | None = None) -> str:
@@ -171,6 +203,37 @@ def _classes(table: Table, column: Any) -> tuple[str, ...] | None:
             "drop the column, or make the scores again"
         )
     return tuple(names)
+
+
+def _made_by(table: Table, column: Any) -> RecordedScore | None:
+    """Return the score that the rows of a file record; rows without a record go with the others."""
+    given = column.ravel().tolist() if isinstance(column, np.ndarray) else column
+    texts = {str(cell).strip() for cell in given if cell is not None} - {""}
+    return one_score((_recorded(table, text) for text in sorted(texts)), table.name)
+
+
+def _recorded(table: Table, text: str) -> RecordedScore:
+    name, _, options = text.partition(" ")
+    try:
+        read = json.loads(options or "{}")
+    except (ValueError, RecursionError):
+        read = None
+    if not isinstance(read, dict):
+        raise ValueError(
+            f'{table.name}: the column {SCORE_FUNCTION!r} names a score and its options, as raps {{"k_reg":2}}, got '
+            f"{text[:60]!r}; drop the column, or make the scores again"
+        )
+    return RecordedScore(name, read)
+
+
+def one_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedScore | None:
+    """Return the score that several records agree on, None where there is no record."""
+    known: list[RecordedScore] = []
+    known += (one for one in recorded if one is not None and one not in known)
+    if len(known) > 1:
+        kinds = " and ".join(map(str, known[:2]))
+        raise ValueError(f"{where}: holds scores of two kinds, {kinds}; make all scores with one, and keep them apart")
+    return known[0] if known else None
 
 
 def classes_column(classes: Sequence[str], rows: int) -> list[str]:

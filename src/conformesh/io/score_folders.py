@@ -9,7 +9,7 @@ Who is there is known from folder names, or from the column `device` alone; no s
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,8 +17,8 @@ from urllib.parse import unquote
 
 import numpy as np
 
-from conformesh.io.score_files import NEEDED, ScoreFile, read_scores, scores_in
-from conformesh.io.tables import CLASSES, Layout, Table, listed
+from conformesh.io.score_files import NEEDED, ScoreFile, one_score, read_scores, scores_in
+from conformesh.io.tables import CLASSES, SCORE_FUNCTION, Layout, Table, listed
 from conformesh.names import natural_order
 
 if TYPE_CHECKING:
@@ -93,18 +93,18 @@ class ScoreFolder:
             if roster.raw is None:
                 mine = [(file, name) for file in self.files if (name := _device_of(file)) in wanted]
                 frames = [
-                    pl.read_parquet(file, columns=columns, hive_partitioning=False).with_columns(
-                        pl.lit(name).alias(device)
-                    )
+                    pl.scan_parquet(file, hive_partitioning=False)
+                    .select(*columns, *self._about_all(pl.read_parquet_schema(file)))
+                    .collect()
+                    .with_columns(pl.lit(name).alias(device))
                     for file, name in mine
                 ]
-                frame = pl.concat(frames) if frames else None
+                frame = pl.concat(frames, how="diagonal") if frames else None
             else:
                 values, names = roster.raw
                 keep = values.filter(pl.Series([name in wanted for name in names], dtype=pl.Boolean))
                 scan = self._scan(layout)
-                if CLASSES in scan.collect_schema().names():
-                    columns.append(CLASSES)
+                columns += self._about_all(scan.collect_schema())
                 frame = scan.select(device, *columns).filter(pl.col(device).is_in(keep.implode())).collect()
         except (pl.exceptions.PolarsError, pl.exceptions.PanicException, OSError) as problem:
             raise self._unreadable(problem) from None
@@ -133,6 +133,11 @@ class ScoreFolder:
             )
         return frame
 
+    @staticmethod
+    def _about_all(schema: Mapping[str, Any]) -> list[str]:
+        """Return the columns that say something about a whole file: its classes, and which score made it."""
+        return [name for name in (CLASSES, SCORE_FUNCTION) if name in schema]
+
     def _unreadable(self, problem: BaseException) -> ValueError:
         return ValueError(f"{self.path}: cannot be read as Parquet: {(str(problem).splitlines() or ['damaged'])[0]}")
 
@@ -158,7 +163,14 @@ def joined(parts: Sequence[ScoreFile], name: str) -> ScoreFile:
     known = {part.classes for part in parts}
     if len(known - {None}) > 1:
         raise ValueError(f"{name}: its files name different classes; keep scores of one model in a folder")
-    whole = ScoreFile(order, tuple(held[device] for device in order), name, classes=max(known, key=bool, default=None))
+    made_by = one_score((part.made_by for part in parts), name)
+    whole = ScoreFile(
+        order,
+        tuple(held[device] for device in order),
+        name,
+        classes=max(known, key=bool, default=None),
+        made_by=made_by,
+    )
 
     def beside(columns: Sequence[tuple[Any, ...] | None]) -> tuple[Any, ...] | None:
         each: dict[str, Any] = {}

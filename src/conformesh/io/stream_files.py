@@ -1,7 +1,7 @@
 """Streams from files: one row per example, with its time, its device and its score.
 
-Times are numbers, or text whose order is that of time, as 2026-11-17T08:00. All examples of one time are one step; a
-device that has none at a time has nothing to predict there.
+Times are numbers or dates (`conformesh.io.times` says which formats). All examples of one time are one step; a device
+that has none at a time has nothing to predict there.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, Table, read_table, same_length
+from conformesh.io.times import TimeError, nanoseconds
 from conformesh.names import natural_order
 
 NEEDED = "columns 'time', 'device' and 'score', one row per example"
@@ -28,7 +29,7 @@ class StreamFile:
     devices
         Device names in natural order.
     times
-        The time of each step, ascending: numbers or text.
+        The time of each step, ascending: numbers, or text as the file has it.
     scores
         (devices, steps); not a number where a device has no example.
     name
@@ -68,17 +69,45 @@ def read_streams(source: str, time: str = "time", layout: Layout | None = None) 
 
 
 def _steps(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the times, ascending, and which of them each row has: by number where all are, else by text."""
+    """Return the times, ascending, and which of them each row has: numbers, or dates in a format that is understood."""
     try:
-        table.column(time)
+        column = table.column(time)
     except ValueError as problem:
         raise ValueError(f"{problem}; another name is given with --time") from None
+    if isinstance(column, np.ndarray) and column.dtype.kind == "M":
+        return _numbered(table, column.astype(str), column.astype("datetime64[ns]").astype(np.int64))
+    if hasattr(column, "to_physical") and column.dtype.is_temporal():  # a Polars series of dates
+        return _numbered(table, column.cast(str).to_numpy(), column.to_physical().to_numpy())
     try:
-        return np.unique(table.numbers(time), return_inverse=True)
+        numbers = table.numbers(time)
     except ValueError:
-        names, index = table.names(time)
-    times, step = np.unique(np.array(names, dtype=str), return_inverse=True)
-    return times, step[index]
+        return _dates(table, time)
+    if not np.isfinite(numbers).all():
+        row = int((~np.isfinite(numbers)).argmax())
+        raise ValueError(
+            f"{table.where(row)}: {time} must be a finite number, got {numbers[row]}; repair or drop this row"
+        )
+    return np.unique(numbers, return_inverse=True)
+
+
+def _dates(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the same for times that are text."""
+    names, index = table.names(time)
+    try:
+        when = np.array(nanoseconds(names), dtype=np.int64)
+    except TimeError as unread:
+        row = int((index == unread.place).argmax())
+        raise ValueError(f"{table.where(row)}: {time}: {unread}") from None
+    return _numbered(table, np.array(names, dtype=str)[index], when[index])
+
+
+def _numbered(table: Table, texts: NDArray[np.str_], when: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return the distinct times in their order, each as it was first written, and which of them each row has."""
+    gaps = np.array([str(text) in ("NaT", "None", "null") for text in texts])
+    if gaps.any():
+        raise ValueError(f"{table.where(int(gaps.argmax()))}: the time is missing; repair or drop this row")
+    _, first, step = np.unique(when, return_index=True, return_inverse=True)
+    return texts[first], step
 
 
 def _refuse_twice(table: Table, keys: NDArray[np.int64], words: Any) -> None:

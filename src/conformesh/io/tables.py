@@ -17,12 +17,15 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.io.arrays import EXACT, note_duplicates, note_large_integers
 from conformesh.io.memberships import Memberships
 from conformesh.io.text import SNIFFED, CellError, check_finite, numbers_in, read_columns
 from conformesh.names import closest
 
 STDIN = "-"
+ID = "id"  # the column that names each row, where there is one
 CLASSES = "classes"  # the column or array in which a file names its classes
+SCORE_FUNCTION = "score_function"  # the column or array in which a file of scores names the score that made them
 GZIP, PARQUET, NPY, ZIP = b"\x1f\x8b", b"PAR1", b"\x93NUMPY", b"PK\x03\x04"
 FOREIGN = {  # first bytes of files that are often mistaken for tables, and what to do with them
     ZIP: "a ZIP archive (an Excel workbook is one): save the sheet as CSV; arrays need the ending .npz",
@@ -127,6 +130,7 @@ class Table:
         if isinstance(column, np.ndarray):
             if column.dtype.kind not in "fiub":
                 raise ValueError(f"{self.name}: {name!r} must hold numbers, got dtype {column.dtype}")
+            note_large_integers(column, f"{self.name}, {name!r}")
             return column.astype(np.float64)
         return self.matrix([name])[:, 0]
 
@@ -136,6 +140,7 @@ class Table:
         try:
             if isinstance(columns[0], list):
                 cells = [cell for column in columns for cell in column]
+                self._note_large(cells, names)
                 return numbers_in(cells, self.decimal, self.separator).reshape(len(columns), -1).T
             return self._parsed(names, columns)
         except CellError as problem:
@@ -150,6 +155,11 @@ class Table:
         for name, column in zip(names, columns, strict=True):
             if not (column.dtype == pl.String or column.dtype.is_numeric() or column.dtype == pl.Boolean):
                 raise ValueError(f"{self.name}: column {name!r} must hold numbers, got {column.dtype}")
+        for name, column in zip(names, columns, strict=True):
+            if column.dtype.is_integer():
+                note_large_integers(column.drop_nulls().to_numpy(), f"{self.name}, {name}")
+            elif column.dtype == pl.String:
+                self._note_large(column.filter(column.str.contains(r"^\s*[+-]?[0-9]{16,}\s*$")).to_list(), [name])
         texts = [column.str.strip_chars() if column.dtype == pl.String else column for column in columns]
         values = [column.cast(pl.Float64, strict=False) for column in texts]
         odd = any(value.null_count() or value.is_infinite().any() for value in values)
@@ -160,6 +170,11 @@ class Table:
             for at, (text, value) in enumerate(zip(texts, values, strict=True)):
                 self._refuse_gaps(at, text, value)
         return np.column_stack([value.to_numpy() for value in values])
+
+    def _note_large(self, cells: Sequence[str], names: Sequence[str]) -> None:
+        """Say so where a cell is an integer that float64 cannot hold."""
+        digits = [int(cell) for cell in cells if len(cell) > 15 and cell.strip().lstrip("+-").isdecimal()]
+        note_large_integers(np.array(digits, dtype=object), f"{self.name}, {', '.join(names)}")
 
     def _refuse_gaps(self, at: int, text: Any, value: Any) -> None:
         """Refuse empty cells, and text that is no number, in a column of a Parquet file."""
@@ -197,6 +212,7 @@ class Table:
 
     def _texts(self, name: str, column: NDArray[Any]) -> list[str]:
         if column.dtype.kind == "f" and bool((column == np.rint(column)).all()):
+            self._refuse_rounded(name, column)
             column = column.astype(np.int64)  # what 7 becomes in a column that once had gaps
         if column.dtype.kind not in "iuU":
             raise ValueError(f"{self.name}: column {name!r} must hold names or integers, got {column.dtype}")
@@ -206,6 +222,7 @@ class Table:
         import polars as pl
 
         if texts.dtype.is_float() and bool((texts == texts.round()).all()):
+            self._refuse_rounded(name, texts.drop_nulls().to_numpy())
             texts = texts.cast(pl.Int64)
         if not (texts.dtype.is_integer() or texts.dtype in (pl.String, pl.Categorical, pl.Enum)):
             raise ValueError(f"{self.name}: column {name!r} must hold names or integers, got {texts.dtype}")
@@ -214,20 +231,35 @@ class Table:
         index = texts.replace_strict(distinct, pl.int_range(len(distinct), eager=True), return_dtype=pl.Int64)
         return distinct.to_list(), index.to_numpy()
 
+    def _refuse_rounded(self, name: str, column: NDArray[Any]) -> None:
+        """Refuse names that were integers and have lost their last digits: different devices may look the same."""
+        if column.size and np.abs(column).max() > EXACT:
+            raise ValueError(
+                f"{self.name}: column {name!r} holds floats above 2^53, got {column[np.abs(column) > EXACT][0]:.17g}, "
+                "whose last digits are lost; store names as text or integers"
+            )
+
     def __len__(self) -> int:
         return len(next(iter(self.columns.values()), ()))
 
 
 def read_table(
-    source: str, needed: str, stdin: BinaryIO | None = None, layout: Layout | None = None, *, may_be_empty: bool = False
+    source: str,
+    needed: str,
+    stdin: BinaryIO | None = None,
+    layout: Layout | None = None,
+    *,
+    may_be_empty: bool = False,
+    data: bytes | None = None,
 ) -> Table:
     """Read CSV, Parquet or NPZ by the ending of the name, also compressed by gzip; "-" and any other ending are CSV.
 
     `needed` says what the file should hold, for errors; with `may_be_empty` a heading alone is a table without rows.
+    `data` is the content of the source, for callers that have read it already.
     """
     layout = layout or Layout()
     name = "standard input" if source == STDIN else source
-    data = _bytes_of(source, stdin)
+    data = bytes_of(source, stdin) if data is None else data
     suffix = Path(source).suffix.lower()
     if data.startswith(GZIP):
         data, suffix = _unpacked(data, name), Path(Path(source).stem).suffix.lower()
@@ -258,6 +290,14 @@ def same_length(table: Table, names: Iterable[str]) -> None:
         raise ValueError(f"{table.name}: arrays must have one entry per row each, got lengths {each}")
 
 
+def note_ids(table: Table, layout: Layout) -> None:
+    """Say so where the column of ids, if there is one, names a row twice."""
+    name = layout.id or ID
+    if name in table.columns and np.ndim(table.columns[name]) == 1:
+        cells = table.columns[name]
+        note_duplicates(cells.tolist() if isinstance(cells, np.ndarray) else [*cells], table.name)
+
+
 def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:
     """Return the groups of every row: one label each, several columns, or cells that list several."""
     cells = {}
@@ -270,7 +310,8 @@ def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:
     return found
 
 
-def _bytes_of(source: str, stdin: BinaryIO | None) -> bytes:
+def bytes_of(source: str, stdin: BinaryIO | None = None) -> bytes:
+    """Return the content of a file, or of standard input where the source is "-"."""
     if source == STDIN:
         return (stdin or sys.stdin.buffer).read()
     try:

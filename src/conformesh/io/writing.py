@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from conformesh.io.files import PUBLIC, write_file
 from conformesh.io.model_outputs import SYNTHETIC, Kind, ModelOutputs
 from conformesh.io.output_files import DEVICE, unnamed
-from conformesh.io.score_files import classes_column
-from conformesh.io.tables import CLASSES
+from conformesh.io.score_files import RecordedScore, classes_column
+from conformesh.io.tables import CLASSES, SCORE_FUNCTION
 
 ENDINGS = (".csv", ".parquet", ".npz")
-COLUMNS = (DEVICE, "score", "label", CLASSES)  # of a file of scores
+COLUMNS = (DEVICE, "score", "label", CLASSES, SCORE_FUNCTION)  # of a file of scores
 
 
 def write_scores(
@@ -28,12 +28,14 @@ def write_scores(
     *,
     classes: Sequence[str] | None = None,
     kept: Mapping[str, Sequence[Any]] | None = None,
+    made_by: RecordedScore | None = None,
     mode: int = PUBLIC,
 ) -> None:
     """Write a file of scores that `read_scores` reads.
 
     It has the columns `device`, `score` and, where given, `label`, what else is kept of every row, and `classes`: in an
-    NPZ an array of their names, else a JSON list in the column's first cell. `mode` says who may read it.
+    NPZ an array of their names, else a JSON list in the column's first cell. `made_by` is recorded in every row of
+    `score_function`: the score and its options. `mode` says who may read it.
     """
     columns: dict[str, NDArray[Any]] = {DEVICE: np.array(devices, dtype=str), "score": scores}
     if labels is not None:
@@ -42,6 +44,8 @@ def write_scores(
     if classes is not None:
         arrays = path.suffix.lower() == ".npz"
         columns[CLASSES] = np.array(classes if arrays else classes_column(classes, len(scores)), dtype=str)
+    if made_by is not None:
+        columns[SCORE_FUNCTION] = np.full(len(scores), str(made_by))
     write_columns(path, columns, mode)
 
 

@@ -15,7 +15,7 @@ import queue
 import re
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 from conformesh.mesh.config.certificate_names import accepted_names
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.sockets import Sockets
-from conformesh.peer.frames import can_wait
+from conformesh.peer.frames import LARGEST, MOST_AROUND, can_wait
 from conformesh.peer.linked import EVERYBODY, Linked
 
 if TYPE_CHECKING:
@@ -31,11 +31,50 @@ if TYPE_CHECKING:
 
 ROOT = "conformesh"
 PULSE, COUNTERS = "~pulse", "~counters"  # what goes beside the frames; no device may be called so
-MOST_ASIDES = 1000  # of each that wait to be looked at; older ones are forgotten
+# Bytes of one neighbour's messages that wait to be looked at; more is dropped, as the network may do. A frame of the
+# largest size fits, and some small ones: a neighbour that sends faster than this device reads must not fill its memory.
+MOST_FRAMES = LARGEST + MOST_AROUND + 2**20
+MOST_ASIDES = 2**20
+EACH = 256  # bytes of memory that a message takes beside its own
+# Bytes of a message as Zenoh sees it, with its key. Zenoh joins fragments up to this size and no further.
+LARGEST_MESSAGE = LARGEST + MOST_AROUND + 2**12
 LONGEST_WAIT = 0.5  # seconds between two looks at what else is to be done
 # One thread of Zenoh's per device is plenty, and spares a machine with many devices half of its switches of threads.
 ROLES = ("acc", "tx", "net", "rx")
 THREADS = "(app: (worker_threads: 1), " + ", ".join(f"{role}: (handover: app)" for role in ROLES) + ")"
+
+
+class _Inbox:
+    """What has arrived and was not looked at yet: at most so many bytes of each sender, whose messages come in order.
+
+    Zenoh's threads put, one thread takes. Each counter has one writer, so that no lock is needed.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._items: deque[tuple[Any, bytes, float]] = deque()
+        self._came: Counter[Any] = Counter()
+        self._gone: Counter[Any] = Counter()
+
+    def put(self, sender: Any, payload: Any) -> bytes:
+        """Keep a payload of Zenoh's and return its bytes; nothing if there is no room, before it is copied."""
+        size = len(payload) + EACH
+        if self._came[sender] - self._gone[sender] + size > self._most:
+            return b""
+        data: bytes = payload.to_bytes()
+        self._came[sender] += size
+        self._items.append((sender, data, time.monotonic()))
+        return data
+
+    def take(self) -> Iterator[tuple[Any, bytes, float]]:
+        """Yield sender, bytes and time of arrival, and forget them."""
+        while self._items:
+            sender, data, came = self._items.popleft()
+            self._gone[sender] += len(data) + EACH
+            yield sender, data, came
+
+    def __len__(self) -> int:
+        return len(self._items)
 
 
 class Transport:
@@ -46,7 +85,7 @@ class Transport:
     """
 
     def __init__(self, session: Any, config: DeviceConfig) -> None:
-        self._arrived: deque[tuple[int, bytes]] = deque()
+        self._arrived = _Inbox(MOST_FRAMES)
         self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._enough = 1
         ports = [parse_endpoint(neighbour.endpoint).port for neighbour in config.neighbours]
@@ -60,10 +99,10 @@ class Transport:
         ]
         self._publishers = {row[name]: _publisher(session, _keys(config, config.name, name)[1]) for name in names}
         self._publishers[EVERYBODY] = _publisher(session, _keys(config, config.name, config.name)[0])
-        self._asides: dict[str, deque[tuple[str, bytes, float]]] = {}
+        self._asides: dict[str, _Inbox] = {}
         self._tellers: dict[str, Any] = {}
         for what in _beside(config):
-            self._asides[what] = deque(maxlen=MOST_ASIDES)
+            self._asides[what] = _Inbox(MOST_ASIDES)
             self._tellers[what] = _publisher(session, _aside_key(config, config.name, what), aside=True)
             self._subscribers += [
                 session.declare_subscriber(_aside_key(config, name, what), self._overhears(name, what))
@@ -74,9 +113,8 @@ class Transport:
         """Return what takes a neighbour's samples, in a thread of Zenoh's: they may only be put aside."""
 
         def take(sample: Any) -> None:
-            data = sample.payload.to_bytes()
-            self._arrived.append((sender, data))
-            if len(self._arrived) >= self._enough or not can_wait(data):
+            data = self._arrived.put(sender, sample.payload)
+            if data and (len(self._arrived) >= self._enough or not can_wait(data)):
                 self._bell.put(None)
 
         return take
@@ -84,7 +122,11 @@ class Transport:
     def _overhears(self, sender: str, what: str) -> Callable[[Any], None]:
         """Return what takes what a neighbour says beside its frames; nobody is woken for it."""
         arrived = self._asides[what]
-        return lambda sample: arrived.append((sender, sample.payload.to_bytes(), time.monotonic()))
+
+        def take(sample: Any) -> None:
+            arrived.put(sender, sample.payload)
+
+        return take
 
     def send_aside(self, what: str, data: bytes) -> None:
         """Tell all neighbours something beside the frames, which may get lost."""
@@ -93,9 +135,8 @@ class Transport:
 
     def asides(self, what: str) -> Iterator[tuple[str, bytes, float]]:
         """Yield what has arrived beside the frames, each with the name of its sender and when it came."""
-        arrived = self._asides.get(what)
-        while arrived:
-            yield arrived.popleft()
+        if what in self._asides:
+            yield from self._asides[what].take()
 
     def ring(self) -> None:
         """Wake who waits in `receive`.
@@ -117,8 +158,8 @@ class Transport:
                 self._bell.get(timeout=max(timeout, 0.0))
         for _ in range(self._bell.qsize()):
             self._bell.get()
-        while self._arrived:
-            yield self._arrived.popleft()
+        for sender, data, _ in self._arrived.take():
+            yield sender, data
 
 
 @contextmanager
@@ -221,6 +262,7 @@ def _settings(zenoh: Any, config: DeviceConfig) -> Any:
         "scouting/gossip/enabled": False,  # with gossip everybody would link to everybody
         "transport/shared_memory/enabled": False,
         "transport/link/protocols": [kind],
+        "transport/link/rx/max_message_size": LARGEST_MESSAGE,
     }
     if not config.insecure:
         settings["transport/link/tls"] = {

@@ -31,8 +31,10 @@ class Overview:
         A row for each device, as ``/mesh`` has them, with `probe` where its endpoint was tried; pairs of names.
     asked
         The nodes that answered.
+    links_down
+        Pairs of names: links over which the first device hears nothing from the second.
     code
-        0 if all devices are healthy and have one threshold, 1 if not, 3 if nobody could be asked.
+        0 if all devices are healthy, have one threshold and hear their neighbours, 1 if not, 3 if nobody could be asked.
     words
         The same in a sentence.
     """
@@ -40,13 +42,14 @@ class Overview:
     rows: list[Row]
     edges: list[list[str]]
     asked: list[str]
+    links_down: list[list[str]]
     code: int
     words: str
 
     def to_dict(self) -> dict[str, Any]:
         """Return everything as JSON."""
         about = {"ok": self.code == FINE, "code": self.code, "words": self.words, "asked": self.asked}
-        return {**about, "devices": self.rows, "edges": self.edges}
+        return {**about, "devices": self.rows, "edges": self.edges, "links_down": self.links_down}
 
 
 def overview(where: str | os.PathLike[str]) -> Overview:
@@ -66,8 +69,9 @@ def overview(where: str | os.PathLike[str]) -> Overview:
     asked = [answer["device"] for answer in answers]
     if not asked:
         words = f"nobody could be asked: no node answers at {os.fspath(where)}; is `conformesh node` running?"
-        return Overview(rows, edges, asked, NOBODY, words)
-    return Overview(rows, edges, asked, *_judged(rows))
+        return Overview(rows, edges, asked, [], NOBODY, words)
+    links_down = [[answer["device"], name] for answer in answers for name in answer["links_down"]]
+    return Overview(rows, edges, asked, links_down, *_judged(rows, links_down))
 
 
 def _folders(where: Path) -> list[Path]:
@@ -151,14 +155,20 @@ def _probe(rows: Iterable[Row], configs: Sequence[DeviceConfig]) -> None:
             [*pool.map(probe, quiet)]
 
 
-def _judged(rows: Sequence[Row]) -> tuple[int, str]:
+def _judged(rows: Sequence[Row], links_down: Sequence[Sequence[str]] = ()) -> tuple[int, str]:
     """Return the code and the sentence."""
     count = f"{len(rows)} device{'s' * (len(rows) != 1)}"
     sick = [f"{row['name']} is {row['health']}" for row in rows if row["health"] != "healthy"]
     differing = _differing(rows)
-    health = f"{count}, all healthy" if not sick else f"{count}, {len(rows) - len(sick)} healthy; " + _few(sick)
-    words = [health, _drifting(rows), differing or _threshold(rows)]
-    return (WRONG if sick or differing else FINE), "; ".join(filter(None, words))
+    health = (
+        f"{count}, all healthy"
+        if not sick
+        else f"{count}, {len(rows) - len(sick)} healthy; " + _few(sick, "more are not")
+    )
+    pairs = [*dict.fromkeys(" - ".join(sorted(pair)) for pair in links_down)]  # both ends may say so
+    down = f"links down: {_few(pairs, 'more')}" if pairs else ""
+    words = [health, down, _drifting(rows), differing or _threshold(rows)]
+    return (WRONG if sick or differing or pairs else FINE), "; ".join(filter(None, words))
 
 
 def _drifting(rows: Sequence[Row]) -> str:
@@ -170,8 +180,8 @@ def _drifting(rows: Sequence[Row]) -> str:
     return f"drift alarm {' and '.join(found)}" if found else ""
 
 
-def _few(words: Sequence[str], most: int = 5) -> str:
-    more = f" and {len(words) - most} more are not" if len(words) > most else ""
+def _few(words: Sequence[str], rest: str, most: int = 5) -> str:
+    more = f" and {len(words) - most} {rest}" if len(words) > most else ""
     return ", ".join(words[:most]) + more
 
 

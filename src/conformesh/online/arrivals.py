@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
+
+
+def spread(values: NDArray[Any], shape: tuple[int, ...], what: str, one: str) -> NDArray[Any]:
+    """Return one value, or a table of them, as a table (devices, steps)."""
+    try:
+        return np.broadcast_to(values, shape)
+    except ValueError:
+        raise ValueError(f"{what} must be one {one} or have shape {shape}, got shape {values.shape}") from None
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +43,7 @@ class Arrivals:
         there = ~np.isnan(scores) if present is None else ~np.isnan(scores) & present
         if delays is None:
             return cls(there, None)
-        late = np.broadcast_to(np.asarray(delays), scores.shape)
+        late = spread(np.asarray(delays), scores.shape, "delays", "number")
         if not np.issubdtype(late.dtype, np.integer):
             raise TypeError(f"delays must be whole numbers of steps, got {late.dtype}")
         steps = scores.shape[1]

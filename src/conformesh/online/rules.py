@@ -46,6 +46,8 @@ class Rule:
             raise ValueError(unknown("coupling", self.coupling, COUPLINGS))
         if refusal := COUPLINGS[self.coupling].refusal(self.learner):
             raise ValueError(refusal)
+        if not all(isinstance(value, int | float | np.number) for value in (self.local, self.scale)):
+            raise TypeError(f"local and scale must be numbers, got {self.local!r} and {self.scale!r}")
         if self.local < 0 or not 0 <= self.scale <= 1:
             raise ValueError(f"local must be at least 0 and scale in [0, 1], got {self.local!r} and {self.scale!r}")
         if self.local and not self.learner.linear:

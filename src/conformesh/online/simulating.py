@@ -20,8 +20,9 @@ from conformesh._version import __version__
 from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
+from conformesh.inputs import as_held, as_network, in_rows_of
 from conformesh.names import unknown
-from conformesh.online.arrivals import Arrivals
+from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, Kept, digest
 from conformesh.online.couplings import Coupled
 from conformesh.online.integrators import ACI, Bools, Decaying, Floats
@@ -29,6 +30,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
+from conformesh.promises import check_alpha, explain_confidence
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 
@@ -48,9 +50,10 @@ def recommended(alpha: float = 0.1) -> Rule:
     return Rule(learner, "mixed", local=0.1, scale=0.01)
 
 
+@explain_confidence
 def online(
-    streams: ArrayLike,
-    network: Network,
+    streams: ArrayLike | Mapping[Any, ArrayLike],
+    network: Network | str | Any,
     alpha: float = 0.1,
     learner: str | Learner | None = None,
     coupling: str | None = None,
@@ -70,9 +73,10 @@ def online(
     Parameters
     ----------
     streams
-        Scores of the true labels, (devices, steps), none below 0; not a number where a device has no example.
+        Scores of the true labels, (devices, steps), none below 0; not a number where a device has no example. Or a
+        dict with the stream of each device by name.
     network
-        Who talks to whom, in the order of the rows of `streams`.
+        Who talks to whom, in the order of the rows of `streams`; as in `calibrate`.
     alpha
         The tolerated share of misses.
     learner, coupling
@@ -105,9 +109,9 @@ def online(
     Online
         Thresholds, misses, and accounts of them at any time.
     """
-    scores = _checked(streams, network, largest)
-    rule = _rule(alpha, learner, coupling, local, scale, scores)
-    there = None if present is None else np.broadcast_to(np.asarray(present, dtype=np.bool_), scores.shape)
+    scores, network = _checked(streams, network, largest)
+    rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
+    there = None if present is None else spread(np.asarray(present, dtype=np.bool_), scores.shape, "present", "value")
     if there is not None:
         scores = np.where(there, scores, np.nan)
     arrivals = Arrivals.of(scores, delays, there)
@@ -275,19 +279,38 @@ class _Run:
         return arrives
 
 
-def _checked(streams: ArrayLike, network: Network, largest: float | None) -> Floats:
-    scores = np.asarray(streams, dtype=np.float64)
+def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats, Network]:
+    """Return the streams in the order of the network's rows, and the network."""
+    held = as_held(streams, what="streams") if isinstance(streams, Mapping) else streams
+    if not isinstance(network, Network):
+        network = as_network(network, held if hasattr(held, "__len__") else [])
+    scores = _table(in_rows_of(held, network, network.ids, "streams") if isinstance(held, dict) else held)
     if scores.ndim != 2 or scores.shape[0] != network.devices or scores.shape[1] < 1:
         raise ValueError(
             f"streams must have a row for each of {network.devices} devices and a column for each step, "
             f"got shape {scores.shape}"
         )
+    if not isinstance(held, dict):
+        network.check_list("streams")
     top = np.nanmax(scores, initial=0.0)
     if np.nanmin(scores, initial=0.0) < 0 or np.isinf(top):
         raise ValueError("scores must be finite and at least 0; shift them, and thresholds back by as much")
+    if not isinstance(largest, int | float | np.number | None):
+        raise TypeError(f"largest must be a number, a bound of the scores, got {largest!r}")
     if largest is not None and top > largest:
         raise ValueError(f"largest must be a bound of the scores, got {largest:g} though there is a score of {top:g}")
-    return scores
+    return scores, network
+
+
+def _table(streams: Any) -> Floats:
+    """Return the streams as a table of numbers, or say why they are none."""
+    needed = "streams must be a table of numbers, a row for each device and a column for each step"
+    if isinstance(streams, list | tuple) and len({np.size(own) for own in streams}) > 1:
+        raise ValueError(f"{needed}, got rows of different lengths; fill them up with NaN where there is no example")
+    try:
+        return np.asarray(streams, dtype=np.float64)
+    except (TypeError, ValueError) as problem:
+        raise TypeError(f"{needed}, got {type(streams).__name__}: {problem}") from None
 
 
 def _rule(
@@ -311,6 +334,11 @@ def _rule(
         sized = hasattr(kind, "high") and kind is not ACI and not scale
         top = float(np.nanmax(scores, initial=0.0)) or 1.0
         learner = kind(alpha=alpha, **({"high": top} if sized else {}))
+    elif isinstance(learner, type) or not hasattr(learner, "observe"):
+        raise TypeError(
+            f"learner must be a name ({', '.join(LEARNERS)}) or a learner such as ACI(alpha={alpha:g}), got "
+            f"{getattr(learner, '__name__', type(learner).__name__)}"
+        )
     elif learner.alpha != alpha:
         raise ValueError(f"alpha is {alpha:g}, and that of the learner {learner.alpha:g}: give it in one place alike")
     return Rule(learner, coupling or best.coupling, local or 0.0, scale or 0.0)

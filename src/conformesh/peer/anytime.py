@@ -16,6 +16,9 @@ Runs        numbered. A greater number ends a smaller one. Who starts with other
 Reasons     a device that cannot take part says why, in an entry of its own, and passes on what the others say
 Liars       with a seal, what a device has not signed is refused, and two different signed entries of one device are a
             proof that everybody gets: it counts as not heard from then on
+Memory      a device that has just started may have signed entries that its journal does not know of: the journal was
+            deleted, or restored from a backup. Before it signs anything in a run that it cannot know, it asks every
+            neighbour whether it has an entry of this device's. If one does, it asks for a new run
 
 Disagreement ends nothing here: a neighbour with other settings is told so, and is not listened to.
 """
@@ -53,6 +56,9 @@ class Anytime(Spreading):
         self._of_slot = keys_of(self.full.devices, [0])  # of the first; of others it is moved by as many bits
         self._new: tuple[Make, str] | None = None
         self._asked, self._reason = False, ""
+        self._has_joined = False  # a run of its neighbours' since it started
+        self._unsure: set[int] = set()  # neighbours that may have entries of this device's that it does not know of
+        self._sure_at = 0.0  # until when it waits for their answers
         self._clear()
 
     def _clear(self) -> None:
@@ -89,6 +95,8 @@ class Anytime(Spreading):
                 return
             if self._asked and self.now >= self._begun_at + self.settings.linger:
                 self._move(self.number + 1)
+            if self._unsure and self.now >= self._sure_at:  # who does not answer may be gone for good
+                self._begin_sure()
             if self._dirty and self.phase != "failed" and self.now >= self._evaluated + self.settings.retry:
                 self._evaluate()
         except Exception as error:
@@ -117,7 +125,9 @@ class Anytime(Spreading):
         waits = [wait.next(self._keys & ~wait.has, self._final) for wait in self._waits.values()]
         if self._asked:
             waits.append(self._begun_at + self.settings.linger)
-        if self._dirty and self.phase != "failed":
+        if self._unsure:
+            waits.append(self._sure_at)
+        elif self._dirty and self.phase != "failed":
             waits.append(self._evaluated + self.settings.retry)
         if not self.over:
             waits.append(self.now + self.settings.linger)
@@ -182,6 +192,8 @@ class Anytime(Spreading):
 
     def _evaluate(self) -> None:
         """Run the protocol on what was heard, and say what it says."""
+        if self._unsure:  # saying is signing
+            return
         protocol = self.make(self.full, self.row)
         self._dirty, self._evaluated, stage, complete, answer = False, self.now, 0, True, None
         while True:
@@ -227,7 +239,7 @@ class Anytime(Spreading):
         except ValueError as problem:
             self.counts.refuse(f"an entry that nobody could say: {problem}")
             self.log(f"refused an entry of {self._name(key // SLOTS)}: {problem}")
-            del self._entries[key]
+            self._size -= len(self._entries.pop(key))
             self._keys, self._bad = self._keys & ~(1 << key), self._bad | 1 << key
             return False
         self._checked |= 1 << key
@@ -246,15 +258,49 @@ class Anytime(Spreading):
 
     # --- runs ---------------------------------------------------------------------------------------------------------
 
-    def _move(self, number: int) -> None:
-        """Leave the run for a later one."""
-        self.number, self._asked = number, False
+    def _move(self, number: int, *, unsure: bool = False) -> None:
+        """Leave the run for a later one; `unsure` if this device may have spoken in it and not know."""
+        self.number, self._asked, self._unsure = number, False, set()
         if self._new is not None:
             (self.make, self.scores), self._new = self._new, None
         self._clear()
         self.journal.begin(self._heading().pack())
         self.log(f"run {number}")
+        if unsure:
+            self._doubt()
         self._begin()
+
+    def _join(self, number: int) -> None:
+        """Leave the run for a later one in which a neighbour is.
+
+        The first one after a start may be one in which this device has spoken before, if its journal is an old one.
+        """
+        unsure, self._has_joined = bool(self._unsure) or not self._has_joined, True
+        self._move(number, unsure=unsure and self.seal is not None)
+
+    def _doubt(self) -> None:
+        """Wait for all neighbours to say which entries they have, before anything is signed."""
+        self._unsure, self._sure_at = set(self._linked), self.now + self.settings.linger
+
+    def _heard_keys(self, sender: int, keys: int) -> None:
+        """Note which entries of this run a neighbour has."""
+        if not self._unsure:
+            return
+        if keys & self._own_strings:
+            self.log("neighbours have entries of this device's that its journal does not know of: asking for a new run")
+            self._move(self.number + 1)
+            return
+        self._unsure.discard(sender)
+        if not self._unsure:
+            self._begin_sure()
+
+    def _begin_sure(self) -> None:
+        self._unsure = set()
+        self._begin()
+
+    @property
+    def _own_strings(self) -> int:
+        return sum(1 << key_of(self.row, stage) for stage in range(STAGES))
 
     def _begin(self) -> None:
         """Say the first of what this device has to say, or why it has nothing to."""
@@ -281,6 +327,8 @@ class Anytime(Spreading):
             self.number = heading.run + 1
         self._clear()
         self.journal.begin(self._heading().pack())
+        if self.seal is not None:  # the journal may be gone, or older than what was signed last
+            self._doubt()
 
     def _reload(self, records: list[bytes]) -> None:
         for record in records:
@@ -290,11 +338,11 @@ class Anytime(Spreading):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
-        words = self._in_words(error)
-        self._reason, self.error = words, PeerError(words, failure_of(error))
+        words, self._reason = self._in_words(error), self._in_words(error, travels=True)
+        self.error = PeerError(words, failure_of(error))
         self.error.__cause__ = error
         self.phase, self._result, self._final = "failed", None, False
         self.log(words)
         with suppress(Exception):  # it is told as far as it can be, though it may not be remembered
             if key_of(self.row, REASON) not in self._entries:
-                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), words.encode()))
+                self._put(key_of(self.row, REASON), self._entry(key_of(self.row, REASON), self._reason.encode()))

@@ -181,20 +181,22 @@ class Device(Members):
         news = News.of(frame.body, self.full.devices)
         if self.phase == "finished":
             return
-        why = f"{news.why} ({self._name(news.origin)} says so; no threshold was agreed on)"
+        # Links prove who sent a frame, and nothing proves where a reason began that was passed on.
+        by = "" if news.origin == frame.sender else f", as {self._name(frame.sender)} passes on, which is not verified"
+        why = f"{news.why} ({self._name(news.origin)} says so{by}; no threshold was agreed on)"
         if self.settings.on_lost == "fail" or news.ends:
             self._fail(why, news, code="disagreement" if news.ends else "refused")
             return
         self.log(f"{news.why}: going on without {self._name(frame.sender)}")
-        self._move(View(self.number, self.lost | {frame.sender, news.origin} - {self.row}), why, news)
+        self._move(View(self.number, self.lost | {frame.sender}), why, news)
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
-        words, code, news = self._in_words(error), failure_of(error), None
+        code, told = failure_of(error), self._in_words(error, travels=True)
         if self.vault is not None and not isinstance(error, OwnError):  # whose words may hold numbers of this device
-            news = News(self.row, f"{self._name(self.row)} could not go on: {FAILURES[code]}")
+            told = f"{self._name(self.row)} could not go on: {FAILURES[code]}"
         self._own_fault = True
-        self._fail(words, news, cause=error, code=code)
+        self._fail(self._in_words(error), News(self.row, told), cause=error, code=code)
 
     def _fail(
         self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"

@@ -3,7 +3,7 @@
 All numbers are little-endian. A frame travels as a whole message, so it need not say how long it is::
 
     bytes    field
-    1        0xC0 + version, 4. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
+    1        0xC0 + version, 5. A hello begins with b"cfmh" and the version instead, as it always has: then devices of
              every version can tell which of them is the older one
     1        kind in the 3 low bits: 1 hello, 2 data, 3 ready, 4 finished, 5 failed, 6 entries, 7 roster; flags in the
              others: 8 please send me yours of this round (WANT), 16 nothing to say this round (SILENT), 32 nor in the
@@ -37,7 +37,7 @@ from conformesh.protocols.messages import KINDS as KINDS_OF_MESSAGES
 from conformesh.protocols.messages import TYPES
 
 MAGIC = b"cfmh"
-VERSION = 4  # of all that devices say to each other: raised when old and new ones could misunderstand each other
+VERSION = 5  # of all that devices say to each other: raised when old and new ones could misunderstand each other
 FAMILY = 0xC0  # the upper half of the first byte; the lower half is the version
 MARK = bytes([FAMILY + VERSION])
 OPENING = MAGIC + bytes([VERSION])
@@ -46,10 +46,16 @@ CHECK = struct.Struct("<I")
 MOST, LONGEST = 2**32 - 1, 5  # the highest row and round, and how many bytes they take
 MOST_QUIET = 2**16 - 1  # rounds for which one frame may stand: a device keeps its own of as many
 SIZE = len(MARK) + 1 + RUN.size + 1 + 1 + CHECK.size  # of a frame without a body, up to row and round 127
+MOST_AROUND = len(OPENING) + 1 + RUN.size + 3 * LONGEST + CHECK.size  # bytes of a frame that are not its body
 ARRAY = struct.Struct("<BBH")  # before the numbers of an array: question, type, check of the shape
-LARGEST = 64 * 1024 * 1024  # bytes of a body: a histogram of a million bins for eight levels, and no more
+# Bytes of a body: 16 MiB, which is the largest entry (2 million scores) or a histogram of 2 million bins; and 64 KiB
+# for what goes with an entry. A receiver needs a few times as much memory, so it is no larger.
+LARGEST = 2**24 + 2**16
+# Bytes of a body of words: more than the rows of 400,000 devices. Parsing JSON can take 20 times as much memory.
+LARGEST_WORDS = 2**17
 
 HELLO, DATA, READY, FINISHED, FAILED, ENTRIES, ROSTER = range(1, 8)
+WORDS = frozenset({HELLO, READY, FINISHED, FAILED})  # the kinds whose bodies are JSON
 KINDS = dict(zip(range(1, 8), ("hello", "data", "ready", "finished", "failed", "entries", "roster"), strict=True))
 WANT, SILENT, QUIET = 1, 2, 4
 KIND_BITS = 3  # the flags are in the bits above these
@@ -91,8 +97,10 @@ class Frame(NamedTuple):
 
 def encode(frame: Frame) -> bytes:
     """Return a frame as bytes."""
-    if len(frame.body) > LARGEST:
-        raise FrameError(f"a body may have {LARGEST} bytes, got {len(frame.body)}; send fewer bins or levels at once")
+    if len(frame.body) > (most := _largest(frame.kind)):
+        raise FrameError(
+            f"the body of a {KINDS[frame.kind]} frame may have {most} bytes, got {len(frame.body)}; use fewer bins"
+        )
     first = OPENING if frame.kind == HELLO else MARK
     numbers, flags = pack_number(frame.sender) + pack_number(frame.round), frame.flags
     if frame.quiet:
@@ -123,9 +131,14 @@ def decode(data: bytes) -> Frame:
         quiet, at = unpack_number(data, at, end)
         if kind != DATA or not 0 < quiet <= MOST_QUIET:
             raise FrameError(f"a {KINDS[kind]} frame that announces {quiet} quiet rounds")
-    if end - at > LARGEST:
-        raise FrameError(f"a body may have {LARGEST} bytes, got {end - at}")
+    if end - at > (most := _largest(kind)):  # before it is copied or parsed
+        raise FrameError(f"the body of a {KINDS[kind]} frame may have {most} bytes, got {end - at}")
     return Frame(kind, run, sender, round_, flags & ~QUIET, bytes(data[at:end]), quiet)
+
+
+def _largest(kind: int) -> int:
+    """Return how many bytes the body of a frame of this kind may have."""
+    return LARGEST_WORDS if kind in WORDS else LARGEST
 
 
 def _after_version(data: bytes) -> int:

@@ -7,6 +7,7 @@ another run, or of a stranger are refused and counted; they change nothing.
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Generator, Mapping
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.peer.vault import Vault
-from conformesh.peer.words import in_a_line
+from conformesh.peer.words import in_a_line, words_for_neighbours, words_of
 from conformesh.protocols.ledger import Ledger
 
 Make = Callable[[Network, int], Generator[Any, Any, Any]]
@@ -79,6 +80,7 @@ class Linked(ABC):
         self._links = frozenset(self._linked)
         self._out: list[tuple[int, bytes]] = []
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
+        self._followed_at = -math.inf  # when this device last followed a neighbour into a later run
 
     # --- what an engine calls -----------------------------------------------------------------------------------------
 
@@ -131,7 +133,7 @@ class Linked(ABC):
                 self._take(frame)
         except FrameError as problem:
             if frame is None and sender in self._links:  # as of another version: not to be blamed on silence
-                self._unread[sender] = str(problem)
+                self._unread[sender] = in_a_line(str(problem))
             self._refuse(sender, problem)
             return
         except Exception as error:
@@ -198,9 +200,18 @@ class Linked(ABC):
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program."""
 
+    @property
+    def _may_follow(self) -> bool:
+        """Whether a neighbour's greeting may move this device to a later run now: see `words.MOST_AHEAD`.
+
+        Each move costs frames, log lines and, without rounds, a new journal; a neighbour could ask for thousands.
+        """
+        return self.now >= self._followed_at + self.settings.retry
+
     def _refuse(self, sender: int, problem: FrameError) -> None:
-        self.counts.refuse(str(problem))
-        self.log(f"refused from row {sender}: {problem}")
+        words = in_a_line(str(problem))  # which may quote what the neighbour has sent
+        self.counts.refuse(words)
+        self.log(f"refused from row {sender}: {words}")
 
     def _send(self, to: int, frame: Frame) -> None:
         data = frames.encode(frame)
@@ -208,12 +219,12 @@ class Linked(ABC):
         self.counts.sent_bytes += len(data)
         self._out.append((to, data))
 
-    def _in_words(self, error: Exception) -> str:
-        """Return what is told of an error that ends this device, in one line, whatever the error is like."""
-        try:
-            said = str(error)
-        except Exception:
-            said = ""
+    def _in_words(self, error: Exception, travels: bool = False) -> str:
+        """Return why this device has ended, in one line, whatever the error is like.
+
+        What `travels` to neighbours names no file of this device; the local log and status do.
+        """
+        said = words_for_neighbours(error) if travels else words_of(error)
         return in_a_line(f"{self._name(self.row)} could not go on: {type(error).__name__}: {said}".rstrip(": "))
 
     def _name(self, row: int) -> str:

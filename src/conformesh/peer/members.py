@@ -16,21 +16,25 @@ from typing import Any
 from conformesh.names import listed
 from conformesh.peer.frames import FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import Make
-from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Failure
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import Hello, News, differences, floor_in, pack_rows, unpack_rows
+from conformesh.peer.words import MOST_AHEAD, Hello, News, differences, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
 
 
 class Members(Rounds):
-    """What a device does before and after its rounds; the parameters are those of `Device`."""
+    """What a device does before and after its rounds; the parameters are those of `Device`.
 
-    def __init__(self, *parts: Any, **named: Any) -> None:
+    `stored_run` is the number of the run whose result the caller has on disk and wants to report; 0 if there is none.
+    """
+
+    def __init__(self, *parts: Any, stored_run: int = 0, **named: Any) -> None:
         super().__init__(*parts, **named)
+        self._stored_run = stored_run
         self.needed = self.settings.needed(self.full.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._stopped_at = 0.0
@@ -55,7 +59,7 @@ class Members(Rounds):
     # --- greeting -----------------------------------------------------------------------------------------------------
 
     def _enter_greeting(self) -> None:
-        self._greeting = Hello(self.agreement, self.number, self.lost, self.rosters.floor)
+        self._greeting = Hello(self.agreement, self.number, self.lost)
         self._clear_rounds(self._greeting.digest())
         self._greeted: set[int] = set()
         self._ready: frozenset[int] = frozenset()
@@ -65,8 +69,6 @@ class Members(Rounds):
         return self._greeting.context()
 
     def _hello(self, flags: int = 0) -> Frame:
-        if self._greeting.floor != self.rosters.floor:
-            self._greeting = self._greeting._replace(floor=self.rosters.floor)
         return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _on_hello(self, frame: Frame) -> None:
@@ -77,13 +79,19 @@ class Members(Rounds):
         if self.full.devices - len(theirs.lost) < self.needed:
             raise FrameError("a hello that leaves out more devices than was agreed on")
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
-        mine, view = View(self.number, self.lost), View(theirs.run, theirs.lost)
+        if theirs.run > self.number and not self._may_follow:
+            return  # it repeats its greeting
+        mine, view = View(self.number, self.lost), View(min(theirs.run, self.number + MOST_AHEAD), theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
             self._leave(frame.sender, view)
         elif frame.sender in mine.lost:
             self._welcome(frame.sender, view, before)
         else:
             self._move(mine.joined(view))
+        if self.number > mine.number:
+            self._followed_at = self.now
+        if told := sorted((self.lost & theirs.lost) - mine.lost):  # so that it can be found out who chose who counts
+            self.log(f"{self._name(frame.sender)} says that it has lost {listed([self._name(k) for k in told])}")
         same = view == (self.number, self.lost)
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())
@@ -186,7 +194,6 @@ class Members(Rounds):
     def _on_ready(self, frame: Frame) -> None:
         self._same_run(frame)
         rows = self._rows_in(frame)
-        self.rosters.raise_floor(floor_in(frame.body))  # before the last row: everybody's floor comes with its row
         if self.phase == "greeting":
             self._grow_ready(rows)
         if frame.wants:
@@ -228,8 +235,7 @@ class Members(Rounds):
         return rows
 
     def _roll(self, kind: int, rows: frozenset[int], flags: int = 0) -> Frame:
-        floor = self.rosters.floor if kind == READY else 0
-        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows, floor))
+        return Frame(kind, self.run, self.row, self.round, flags, pack_rows(rows))
 
     def _start_over(self, frame: Frame) -> None:
         """Ask for a new run: a neighbour so far ahead has heard from us what we no longer know we said."""
@@ -257,7 +263,13 @@ class Members(Rounds):
         self._enter_greeting()
         self._secret = heading.secret
         same = heading == self._heading()
-        over = records[-1] == ENDED or (self.vault is not None and not heading.secret)
+        over = records[-1] in (ENDED, REPORTED) or (self.vault is not None and not heading.secret)
+        if same and records[-1] == ENDED and heading.run == self._stored_run:
+            # Every device has its result. Neighbours that have not heard so yet may still ask.
+            self.phase, self._stopped_at = "finished", self.now
+            self.round, self._ready, self._done = len(records) - 2, self._everyone, self._everyone
+            self.log(f"run {self.number}: finished before this start")
+            return
         if not same:
             self.log("the journal is of other scores or settings: asking for a new run")
         if not same or over:
@@ -268,6 +280,10 @@ class Members(Rounds):
             return
         self._ready = self._everyone
         self._replay(records[1:])
+
+    def note_reported(self) -> None:
+        """Write down that the result of the finished run has been reported: the next start asks for a new run."""
+        self._write(self.journal.append, REPORTED)
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 

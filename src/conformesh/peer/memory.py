@@ -11,6 +11,9 @@ from conformesh.peer.frames import FrameError, pack_words, unpack_words
 COUNT = struct.Struct("<I")
 ENTRY = struct.Struct("<IIII")
 ENDED = b"ended"  # the run is over, well or not: a device that starts now asks for the next
+# After ENDED: whoever asked for the run has its result. Without it, a process that calibrates once was killed between
+# the end of its run and its own end, and the next process reports that result instead of asking for another run.
+REPORTED = b"reported"
 
 
 class Heading(NamedTuple):

@@ -3,13 +3,14 @@
 A roster is a numbered list of devices (`view` says why numbers keep two parts apart). Here it is a number, a digest and
 a document in bytes that others may have; whoever made this object knows what is in it, checks it and keeps it.
 
-Hello     says number and digest (in the agreement, as "3, 0f1e...") and the floor. Who hears an older number sends its
-          document; who hears a newer one answers with its own hello, and is sent the document
+Hello     says number and digest (in the agreement, as "3, 0f1e..."). Who hears an older number sends its document;
+          who hears a newer one answers with its own hello, and is sent the document
 ROSTER    a document, or nothing: then `round` is the number that the sender has now, as an answer to a document
 Moving    a newer document that was accepted is for ever. From that moment a device says nothing under the old roster.
           It hands the document to all its old neighbours, again and again until they have it or for `linger` seconds,
           and is then made anew by its engine: the new roster has other rows and other links
-Floor     every roster with a lower number is dead: a run under roster `floor` had a result, or its authority says so
+Floor     every roster with a lower number is dead: this device has a result of a run under roster `floor`, or the
+          authority has signed that one is known. A neighbour's word is not enough: one member could silence the check
 
 No I/O, no clock, no rounds: devices with and without rounds share it.
 """
@@ -104,7 +105,7 @@ class Rosters:
         """
         if frame.kind == ROSTER:
             return self._on_document(frame, sender, now, hello.sender)
-        theirs = self._learn(frame) if frame.kind == HELLO else None
+        theirs = _number_of(frame) if frame.kind == HELLO else None
         if theirs is not None and theirs < self.latest:
             return [self._document(hello.sender)] if self.body else []
         if theirs is not None and theirs > self.latest and not self.moving:
@@ -143,16 +144,6 @@ class Rosters:
 
     # --- pieces -------------------------------------------------------------------------------------------------------
 
-    def _learn(self, frame: Frame) -> int | None:
-        """Return the number of a hello's roster, and take its floor."""
-        words = unpack_words(frame.body)
-        agreement = words.get("agreement")
-        theirs = number_in(agreement.get(FIELD)) if isinstance(agreement, dict) else None
-        floor = words.get("floor", 0)
-        if type(floor) is int and theirs is not None and floor <= theirs:
-            self.raise_floor(floor)
-        return theirs
-
     def _on_document(self, frame: Frame, sender: int, now: float, row: int) -> list[Frame]:
         if not frame.body:
             if frame.round == self.latest:
@@ -165,3 +156,9 @@ class Rosters:
 
     def _document(self, row: int) -> Frame:
         return Frame(ROSTER, 0, row, self.latest, 0, self.body)
+
+
+def _number_of(hello: Frame) -> int | None:
+    """Return the number of a hello's roster; None if it names none."""
+    agreement = unpack_words(hello.body).get("agreement")
+    return number_in(agreement.get(FIELD)) if isinstance(agreement, dict) else None

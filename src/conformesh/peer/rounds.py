@@ -151,6 +151,13 @@ class Rounds(Linked):
             self._remember()
             self._answer()
 
+    def _keep_early(self, frame: Frame) -> None:
+        """Keep a frame of a later round; of one neighbour no more bytes than the largest frame has."""
+        waiting = sum(len(one.body) for (j, at), one in self._early.items() if j == frame.sender and at != frame.round)
+        if waiting + len(frame.body) > frames.LARGEST:
+            raise FrameError("a frame of a later round, of which more wait already than fit")
+        self._early[frame.sender, frame.round] = frame
+
     def _use_early(self) -> None:
         now = [key for key in self._early if key[1] <= self.round]
         for key in now:
@@ -177,7 +184,7 @@ class Rounds(Linked):
         if self.phase == "greeting":  # it knows that all agree, and we do not yet
             self._send(frame.sender, self._hello(WANT))
             if frame.round == 1:
-                self._early[frame.sender, 1] = frame
+                self._keep_early(frame)
             return
         if frame.flags & WANT:
             self._help(frame)
@@ -187,7 +194,7 @@ class Rounds(Linked):
             self._hear(frame)
             self._go_on()
         elif frame.round <= self._spoken_for + 1:
-            self._early[frame.sender, frame.round] = frame
+            self._keep_early(frame)
         else:
             self._start_over(frame)
 

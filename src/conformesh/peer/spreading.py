@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.peer.frames import ENTRIES, HELLO, RUN, WANT, Frame, FrameError, pack_number
+from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
 from conformesh.peer.linked import Linked
 from conformesh.peer.shelf import (
     PROOF,
@@ -31,10 +31,13 @@ from conformesh.peer.shelf import (
     unsealed,
 )
 from conformesh.peer.waiting import Waiting
-from conformesh.peer.words import Hello, differences, in_a_line
+from conformesh.peer.words import MOST_AHEAD, Hello, differences, in_a_line
 from conformesh.result.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
+# Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.
+MOST_KEPT = 1 << 26
+LONGEST_REASON = 1 << 13  # bytes of a reason with its signature
 AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
 
@@ -56,9 +59,10 @@ class Spreading(Linked):
 
     def _clear_entries(self) -> None:
         """Forget all of an earlier run."""
-        self._greeting = Hello(self.agreement, self.number, frozenset(), self.rosters.floor)
+        self._greeting = Hello(self.agreement, self.number, frozenset())
         self.run = self._greeting.digest()
         self._entries: dict[int, bytes] = {}
+        self._size = 0  # bytes of all of them
         self._keys, self._bad, self._said = 0, 0, 0  # which are there; of no use; sent to anybody
         self._digest, self._digests = 0, dict[int, int]()  # of all strings that are there, and of each
         self._dirty = True  # whether there is more than the last result knows of
@@ -68,6 +72,14 @@ class Spreading(Linked):
     @abstractmethod
     def _move(self, number: int) -> None:
         """Leave the run for a later one."""
+
+    @abstractmethod
+    def _join(self, number: int) -> None:
+        """Leave the run for a later one in which a neighbour is."""
+
+    @abstractmethod
+    def _heard_keys(self, sender: int, keys: int) -> None:
+        """Note which entries of this run a neighbour has."""
 
     # --- what is known of the others ----------------------------------------------------------------------------------
 
@@ -114,7 +126,10 @@ class Spreading(Linked):
             return
         self.unlike.pop(frame.sender, None)
         if theirs.run > self.number:
-            self._move(theirs.run)
+            if not self._may_follow:
+                return  # its next frame is of another run for this device, which then greets it
+            self._followed_at = self.now
+            self._join(min(theirs.run, self.number + MOST_AHEAD))
         elif theirs.run < self.number:
             self._send(frame.sender, self._hello())
             return
@@ -137,6 +152,9 @@ class Spreading(Linked):
             raise FrameError("a frame of another run")
         keys, digest, entries = unpack_shelf(frame.body, self.full.devices)
         wait.heard(keys, self.now)
+        self._heard_keys(frame.sender, keys)
+        if frame.run != self.run:
+            return
         wait.answer |= frame.wants or bool(entries)
         for key, data in entries:
             self._learn(key, data, frame.sender)
@@ -146,7 +164,6 @@ class Spreading(Linked):
             self._clash(frame.sender)
 
     def _hello(self, flags: int = 0) -> Frame:
-        self._greeting = self._greeting._replace(floor=self.rosters.floor)
         return Frame(HELLO, 0, self.row, 0, flags, self._greeting.pack())
 
     def _tell(self, j: int, wait: Waiting, entries: Entries) -> None:
@@ -178,11 +195,19 @@ class Spreading(Linked):
             if slot < STAGES and self._entries.get(key, data) != data:
                 self._conflict(key, data, sender)
             return
+        self._check_size(slot, data)
         if slot == PROOF:
             self._check_proof(owner, data)
         elif self.seal is not None:
             self._check_signature(key, data)
         self._keep(key, data)
+
+    def _check_size(self, slot: int, data: bytes) -> None:
+        """Refuse an entry that would take too much memory, before it is looked at."""
+        if slot == REASON and len(data) > LONGEST_REASON:
+            raise FrameError(f"a reason of {len(data)} bytes, where {LONGEST_REASON} are the most")
+        if len(data) + self._size > MOST_KEPT:
+            raise FrameError(f"an entry for which there is no room: all together may have {MOST_KEPT} bytes")
 
     def _keep(self, key: int, data: bytes) -> None:
         """Add an entry; it is in the journal before anybody is told that it is known here."""
@@ -194,6 +219,7 @@ class Spreading(Linked):
 
     def _put(self, key: int, data: bytes) -> None:
         self._entries[key] = data
+        self._size += len(data)
         self._keys |= 1 << key
         owner, slot = divmod(key, SLOTS)
         if slot == PROOF:  # what it said is not compared any more
@@ -218,8 +244,12 @@ class Spreading(Linked):
         return text.decode("utf-8", "replace") if key % SLOTS == REASON else text
 
     def _signed_text(self, key: int, text: bytes) -> bytes:
-        """Return what is signed: the entry with its place, of this run and no other."""
-        return b"conformesh entry" + RUN.pack(self.run) + pack_number(key) + text
+        """Return what is signed: the entry, its owner and slot, and the whole context of the run.
+
+        The context is the SHA-256 of all that was agreed on (mesh, roster, method, options) and of the run's number.
+        The 8 bytes that name a run in frames are too few: another context with the same ones can be searched for.
+        """
+        return b"conformesh entry" + self._greeting.context() + pack_number(key) + text
 
     def _check_signature(self, key: int, data: bytes) -> None:
         assert self.seal is not None

@@ -1,9 +1,7 @@
 """The bodies of frames that hold words, as JSON: what they may say, and what is refused.
 
-hello      {"agreement": {name: text}, "run": number, "lost": rows, "floor": number}     all that must match, before any
-           number is sent, and which rosters are out of use: all before the floor, which is left out where it is 0
-ready      {"rows": rows, "floor": number}     who is known to agree with all its neighbours: data begins when everybody
-           does; the floor as in a hello
+hello      {"agreement": {name: text}, "run": number, "lost": rows}     all that must match, before any number is sent
+ready      {"rows": rows}      who is known to agree with all its neighbours: data begins when everybody does
 finished   {"rows": rows}      who is known to have its result: it counts when everybody does
 failed     {"from": row, "why": text, "ends": bool}     why a device has ended, and whether everybody must end with it
 
@@ -13,6 +11,7 @@ Rows of devices are a hexadecimal number whose bit k stands for row k.
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -20,8 +19,18 @@ from typing import Any, NamedTuple
 from conformesh.peer.frames import FrameError, pack_words, unpack_words
 from conformesh.peer.rosters import FIELD, number_in
 
-MOST_RUNS = 2**48
+# Run numbers never fall, so one that is near the end would end all later runs. A device follows a neighbour by at most
+# MOST_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs about
+# 2**43 steps, 50,000 years, to use them up. An honest mesh needs years to be that far ahead of a device that was away.
+MOST_RUNS = 2**63
+MOST_AHEAD = 2**20
 LONGEST = 1000  # characters of a reason
+# An absolute path of POSIX or Windows: up to the closing quote or bracket, so that it may have spaces, else one word.
+_START = r"(?:~?/|[A-Za-z]:[\\/]|\\\\)"
+_PATH = re.compile(
+    rf"\({_START}[^)\n]+\)|'{_START}[^'\n]+'|\"{_START}[^\"\n]+\"|(?<![\w/.:]){_START}[\w.~%+@-][^\s'\",;:()]*"
+)
+LONGEST_VALUE = 100  # characters that are shown of a text that another device has sent
 
 
 class Hello(NamedTuple):
@@ -30,20 +39,18 @@ class Hello(NamedTuple):
     agreement: Mapping[str, str]
     run: int
     lost: frozenset[int]
-    floor: int = 0
 
     def pack(self) -> bytes:
         """Return the body of a frame."""
-        words = {"agreement": dict(self.agreement), "run": self.run, "lost": _in_hex(self.lost)}
-        return pack_words(words | _said_floor(self.floor))
+        return pack_words({"agreement": dict(self.agreement), "run": self.run, "lost": _in_hex(self.lost)})
 
     def digest(self) -> int:
-        """Return what names a run in a frame: a digest of the hello that begins it, whatever floor that knows of."""
+        """Return what names a run in a frame: a digest of the hello that begins it."""
         return int.from_bytes(self.context()[:8], "little")
 
     def context(self) -> bytes:
         """Return the whole digest, for what must not be the same in two runs by chance or by intent."""
-        return hashlib.sha256(self._replace(floor=0).pack()).digest()
+        return hashlib.sha256(self.pack()).digest()
 
     @classmethod
     def of(cls, body: bytes, devices: int) -> Hello:
@@ -54,7 +61,7 @@ class Hello(NamedTuple):
             raise FrameError("a hello without an agreement of texts")
         if type(run) is not int or not 0 < run < MOST_RUNS:
             raise FrameError("a hello with an impossible run")
-        return cls(agreement, run, rows_in(words.get("lost"), devices), _floor_in(words))
+        return cls(agreement, run, rows_in(words.get("lost"), devices))
 
 
 class News(NamedTuple):
@@ -86,15 +93,19 @@ def differences(mine: Mapping[str, str], theirs: Mapping[str, str], me: str, oth
     """Return in words what two devices, of these names, do not agree on."""
     differing = [name for name in sorted({*theirs, *mine}) if theirs.get(name) != mine.get(name)]
     found = [
-        f"{name}: {mine.get(name, 'nothing')!r} at {me}, {theirs.get(name, 'nothing')!r} at {other}"
+        f"{_shown(name)}: {mine.get(name, 'nothing')!r} at {me}, {_shown(theirs.get(name, 'nothing'))!r} at {other}"
         for name in differing
     ]
     number = number_in(mine.get(FIELD))
     if FIELD in differing and number is not None and number == number_in(theirs.get(FIELD)):
-        found.append(
-            f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out"
+        found.insert(  # in front: the rest may be cut
+            0, f"there are two rosters with number {number}; have the authority sign a newer one, and hand it out"
         )
-    return "; ".join(found)
+    return in_a_line("; ".join(found))
+
+
+def _shown(text: str) -> str:
+    return text if len(text) <= LONGEST_VALUE else f"{text[:LONGEST_VALUE]}... ({len(text)} characters)"
 
 
 def in_a_line(text: str) -> str:
@@ -103,34 +114,43 @@ def in_a_line(text: str) -> str:
     >>> in_a_line("no\tsuch\nfile")
     'no such file'
     """
+    text = text[: 10 * LONGEST]  # the rest cannot be seen anyway, and may be long
     line = " ".join("".join(c if c.isprintable() else " " for c in text).split()) or "no reason was given"
     return line if len(line) <= LONGEST else f"{line[: LONGEST - 3]}..."
 
 
-def pack_rows(rows: Iterable[int], floor: int = 0) -> bytes:
+def words_of(error: Exception) -> str:
+    """Return the message of an error, or nothing if it has none that can be read."""
+    try:
+        return str(error)
+    except Exception:  # an error may be of any class
+        return ""
+
+
+def words_for_neighbours(error: Exception) -> str:
+    """Return the message of an error without names of files, which are nobody else's business.
+
+    An error of the system is told by its number, since its text may quote any path, also a relative one. In other
+    texts absolute paths are replaced.
+
+    >>> words_for_neighbours(OSError(28, "No space left on device", "device-07/journal.bin"))
+    '[Errno 28] No space left on device'
+    >>> words_for_neighbours(ImportError("cannot import x (/usr/lib/x.py)"))
+    'cannot import x [path]'
+    """
+    if isinstance(error, OSError):
+        return "" if error.errno is None else f"[Errno {error.errno}] {os.strerror(error.errno)}"
+    return _PATH.sub("[path]", words_of(error))
+
+
+def pack_rows(rows: Iterable[int]) -> bytes:
     """Return the body of a ready or finished frame."""
-    return pack_words({"rows": _in_hex(rows)} | _said_floor(floor))
+    return pack_words({"rows": _in_hex(rows)})
 
 
 def unpack_rows(body: bytes, devices: int) -> frozenset[int]:
     """Return the rows in the body of a ready or finished frame."""
     return rows_in(unpack_words(body).get("rows"), devices)
-
-
-def floor_in(body: bytes) -> int:
-    """Return the floor in the body of a ready frame."""
-    return _floor_in(unpack_words(body))
-
-
-def _said_floor(floor: int) -> dict[str, Any]:
-    return {"floor": floor} if floor else {}
-
-
-def _floor_in(words: Mapping[str, Any]) -> int:
-    floor = words.get("floor", 0)
-    if type(floor) is not int or not 0 <= floor < MOST_RUNS:
-        raise FrameError("a floor that is no number of a roster")
-    return floor
 
 
 def _in_hex(rows: Iterable[int]) -> str:

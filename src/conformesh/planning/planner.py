@@ -18,7 +18,7 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import AUTO, PLAIN, Alpha, exact_alpha, make_promise
+from conformesh.promises import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_promise
 from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
@@ -288,6 +288,7 @@ class Plan:
         }
 
 
+@explain_confidence
 def plan(
     where: Network | Sketch | Terrain,
     scores_per_device: int | Sequence[int] = 50,
@@ -296,7 +297,7 @@ def plan(
     *,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
-    confidence: Alpha | None = None,
+    pac_confidence: Alpha | None = None,
     methods: Iterable[str] | None = None,
     options: Mapping[str, Any] | None = None,
     sort: Sort = "time",
@@ -317,7 +318,7 @@ def plan(
         Tolerated miscoverage.
     link
         Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
-    target, rank, confidence
+    target, rank, pac_confidence
         The promise, as in `calibrate`; a `Terrain` may have another.
     methods, options
         Names of `METHODS`, by default all; options go to the methods that have them.
@@ -343,9 +344,10 @@ def plan(
         raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
     if shape != ANY and shape not in SHAPES:
         raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
-    level, found_link = exact_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
+    _check_plan(where, link, methods, options)
+    level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
-    if (asked := make_promise(target, rank, confidence)) != PLAIN:
+    if (asked := make_promise(target, rank, pac_confidence)) != PLAIN:
         terrain = replace(terrain, promise=asked)
     given = dict(options or {})
     rows, refused = [], {}
@@ -359,6 +361,33 @@ def plan(
     kept = [row for row in rows if KIND_ORDER.index(row.guarantee) <= KIND_ORDER.index(guarantee)]
     kept.sort(key=lambda row: (row.tier, row.price(sort), row.price("bytes")))
     return Plan(terrain, float(level), found_link, sort, tuple(kept), refused)
+
+
+def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
+    """Refuse arguments of `plan` that are of the wrong kind."""
+    if not isinstance(where, Network | Sketch | Terrain):
+        instead = "Network.of('torus', 20)"
+        if hasattr(where, "adj"):
+            instead = "Network.from_networkx(graph)"
+        elif isinstance(where, str | int):
+            instead = f"Network.of({where!r}, 20)" if isinstance(where, str) else f"Network.of('torus', {where})"
+        raise TypeError(
+            f"where must be a Network, a sketch of one or a Terrain, got {type(where).__name__} {str(where)[:40]!r}; "
+            f"{instead} makes a Network"
+        )
+    if not isinstance(link, str | Link):
+        raise TypeError(f"link must be a Link or a text such as '100ms,1Mbit', got {type(link).__name__} {link!r:.40}")
+    if isinstance(methods, str):
+        raise TypeError(f"methods must be a list of names, got {methods!r}; for one of them write [{methods!r}]")
+    if not isinstance(options, Mapping | None):
+        raise TypeError(
+            f"options must be a dict of options of the methods, got {type(options).__name__} {options!r:.40}"
+        )
+    known = {name for way in ways_of(methods) for name in get_method(way.method).option_names()}
+    if strange := next((name for name in options or () if name not in known), None):
+        raise ValueError(
+            f"options: none of the methods has {strange!r}; they have {', '.join(sorted(known)) or 'none'}"
+        )
 
 
 def predict(way: Way, terrain: Terrain, alpha: Fraction, options: Mapping[str, Any]) -> Prediction:

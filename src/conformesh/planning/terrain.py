@@ -104,7 +104,13 @@ class Terrain:
         law: Callable[[], Sketch] | None = None,
     ) -> Terrain:
         """Prepare predictions; `law` gives the eigenvalues where computing them would take long."""
-        given = np.asarray(scores, dtype=np.int64)
+        given = np.asarray(scores)
+        if given.dtype.kind not in "iu" or given.ndim > 1:
+            raise TypeError(
+                "scores_per_device must be a whole number, or one per device, got "
+                f"{scores if given.ndim == 0 else f'an array of shape {given.shape} and type {given.dtype}'}"
+            )
+        given = given.astype(np.int64)
         held: int | NDArray[np.int64] = int(given) if given.ndim == 0 else given
         least = held if isinstance(held, int) else int(held.min(initial=0))
         if least < 0 or (isinstance(held, int) and held < 1):

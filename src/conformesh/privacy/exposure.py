@@ -23,7 +23,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import weights_below
 from conformesh.names import listed
 from conformesh.privacy.attack import within_earshot
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.promises import Alpha, check_alpha, exact_alpha
 
 if TYPE_CHECKING:
     from conformesh.result.calibration import Calibration
@@ -250,7 +250,7 @@ def exposure_of(
     >>> print(exposure_of("h-dcp", Network.cycle(20), coalition=1).summary().partition(" has ")[2])
     19 of 19 other devices' own numbers
     """
-    where = Where(network.devices, network, scores=scores, alpha=exact_alpha(alpha), masks=masks)
+    where = Where(network.devices, network, scores=scores, alpha=check_alpha(alpha), masks=masks)
     return _exposure(method, where, options, coalition)
 
 

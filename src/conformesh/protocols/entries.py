@@ -364,7 +364,7 @@ def _about_all(
     The swap rank of the target `sizes` only grows with the number of scores, and scores that nobody has heard of count
     as none at or below the threshold.
     """
-    if site.caps is None or site.promise.target != "sizes" or site.promise.confidence is not None:
+    if site.caps is None or site.promise.target != "sizes" or site.promise.pac_confidence is not None:
         return None
     nobody = np.empty(0, np.int64)
     filled = [

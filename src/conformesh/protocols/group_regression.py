@@ -4,7 +4,7 @@ r"""Quantile regression over groups from counts: thresholds that add up over gro
 the largest optimal fit. The threshold of atom a is :math:`T(a) = \max_h L_{C-h+(a,\infty)}(a)`: one score h is hidden,
 a new one at a stands at infinity. Which score of atom b is hidden does not matter, but for its side of the fit: below
 it or not. So there are at most two problems for each pair (a, b), which `kernels.group_fit` solves. With more than
-`MANY` atoms only one score of each device is hidden, which it drew beforehand.
+`MANY` atoms only one score of each device is hidden, which it drew at random: coverage also averages over this draw.
 
 1. Add up the scores of every atom; agree on the smallest and the largest of all.
 2. An atom's line falls into cells, of which is known how many scores they hold. The scores of a cell are taken as

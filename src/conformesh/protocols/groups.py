@@ -55,8 +55,8 @@ class Grouping:
     order
         The groups in the order of `seq`, everyone last.
     hidden
-        For `regression` with many atoms: one score of each device here in the column of its atom, drawn beforehand by
-        its place and not by its value; +inf elsewhere, (devices here, atoms).
+        For `regression` with many atoms: one score of each device here, drawn at random, in the column of its atom;
+        +inf elsewhere, (devices here, atoms).
     """
 
     atoms: tuple[Atom, ...]
@@ -102,6 +102,13 @@ class Grouping:
     def by_atoms(self) -> bool:
         """Whether thresholds are those of atoms, and not of groups."""
         return self.rule in ("atoms", "regression")
+
+    @property
+    def hides_drawn_scores(self) -> bool:
+        """Whether `regression` hides one drawn score of each device: there are too many atoms to hide all in turn."""
+        from conformesh.protocols.group_regression import MANY
+
+        return self.rule == "regression" and len(self.atoms) > MANY
 
     @property
     def parts(self) -> tuple[str, ...]:

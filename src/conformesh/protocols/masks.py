@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
-from conformesh.streams import stream
+from conformesh.streams import fresh_bytes
 
 Words = NDArray[np.int32]
 Ints = NDArray[np.int64]
@@ -71,10 +71,10 @@ class Secrets:
     permit: Callable[[float | None], None] = field(default=lambda epsilon: None)
 
     @classmethod
-    def simulated(cls, site: Site, seed: int) -> Secrets:
-        """Return secrets for a simulation, from one seed: everybody who knows it knows them all."""
-        context = hashlib.sha256(f"simulated {seed} {site.devices}".encode()).digest()
-        return cls(tuple(stream(seed, "secrets", row).bytes(KEY) for row in site.here.tolist()), context)
+    def simulated(cls, site: Site) -> Secrets:
+        """Return fresh secrets for a simulation. Nothing keeps them: noise cannot be recomputed from a saved result."""
+        context = hashlib.sha256(f"simulated {site.devices}".encode()).digest()
+        return cls(tuple(fresh_bytes(KEY) for _ in site.here), context)
 
 
 class KeyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised

@@ -107,12 +107,13 @@ class Plan:
                 return at
         return len(cells) - 1
 
-    def noise(self, devices: int, level: int, options: PDCP) -> Noise:
+    def noise(self, devices: int, level: int, options: PDCP, simulated: bool) -> Noise:
         """Return what a certificate says of the noise."""
         assert options.epsilon is not None
         cost = float(self.costs[level].value)
         honest = self.shares.honest
-        return Noise(options.epsilon, options.unit, honest, devices, self.stages, cost, options.floor, options.cap)
+        bounds = options.floor, options.cap
+        return Noise(options.epsilon, options.unit, honest, devices, self.stages, cost, *bounds, simulated=simulated)
 
 
 def _refuse_few_devices(

@@ -1,4 +1,4 @@
-"""P-DCP: a certified threshold of which neighbours learn sums over all devices, and nothing else.
+"""P-DCP: a certified threshold from masked counts, of whose numbers neighbours learn only sums over all devices.
 
 Devices add up masked numbers (`masks`) over a spanning tree, or by flooding. In stage 0 everybody adds (1, n_k): the
 first total must be K, or masks did not cancel; the second is n, from which the promise follows. Then a search on a
@@ -49,6 +49,7 @@ Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists
+SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
 
 
 def _ways() -> tuple[str, ...]:
@@ -71,7 +72,6 @@ class PDCP:
     floor: int = option(1, "the least scores that a device holds; who holds fewer takes no part")
     cap: int | None = option(None, "with unit device: the most scores that a device holds")
     budget: float | None = option(None, "epsilon that a score may spend in all runs on a mesh; by default one run's")
-    seed: int = option(0, "of the secrets, in a simulation; on a mesh every device draws its own")
 
     def __post_init__(self) -> None:
         check_choice("grid", self.grid, (AUTO, *noisy.STAGES))
@@ -115,14 +115,14 @@ class PDCP:
 
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
-    return {"grid": "logit"} if score.from_zero_to_one else {}
+    return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
     """Agree on masks, then search on the grid, with or without noise."""
     _check(site, samples, options)
     plan = None if options.epsilon is None else noisy.Plan.of(site.devices, site.promise, alphas, options)
-    secrets = site.secrets or Secrets.simulated(site, options.seed)
+    secrets = site.secrets or Secrets.simulated(site)
     masks = yield from agree_on_masks(site, secrets)
     sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
     secrets.permit(options.epsilon)
@@ -131,7 +131,7 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     else:
         outcome = yield from _noisy(site, samples, plan, options, sums, secrets)
     yield from sums.compared()
-    return outcome
+    return outcome if site.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
 
 
 def _refuse_number(devices: int, options: PDCP) -> None:
@@ -155,14 +155,14 @@ def _check(site: Site, samples: Samples, options: PDCP) -> None:
         )
     wrong = promise.rule == "ghost" or (promise.part and options.epsilon is not None)
     if promise.target == "paper":
-        wrong = promise.rule == "swap" or promise.part or promise.confidence is not None
+        wrong = promise.rule == "swap" or promise.part or promise.pac_confidence is not None
     if wrong:
         raise ValueError(
             "p-dcp keeps target 'sizes' by the swap rank, with epsilon without groups, and target 'paper' by the ghost "
-            "rank, without groups and confidence: all that follows from how many scores there are in all; use e-dcp"
+            "rank, without groups and pac_confidence: all that follows from how many scores there are in all; use e-dcp"
         )
-    if promise.confidence is not None and options.epsilon is not None:
-        raise ValueError("p-dcp has no proof for a confidence with epsilon; leave one of them out")
+    if promise.pac_confidence is not None and options.epsilon is not None:
+        raise ValueError("p-dcp has no proof for pac_confidence with epsilon; leave one of them out")
     if len(site.alphas) > 1 and options.epsilon is not None:
         raise ValueError(
             f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and "
@@ -207,7 +207,7 @@ def _exact(
             int(search.counted[at]),
             target=site.promise.target,
             rule=demands[at // len(alphas)].rule,
-            confidence=None if site.promise.confidence is None else float(site.promise.confidence),
+            pac_confidence=None if site.promise.pac_confidence is None else float(site.promise.pac_confidence),
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
@@ -300,7 +300,7 @@ def _noisy(
             "counted with noise",
             target=site.promise.target,
             rule=rule,
-            noise=plan.noise(site.devices, level, options),
+            noise=plan.noise(site.devices, level, options, simulated=site.secrets is None),
         )
         for _ in range(site.trials)
         for level in range(len(plan.alphas))

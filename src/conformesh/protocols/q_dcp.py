@@ -56,6 +56,7 @@ from conformesh.samples import Samples
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 STEP_NS = 100.0  # of a simulation: a device's own step of ADMM
+MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
 FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 
 
@@ -137,7 +138,7 @@ def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Q
     else:
         estimates, last = yield from _estimate(site, samples, gamma, s0, spectrum, options, wire)
         if not options.certify:
-            return _assumed(site, ranks, estimates, last, spectrum, options)
+            return _assumed(site, samples, ranks, estimates, last, spectrum, options)
 
     site.shown.estimates = None  # what is said from now on are counts
 
@@ -255,11 +256,14 @@ def rounds_of_a_run(options: QDCP) -> int:
     return max(options.rounds // options.continuation, 1) if options.continuation else options.rounds
 
 
-def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP) -> Outcome:
+def _assumed(
+    site: Site, samples: Samples, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
+) -> Outcome:
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
     thresholds = np.full_like(estimates, np.inf)
     kind: Kind = "assumed" if options.wire == 64 else "none"
+    notes: set[str] = set()
     for trial in range(site.trials):
         sizes, n, row = site.sizes[:, trial], int(site.totals[trial]), []
         for a, rank in enumerate(ranks[trial].tolist()):
@@ -268,12 +272,42 @@ def _assumed(site: Site, ranks: Ints, estimates: Floats, run: _Run, spectrum: Sp
                 continue
             unfinished, bias = _terms(site, spectrum, run, trial, a, options)
             thresholds[:, trial, a] = estimates[:, trial, a] + unfinished + bias
+            notes |= _vacuous(samples, thresholds[:, trial, a], trial, rank / n, unfinished, bias, options)
             words = _assumption(
                 options, bounds.regulariser_reach(sizes, float(run.gamma[trial, a]), options.mu), spectrum
             )
             row.append(Certificate(kind, rank, None, unfinished + bias, unfinished, bias, words))
         certificates.append(row)
-    return Outcome(thresholds, certificates, estimates)
+    return Outcome(thresholds, certificates, estimates, tuple(sorted(notes)))
+
+
+def _vacuous(
+    samples: Samples, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
+) -> set[str]:
+    """Return a note where hardly any score here lies above the threshold, so that sets hold nearly every label.
+
+    This happens where the error terms, or the distance of s0 from the required quantile, exceed the distance between
+    that quantile and the largest scores: epsilon0 is in the units of the scores, and 0.1 is much for probabilities. A
+    device needs nothing but its own scores to see it: it compares how many lie above the threshold with how many lie
+    above its own quantile of the required level. Where scores are alike on all devices, none of n lies above the right
+    threshold with probability gamma^n; a device says nothing if that is above 5 %.
+    """
+    scores = [samples.segment(k, trial) for k in range(samples.devices)]
+    pooled = np.sort(np.concatenate(scores))
+    n = len(pooled)
+    if not n or gamma**n > MOST_FALSE_ALARMS:
+        return set()
+    above = sum(int((own > threshold).sum()) for own, threshold in zip(scores, thresholds.tolist(), strict=True))
+    quantile = pooled[min(math.ceil(gamma * n), n) - 1]
+    needed = int((pooled > quantile).sum())  # none where the largest scores are equal: then no threshold leaves any
+    if 10 * above >= needed:
+        return set()
+    more = "set more rounds" if unfinished > bias else f"epsilon0={options.epsilon0:g} is large for such scores"
+    return {
+        f"q-dcp: the error terms raise the threshold by {unfinished + bias:.3g}, so that {above or 'none'} of {n:,} "
+        f"scores here lie above it, where {needed:,} lie above their quantile: prediction sets hold nearly every label"
+        f"; {more}; e-dcp needs no error terms"
+    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -246,7 +246,7 @@ def signed(
         target=promise.target,
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
-        confidence=None if promise.confidence is None else float(promise.confidence),
+        pac_confidence=None if promise.pac_confidence is None else float(promise.pac_confidence),
         losses=promise.losses * demand.total if promise.losses else None,
     )
 

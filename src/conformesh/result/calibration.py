@@ -16,7 +16,7 @@ from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
-from conformesh.io.arrays import as_array, columns_of
+from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
 from conformesh.names import natural_order, unknown
@@ -187,8 +187,10 @@ class Calibration:
         device
             Whose threshold to use: a name, or one name per row. By default the one valid on every device.
         rng, keys
-            For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call: a generator or
-            its seed; or one key per row, so that the same row has the same draw in whichever call it comes.
+            For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call. A generator; an
+            integer, with which the draw of a row follows from the integer and the row's outputs; or one key per row,
+            so that a row has the same draw in any call. Coverage holds with each of them, also for rows predicted one
+            at a time, but for one case: with an integer, rows with equal outputs in separate calls share one draw.
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
@@ -215,6 +217,7 @@ class Calibration:
         kind = self._score(score)
         threshold = self.thresholds_for(device)
         rows = device if device is not None and np.ndim(device) == 1 else None
+        check_index(outputs, labels, "labels", "outputs")
         table, truth = self.table_of(outputs), as_array(labels, "labels")
         if kind.task == "regression":
             found = evaluate_intervals(kind, table, truth, threshold, rows)
@@ -261,6 +264,8 @@ class Calibration:
             lines.append(("note" if certificate.kind == "none" else "assuming", certificate.assumption))
         if "sums_by" in self.options:
             lines.append(("sums", f"by {self.options['sums_by']}, {self.options['sums_why']}"))
+        if "privacy" in self.options:
+            lines.append(("privacy", self.options["privacy"]))
         if "revealed" in self.options:
             lines.append(("everybody knows", self.options["revealed"]))
         sent = f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
@@ -361,7 +366,11 @@ class Calibration:
         if METHODS[self.method].promise is not None or not self.certificate.target:
             return {}
         told = self.certificate
-        return {"target": told.target, "rank": "ghost" if told.rule == "ghost" else AUTO, "confidence": told.confidence}
+        return {
+            "target": told.target,
+            "rank": "ghost" if told.rule == "ghost" else AUTO,
+            "pac_confidence": told.pac_confidence,
+        }
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Calibration:

@@ -40,6 +40,8 @@ class Noise:
         By how many scores the counted rank exceeds the required one, for the noise.
     floor, cap
         The least and the most scores that a device holds, by the agreement; None: any number.
+    simulated
+        Whether one program simulated all devices, so that nothing was protected from anybody.
     """
 
     epsilon: float
@@ -50,11 +52,14 @@ class Noise:
     inflation: float
     floor: int = 1
     cap: int | None = None
+    simulated: bool = False
 
     def __str__(self) -> str:
+        where = "simulated, which protects nothing; a run on a mesh would have " if self.simulated else ""
         return (
-            f"epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep their "
-            f"noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than required"
+            f"{where}epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep "
+            f"their noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than "
+            "required"
         )
 
 
@@ -85,7 +90,7 @@ class Certificate:
     bound, test
         Where scores weigh by a shift: the largest weight that one may have, and that of the new example for which the
         threshold is, in the units of `weight` before those of a device.
-    confidence
+    pac_confidence
         With which probability over the draw of the scores the coverage holds; None: on average over these draws.
     losses
         What the largest possible loss of every item would weigh together, where the promise is about a risk and ranks
@@ -110,7 +115,7 @@ class Certificate:
     target: str = ""
     rule: str = ""
     weight: int | None = None
-    confidence: float | None = None
+    pac_confidence: float | None = None
     bound: int | None = None
     test: int | None = None
     losses: int | None = None
@@ -157,8 +162,8 @@ class Certificate:
             lines.append(("liars", self._whatever))
         if self.bound is not None:
             lines.append(("weights", "for new examples that are as likely as there, times their weight"))
-        if self.confidence is not None:
-            lines.append(("confidence", f"with probability {self.confidence:g} over the draw of the scores"))
+        if self.pac_confidence is not None:
+            lines.append(("pac_confidence", f"with probability {self.pac_confidence:g} over the draw of the scores"))
         if self.epsilon is not None:
             parts = ""
             if self.epsilon_T is not None and self.epsilon_bias is not None:
@@ -199,8 +204,8 @@ class Certificate:
             parts.append(self._whatever)
         if self.bound is not None:
             parts.append("for new examples that are as likely as there, times their weight")
-        if self.confidence is not None:
-            parts.append(f"with probability {self.confidence:g} over the draw of the scores")
+        if self.pac_confidence is not None:
+            parts.append(f"with probability {self.pac_confidence:g} over the draw of the scores")
         if self.epsilon is not None:
             parts.append(f"epsilon {self.epsilon:.3g}")
         if self.assumption:

@@ -40,8 +40,8 @@ class Detection:
     threshold
         Test scores above it are flagged; +inf where none is.
     draws, chance, seed
-        How many calibration scores were used; for the thinned rule the chance that the public seed's draw needs no
-        redrawing, a lower bound.
+        How many calibration scores were used; for the thinned rule the chance that a draw needs no redrawing, a lower
+        bound, and the seed of the draw: ``rng=result.seed`` repeats the run.
     steps
         How often the devices counted how many are flagged.
     cost
@@ -83,12 +83,13 @@ class Detection:
     @property
     def certificate(self) -> str:
         """Why the flags may be trusted, and how far, in words."""
-        where = f"test points that are no anomalies are independent, and {TARGETS[self.target]}"
-        rate = f"on average at most {self.fdr:g} of the flagged test points are no anomalies"
+        where = f"ordinary test points are independent, and {TARGETS[self.target]}"
+        rate = f"the false discovery rate is at most {self.fdr:g}"
         if self.rule == "thinned":
             return (
-                f"counted: {rate}, where scores of a device are independent draws, {where}; {self.draws:,} scores "
-                f"drawn by the public seed {self.seed}, level {self.level:.6g}"
+                f"counted: {rate}, where scores of a device are independent draws, {where}; it is an average over the "
+                f"scores, the ordinary test points and the random choice of {self.draws:,} calibration scores, here by "
+                f"seed {self.seed}; level {self.level:.6g}"
             )
         return (
             f"assumed: {rate}, where {where}, assuming that p-values of devices with fixed numbers of scores do not "

@@ -41,6 +41,7 @@ class _NoiseFields(Struct, forbid_unknown_fields=True):
     inflation: Amount
     floor: Count
     cap: Annotated[int, Meta(ge=1)] | None
+    simulated: bool = False
 
 
 class _CertificateFields(Struct, forbid_unknown_fields=True):
@@ -56,7 +57,7 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     target: str = ""
     rule: str = ""
     weight: Count | None = None
-    confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    pac_confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
     bound: Annotated[int, Meta(ge=1)] | None = None
     test: Count | None = None
     losses: Count | None = None

@@ -15,7 +15,7 @@ from conformesh._version import __version__
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import in_json, to_json
 from conformesh.io.writing import ENDINGS, check_ending, write_columns
-from conformesh.promises import AUTO, RULES, TARGETS, Alpha, exact_alpha
+from conformesh.promises import AUTO, RULES, TARGETS, Alpha, check_alpha
 from conformesh.quantities import several
 from conformesh.result.certificate import Cost
 
@@ -79,7 +79,7 @@ class PValues:
 
     def sets(self, alpha: Alpha) -> NDArray[np.bool_]:
         """Return which classes have a p-value above alpha: the prediction sets of this level, in exact arithmetic."""
-        level = exact_alpha(alpha)
+        level = check_alpha(alpha)
         each, places = np.unique(self.values, return_inverse=True)
         inside = np.array([self.exact.get(p, Fraction(p)) > level for p in each.tolist()], dtype=bool)
         return np.asarray(inside[places.reshape(self.values.shape)])

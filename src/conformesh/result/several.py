@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array, columns_of
+from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.memberships import EVERYONE, Atom, Memberships
@@ -193,6 +193,7 @@ class Calibrations:
         are measured.
         """
         kind, level = self._score(score), self._alpha(alpha)
+        check_index(outputs, labels, "labels", "outputs")
         table, truth = self._first.table_of(outputs), as_array(labels, "labels")
         columns = truth if kind.task == "regression" else self._first.columns_of(truth, outputs)
         if groups is None:

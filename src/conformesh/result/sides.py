@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, check_index
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.promises import exact_alpha
@@ -141,6 +141,7 @@ class Sides:
     ) -> Evaluation:
         """Measure coverage and width on labelled data, also per device where rows name theirs."""
         kind = self._score(score)
+        check_index(outputs, labels, "labels", "outputs")
         table, truth = as_array(outputs, "outputs"), as_array(labels, "labels")
         rows = device if device is not None and np.ndim(device) == 1 else None
         below, above = kind.sides(table, truth).T

@@ -64,6 +64,32 @@ def saved_score(name: str, options: dict[str, Any]) -> Score:
     return get_score(name, **options) if found is None else found
 
 
+def settle_score(name: str, options: dict[str, Any], named: Score | None, where: str, *, exact: bool = False) -> Score:
+    """Return the score that a file records, and refuse scores that are `named` otherwise.
+
+    Options that were not named, and so have their defaults, are those of the file; with `exact` they must be the same,
+    but for the seed of draws.
+    """
+    try:
+        recorded = get_score(name, **options)
+    except (TypeError, ValueError) as problem:
+        raise ValueError(f"{where}: records a score that cannot be used: {problem}; make the scores again") from None
+    if named is None:
+        return recorded
+    own, defaults = recorded.options(), {} if exact else type(recorded)().options()
+    differ = type(named) is not type(recorded) or any(
+        value not in (own[option], defaults.get(option, own[option]))
+        for option, value in named.options().items()
+        if option != "seed"
+    )
+    if differ:
+        raise ValueError(
+            f"{where}: holds scores of {recorded!r}, but {named!r} was named; leave the name out, or make the scores "
+            f"again with score {named.name!r}"
+        )
+    return recorded
+
+
 def as_score(score: Any) -> Score | None:
     """Return the score that was meant: itself, one of its class, of that name or by that function; None stays None.
 

@@ -14,8 +14,9 @@ from typing import Any, ClassVar, Literal, NoReturn, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.io.arrays import as_array, as_numbers, columns_of
+from conformesh.io.arrays import as_array, as_numbers, check_index, columns_of
 from conformesh.names import unknown
+from conformesh.notes import note
 from conformesh.scores.draws import PREDICTION, Rng
 
 Array = NDArray[Any]
@@ -25,6 +26,7 @@ Task = Literal["classification", "regression"]
 Reads = Literal["probabilities", "logits"]
 
 LARGEST = 1.0 + 1e-6  # what counts as a probability: a softmax in float32 may end a few roundings above one
+SLACK = 1e-3  # how far probabilities may sum from one, and so their scores may exceed their bounds
 HINT = "use score 'logit' or apply softmax"
 
 
@@ -42,15 +44,15 @@ class Score(ABC):
         What `outputs` must be: "probabilities" or "logits" of labels, or "predictions" of numbers.
     summary
         One line for tables and help pages.
-    from_zero_to_one
-        Whether it lies between 0 and 1, as probabilities do, so that a public grid can.
+    bounds
+        Between which numbers it lies, for outputs without rounding.
     """
 
     name: ClassVar[str]
     task: ClassVar[Task]
     reads: ClassVar[str]
     summary: ClassVar[str]
-    from_zero_to_one: ClassVar[bool] = False
+    bounds: ClassVar[tuple[float, float]] = (-np.inf, np.inf)
 
     @abstractmethod
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -81,6 +83,26 @@ class Score(ABC):
     ) -> dict[str, Floats]:
         """Return what `sets` and `covers` take besides outputs and threshold: nothing, where a score does not draw."""
         return {}
+
+    def outside(self, scores: Floats) -> Bools:
+        """Mark the numbers that this score cannot give."""
+        low, high = self.bounds
+        # Only probabilities may be off by a rounding; a residual below 0 is a signed one, however small.
+        slack = SLACK if self.task == "classification" else 0.0
+        return (scores < low - slack) | (scores > high + slack)
+
+    def check_range(self, scores: Floats, who: str) -> None:
+        """Refuse numbers that this score cannot give: they come from another score, or are in another unit."""
+        outside = self.outside(scores)
+        if outside.any():
+            (low, high), row = self.bounds, int(outside.argmax())
+            allowed = f"between {low:g} and {high:g}" if np.isfinite(high) else f"at least {low:g}"
+            remedy = "were they made with another score, or from outputs that are no probabilities?"
+            if self.task == "regression":
+                remedy = "take the absolute value of residuals, or name the score that was used"
+            raise ValueError(
+                f"{who}, row {row}: scores of '{self.name}' are {allowed}, got {scores[row]:.6g}; {remedy}"
+            )
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none; so that a whole run can be repeated."""
@@ -223,6 +245,40 @@ def labels_of(who: str, table: Array, labels: ArrayLike, outputs: Any = None) ->
     return np.array(array, np.int64)
 
 
+def true_labels(who: str, table: Array, labels: ArrayLike, outputs: Any) -> NDArray[np.int64]:
+    """Return labels as `labels_of` does, with notes where they seem to be in the wrong order.
+
+    A model that is right no more often than chance is not worth calibrating, and most often the labels are numbered
+    otherwise than the columns, or belong to other rows. The first case is a hit rate below chance, which a model at
+    chance has with probability below 1e-6 (Chernoff's bound); the second one at chance of a model that claims to be
+    right half of the time or more.
+    """
+    check_index(outputs, labels, "labels", "outputs")
+    indices = labels_of(who, table, labels, outputs)
+    some = slice(None, None, max(1, len(table) // 400))  # some hundred rows tell enough, and cost little
+    rows, truth = table[some], indices[some]
+    n, classes = rows.shape
+    if n < 2 or classes < 2 or (truth == truth[0]).all():  # a device with one class: the model may not know that one
+        return indices
+    chance, hits = 1 / classes, int((rows.argmax(axis=1) == truth).sum())
+    rate = hits / n
+    below = rate < chance and n * _divergence(rate, chance) > np.log(1e6)
+    claimed = float(rows.max(axis=1).mean()) if rows.min() >= 0 and rows.max() <= LARGEST else 0.0
+    at_chance = n >= 50 and hits <= n * chance + 2 * np.sqrt(n * chance) and claimed >= 0.5 + 0.6 / classes
+    if below or (at_chance and hits < n * claimed / 2):
+        claim = f", though the probabilities claim {claimed:.0%}" if at_chance else ""
+        note(
+            f"score '{who}': the largest output is that of the true label in {hits} of {n} rows, where chance is "
+            f"{n * chance:.0f}{claim}; are labels numbered in the order of the columns, and in the order of the rows?"
+        )
+    return indices
+
+
+def _divergence(rate: float, chance: float) -> float:
+    """Return the Kullback-Leibler divergence between two coins."""
+    return float(sum(p * np.log(p / q) for p, q in ((rate, chance), (1 - rate, 1 - chance)) if p > 0))
+
+
 def places_of(labels: Array, columns: Sequence[str], what: str) -> Array:
     """Return the places of labels among named columns; whole numbers are places already, unless all names are such."""
     by_name = labels.dtype.kind in "OUST" or (labels.dtype.kind in "iu" and all(name.isdecimal() for name in columns))
@@ -242,13 +298,17 @@ def checked_table(who: str, outputs: ArrayLike, low: float, high: float) -> Floa
     return table if inside.all() else refuse_row(who, table, int(inside.argmin()))
 
 
-def refuse_row(who: str, table: Array, row_of_table: int, named: int | None = None) -> NoReturn:
-    """Say what is wrong with a row, which the message may name otherwise."""
-    row = table[row_of_table].astype(np.float64)
-    i = row_of_table if named is None else named
+def refuse_row(who: str, table: Array, i: int) -> NoReturn:
+    """Say what is wrong with a row."""
+    row = table[i].astype(np.float64)
     if np.isnan(row).any():
         raise ValueError(f"score '{who}' cannot use NaN, found in row {i} of outputs; drop the row or repair the model")
     outside = row[(row < 0.0) | (row > LARGEST)]
+    if outside.size and row.min() >= 0 and abs(row.sum() - 100) <= 1:  # percentages may be rounded
+        raise ValueError(
+            f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs, which "
+            f"sums to {row.sum():.6g}; these look like percentages: divide them by 100"
+        )
     if outside.size:
         raise ValueError(
             f"score '{who}' needs probabilities between 0 and 1, got {outside[0]:.6g} in row {i} of outputs; "

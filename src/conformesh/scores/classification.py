@@ -23,12 +23,12 @@ from conformesh.scores.base import (
     Floats,
     Reads,
     checked_table,
-    labels_of,
     per_row,
     refuse_row,
     table_of,
+    true_labels,
 )
-from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_anew, drawn_by_key, drawn_by_row
+from conformesh.scores.draws import CALIBRATION, PREDICTION, Rng, drawn_by_key, drawn_by_rng, drawn_by_row
 
 Ints = NDArray[np.int64]
 
@@ -44,11 +44,11 @@ class _OneMinus(ClassificationScore):
         from conformesh.kernels import label_scores
 
         table = table_of(self.name, outputs)
-        indices = labels_of(self.name, table, labels, outputs)
+        indices = true_labels(self.name, table, labels, outputs)
         scores = np.empty(len(table))
         bad = label_scores.one_minus_scores(table, indices, self.low, self.high, scores)
         if bad >= 0:
-            refuse_row(self.name, table[bad : bad + 1, indices[bad] : indices[bad] + 1], 0, named=bad)
+            refuse_row(self.name, table, bad)
         return scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
@@ -87,7 +87,7 @@ class LAC(_OneMinus):
     """
 
     name: ClassVar[str] = "lac"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "one minus the label's probability"
     low: ClassVar[float] = 0.0
     high: ClassVar[float] = LARGEST
@@ -136,6 +136,7 @@ class Margin(ClassificationScore):
     """
 
     name: ClassVar[str] = "margin"
+    bounds: ClassVar[tuple[float, float]] = (-1.0, 1.0)
     summary: ClassVar[str] = "the best other probability minus the label's"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
@@ -144,7 +145,7 @@ class Margin(ClassificationScore):
 
         table = self._table(outputs)
         scores = np.empty(len(table))
-        bad = label_scores.margin_scores(table, labels_of(self.name, table, labels, outputs), scores)
+        bad = label_scores.margin_scores(table, true_labels(self.name, table, labels, outputs), scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def sets(self, outputs: ArrayLike, threshold: ArrayLike) -> Bools:
@@ -239,7 +240,7 @@ class _Drawn(ClassificationScore):
         keys: Iterable[Any] | None = None,
         purpose: str = PREDICTION,
     ) -> dict[str, Floats]:
-        """Return ``{"u": ...}``, the uniforms of these rows: by key, from `rng`, by the seed and the row, or anew."""
+        """Return ``{"u": ...}``, the uniforms of these rows: by key, by `rng`, by the seed and the row, or anew."""
         if not self.randomised:
             return {}
         table = table_of(self.name, outputs)
@@ -247,7 +248,7 @@ class _Drawn(ClassificationScore):
             return {"u": drawn_by_key(self.seed or 0, purpose, keys, len(table))}
         if rng is None and self.seed is not None:
             return {"u": drawn_by_row(self.seed, table)}
-        return {"u": drawn_anew(len(table), rng)}
+        return {"u": drawn_by_rng(rng, purpose, table)}
 
     def seeded(self, seed: int) -> Self:
         """Return the score with this seed, if it draws and has none."""
@@ -257,7 +258,7 @@ class _Drawn(ClassificationScore):
         table = table_of(self.name, outputs, contiguous=True)
         scores = np.empty(len(table))
         uniforms = self._uniforms(table, u, draw)
-        bad = self._fill_scores(table, labels_of(self.name, table, labels, outputs), uniforms, scores)
+        bad = self._fill_scores(table, true_labels(self.name, table, labels, outputs), uniforms, scores)
         return refuse_row(self.name, table, bad) if bad >= 0 else scores
 
     def _uniforms(self, table: Array, u: ArrayLike | None, draw: dict[str, Any]) -> Floats:
@@ -357,7 +358,7 @@ class APS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive: probability of the labels at least as likely"
 
 
@@ -395,6 +396,7 @@ class RAPS(_Adaptive):
     seed: int | None = None
 
     name: ClassVar[str] = "raps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "regularised adaptive: APS plus a price for each rank beyond k_reg"
 
     def __post_init__(self) -> None:
@@ -476,6 +478,7 @@ class SAPS(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "saps"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "sorted adaptive: the largest probability plus a price for each rank"
     by_rank: ClassVar[bool] = False
 
@@ -523,6 +526,7 @@ class Rank(_Ranked):
     seed: int | None = None
 
     name: ClassVar[str] = "rank"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "the label's place in the model's list: sets of the top k"
     by_rank: ClassVar[bool] = True
 
@@ -561,7 +565,7 @@ class OrdinalAPS(_Drawn):
     seed: int | None = None
 
     name: ClassVar[str] = "ordinal-aps"
-    from_zero_to_one: ClassVar[bool] = True
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
     summary: ClassVar[str] = "adaptive for ordered classes: sets are runs of neighbours"
 
     def _fill_scores(self, table: Array, labels: Ints, u: Floats, scores: Floats) -> int:

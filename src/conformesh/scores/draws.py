@@ -1,7 +1,9 @@
 """Uniforms for randomised scores: one per row, shared by all labels of the row.
 
 anew     by default every call draws anew, so that no two rows ever share a draw, however they come in calls
-rng      from a generator, which goes on from call to call, or from the seed of one
+rng      from a generator, which continues from call to call; or, with an integer, from a hash of (integer, purpose, the
+         row's values), so that rows that are predicted in separate calls do not share one draw. Rows of equal values
+         have draws of their own within a call; in separate calls they share one: use a generator or keys then
 keys     from a hash of (seed, purpose, key): the row of that key has this draw in whichever call it comes. Calibration
          and prediction are two purposes, so that their draws are independent though both may count rows from 0
 outputs  from a hash of (seed, the row's own outputs), for a score with a seed. The score is then a function of the
@@ -10,6 +12,7 @@ outputs  from a hash of (seed, the row's own outputs), for a score with a seed. 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from hashlib import blake2b
 from typing import Any
@@ -19,21 +22,27 @@ from numpy.typing import NDArray
 
 from conformesh.names import device_name
 from conformesh.streams import Rng as Rng  # noqa: PLC0414 - as scores take it, and found here
+from conformesh.streams import seed_of
 
 Floats = NDArray[np.float64]
 CALIBRATION, PREDICTION = "calibration", "prediction"
 
 
-def drawn_anew(rows: int, rng: Rng | None = None) -> Floats:
-    """Return one uniform per row: anew, from a generator, or from the seed of one."""
-    return generator_of(rng).random(rows)
+def drawn_by_rng(rng: Rng | None, purpose: str, table: NDArray[Any]) -> Floats:
+    """Return one uniform per row of the table: anew, from a generator, or with an integer by the values of the row."""
+    if rng is None or isinstance(rng, np.random.Generator):
+        return generator_of(rng).random(len(table))
+    rows, copies = _row_bytes(f"{seed_of(rng)} {purpose} ", table), Counter[bytes]()
+    texts = []
+    for row in rows:
+        texts.append(row + str(copies[row] or "").encode())  # the first copy as if it were alone in its call
+        copies[row] += 1
+    return _hashed(texts)
 
 
 def generator_of(rng: Rng | None) -> np.random.Generator:
     """Return the generator that was meant: itself, that of a seed, or a new one."""
-    if rng is not None and (isinstance(rng, bool) or not isinstance(rng, np.random.Generator | int | np.integer)):
-        raise TypeError(f"rng must be a numpy.random.Generator or a whole number, got {type(rng).__name__} {rng!r:.40}")
-    return np.random.default_rng(rng)
+    return rng if isinstance(rng, np.random.Generator) else np.random.default_rng(None if rng is None else seed_of(rng))
 
 
 def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Floats:
@@ -48,9 +57,14 @@ def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Flo
 
 def drawn_by_row(seed: int, table: NDArray[Any]) -> Floats:
     """Return the uniform of each row of outputs; equal rows share it, whether they are float32 or float64."""
-    values = np.ascontiguousarray(table, dtype=np.float64) + 0.0  # -0.0 and 0.0 are one number
-    start = f"{seed} outputs ".encode()
-    return _hashed([start + row.tobytes() for row in values])
+    return _hashed(_row_bytes(f"{seed} outputs ", table))
+
+
+def _row_bytes(start: str, table: NDArray[Any]) -> list[bytes]:
+    # Rounded to 32 bits: a model's outputs differ in the last few bits between a batch and a single row.
+    mantissas, exponents = np.frexp(np.asarray(table, dtype=np.float64))
+    values = np.ldexp(np.rint(mantissas * 2.0**32), exponents - 32) + 0.0  # -0.0 and 0.0 are one number
+    return [start.encode() + row.tobytes() for row in np.ascontiguousarray(values)]
 
 
 def _hashed(texts: Sequence[bytes]) -> Floats:

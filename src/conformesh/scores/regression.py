@@ -18,6 +18,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import ArrayLike
 
+from conformesh.io.arrays import check_index, note_large_integers
+from conformesh.notes import note
 from conformesh.scores.base import Array, Floats, RegressionScore, numeric, per_row, same_length
 
 
@@ -31,7 +33,7 @@ class _Band(RegressionScore):
     def sides(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies below the band and how far above it; the larger one is its score."""
         lower, upper, unit = self._band(outputs)
-        y = _values_of(self.name, lower, labels)
+        y = _values_of(self.name, lower, labels, outputs)
         with np.errstate(over="ignore"):  # a distance beyond the largest float is inf
             below, above = lower - y, y - upper
             return np.stack([below, above] if unit is None else [below / unit, above / unit], axis=1)
@@ -70,12 +72,13 @@ class AbsoluteResidual(_Band):
     """
 
     name: ClassVar[str] = "absolute-residual"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "distance of the label from the prediction"
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return the distance of each label from its prediction."""
         prediction = _predictions_of(self.name, outputs)
-        y = _values_of(self.name, prediction, labels)
+        y = _values_of(self.name, prediction, labels, outputs)
         with np.errstate(over="ignore"):  # a distance beyond the largest float is inf
             return np.abs(y - prediction)
 
@@ -118,13 +121,14 @@ class NormalisedResidual(_Band):
     """
 
     name: ClassVar[str] = "normalised-residual"
+    bounds: ClassVar[tuple[float, float]] = (0.0, np.inf)
     summary: ClassVar[str] = "locally weighted: distance of the label from the prediction, in predicted scales"
     columns: ClassVar[tuple[str, ...]] = ("prediction", "scale")
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return each label's distance from its prediction, divided by its scale."""
         prediction, scale = self._columns(outputs)
-        y = _values_of(self.name, prediction, labels)
+        y = _values_of(self.name, prediction, labels, outputs)
         with np.errstate(over="ignore"):
             return np.divide(np.abs(y - prediction), scale)
 
@@ -180,19 +184,26 @@ class CQR(_Band):
 
     def __call__(self, outputs: ArrayLike, labels: ArrayLike) -> Floats:
         """Return how far each label lies outside its band."""
-        lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
-        y = _values_of(self.name, lower, labels)
+        lower, upper, _ = self._band(outputs)
+        y = _values_of(self.name, lower, labels, outputs)
         with np.errstate(over="ignore"):
             return np.maximum(lower - y, y - upper)
 
     def intervals(self, outputs: ArrayLike, threshold: ArrayLike) -> Floats:
         """Return lower quantile - threshold, upper quantile + threshold."""
-        lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
+        lower, upper, _ = self._band(outputs)
         t = per_row(self.name, "threshold", threshold, len(lower))
         return around(lower, upper, t, t, empty=np.isneginf(t))
 
     def _band(self, outputs: ArrayLike) -> tuple[Floats, Floats, None]:
-        return *_pairs_of(self.name, outputs, "lower and upper quantile"), None
+        lower, upper = _pairs_of(self.name, outputs, "lower and upper quantile")
+        crossed = int((lower > upper).sum())
+        if crossed > max(1, len(lower) // 2):  # a single row may cross, but not most of them
+            note(
+                f"score 'cqr': the lower quantile is above the upper one in {crossed} of {len(lower)} rows; are the "
+                "columns, or the two models, swapped? outputs are lower and upper quantile, in this order"
+            )
+        return lower, upper, None
 
 
 def around(lower: Floats, upper: Floats, below: Floats, above: Floats, empty: Array) -> Floats:
@@ -216,6 +227,7 @@ def _scaled(threshold: Floats, scale: Floats) -> Floats:
 
 def finite(who: str, what: str, array: Array) -> Floats:
     """Return the array as float64 if every number in it is finite."""
+    note_large_integers(array, f"score '{who}', {what}")
     values = np.asarray(array, np.float64)
     if not np.isfinite(values).all():
         place = tuple(np.argwhere(~np.isfinite(values))[0])
@@ -248,8 +260,9 @@ def _pairs_of(who: str, outputs: ArrayLike, what: str) -> tuple[Floats, Floats]:
     return pairs[:, 0], pairs[:, 1]
 
 
-def _values_of(who: str, predictions: Floats, labels: ArrayLike) -> Floats:
+def _values_of(who: str, predictions: Floats, labels: ArrayLike, outputs: ArrayLike) -> Floats:
     """Return labels as one finite float64 per row."""
+    check_index(outputs, labels, "labels", "outputs")
     array = numeric(who, "labels", labels)
     same_length(who, predictions, array)
     return finite(who, "labels", array)

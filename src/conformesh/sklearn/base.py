@@ -7,6 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, ClassVar, Self
 
+import joblib
 import numpy as np
 from numpy.typing import NDArray
 from sklearn import get_config
@@ -19,7 +20,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.io.arrays import check_index
+from conformesh.notes import note
+from conformesh.promises import Alpha, exact_alpha, explain_confidence
 from conformesh.pvalues import p_values
 from conformesh.result.certificate import KINDS
 from conformesh.result.evaluation import Evaluation
@@ -29,7 +32,7 @@ from conformesh.sklearn.rows import Rows, held_back, labels_of, owners_of, parts
 
 Floats = NDArray[np.float64]
 AUTO = "auto"
-TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained")
+TRAINED = ("estimator_", "scale_estimator_", "scale_floor_", "_trained", "_training_digest")
 AGREED = ("calibration_", "scores_", "network_", "score_")
 
 
@@ -37,6 +40,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
     """A model with a calibration: what `MeshClassifier` and `MeshRegressor` have in common."""
 
     task: ClassVar[Task]
+    reads: ClassVar[tuple[str, ...]]  # methods of the model, any of which is enough
     estimator: Any
     alpha: Any
     confidence_level: Any
@@ -68,6 +72,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             what the estimator requests.
         """
         who = f"{type(self).__name__}.fit"
+        self._check_estimator()
         self._forget(*TRAINED, *AGREED)  # a threshold of the old model says nothing about the new one
         if self._keeps_model():
             return self.calibrate(X, y, devices=devices)
@@ -76,13 +81,14 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
                 f"{who} trains one model on rows in one place, got rows by device; train the model elsewhere, and give "
                 "it and these rows to calibrate"
             )
+        check_index(X, y, "y", "X")
         X, owners = owners_of(who, X, devices)
         y = labels_of(who, y)
         if fit_params and get_config()["enable_metadata_routing"]:
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
         if self.calibration_size is None:
             self._train(X, y, fit_params)
-            self._trained = True
+            self._trained, self._training_digest = True, joblib.hash(X)
             return self
         rows = Rows.of(who, X, y, owners)
         n = len(rows.labels)
@@ -114,10 +120,17 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             topology. A device of the network that has no rows takes part without scores.
         """
         who = f"{type(self).__name__}.calibrate"
+        self._check_estimator()
         self._forget(*AGREED)
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
-        self._calibrate(Rows.of(who, X, y, devices, self._features()), network, who)
+        rows = Rows.of(who, X, y, devices, self._features())
+        if len(rows.tables) == 1 and joblib.hash(rows.tables[0]) == getattr(self, "_training_digest", None):
+            note(
+                f"{who}: the model was trained with these very rows; their scores are too small, and sets will cover "
+                "less than 1 - alpha: calibrate with rows that it has not seen, or set calibration_size=0.25 and fit"
+            )
+        self._calibrate(rows, network, who)
         return self
 
     def _calibrate(self, rows: Rows, network: Any, who: str) -> None:
@@ -140,6 +153,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
 
     def _agreed(self, alpha: Fraction) -> Any:
         """Run the protocol once for this alpha, with the scores that the devices hold."""
+        self._check_options()
         more = {"target": self.target, "rank": self.rank, "score": self.score_, **(self.options or {})}
         return self._run(self.scores_, self.network_, float(alpha), self.method, **more)  # whose decimal is alpha
 
@@ -160,6 +174,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         """Predict as the model does; calibration does not change it."""
         return np.asarray(self._model("predict").predict(X))
 
+    @explain_confidence
     def evaluate(
         self, X: Any, y: Any = None, *, devices: Any = None, alpha: Alpha | None = None, **draws: Any
     ) -> Evaluation:
@@ -211,6 +226,39 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         return calibrate(*given, **options)
 
     # --- parameters ---------------------------------------------------------------------------------------------------
+
+    def _check_estimator(self) -> None:
+        """Refuse an estimator of the other task, a class, or what does not predict."""
+        name, kind, other = type(self).__name__, "regressor", "MeshClassifier"
+        if self.task == "classification":
+            kind, other = "classifier", "MeshRegressor"
+        for model in self._all():
+            if isinstance(model, type):
+                raise TypeError(
+                    f"{name}: estimator must be an estimator, got the class {model.__name__}; write {model.__name__}()"
+                )
+            try:
+                own = get_tags(model).estimator_type
+            except (AttributeError, TypeError):  # a model that is no estimator of scikit-learn
+                own = None
+            if {own, kind} == {"classifier", "regressor"}:
+                raise TypeError(f"{name} needs a {kind}, got {type(model).__name__}, which is a {own}; use {other}")
+            if not any(hasattr(model, method) for method in self.reads):
+                raise TypeError(f"{name}: estimator must have {' or '.join(self.reads)}, got {type(model).__name__}")
+
+    def _check_options(self) -> None:
+        """Refuse options that are parameters of the estimator: there would be two values for one thing."""
+        name = type(self).__name__
+        if not isinstance(self.options, Mapping | None):
+            raise TypeError(f"{name}: options must be a dict, got {type(self.options).__name__} {self.options!r:.40}")
+        for key, value in (self.options or {}).items():
+            own = {"score": "nonconformity", "classes": "estimator"}.get(key, key)
+            if own in self.get_params(deep=False):
+                raise TypeError(
+                    f"{name}: options: {key!r} is a parameter of {name}; write {name}(..., {own}={value!r})"
+                    if own == key
+                    else f"{name}: options: {key!r} follows from the parameter {own!r}; leave it out"
+                )
 
     def _alpha(self) -> Fraction:
         """Return the miscoverage that was asked for, as the decimal written."""

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
-from conformesh.promises import Alpha
+from conformesh.promises import Alpha, explain_confidence
 from conformesh.result.calibration import Calibration, columns_among
 from conformesh.result.evaluation import Evaluation
 from conformesh.scores import Score
@@ -53,7 +53,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     target, rank
         Whom the promise is about and how many scores must be covered, as in `conformesh.calibrate`.
     options
-        A dict with further arguments of `conformesh.calibrate`: the method's own options, or `confidence`.
+        A dict with further arguments of `conformesh.calibrate`: the method's own options, or `pac_confidence`.
     prefit
         "auto": `calibrate` takes a fitted estimator as it is, and `fit` trains a clone, unless the estimator is a
         `FrozenEstimator`. True: `fit` trains nothing either, and all its rows calibrate. False: only what `fit` trained
@@ -90,7 +90,9 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
     """
 
     task: ClassVar[Task] = "classification"
+    reads: ClassVar[tuple[str, ...]] = ("predict_proba", "decision_function")
 
+    @explain_confidence
     def __init__(
         self,
         estimator: Any,
@@ -149,6 +151,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         self, X: Any, *, alpha: Alpha | None = ..., as_names: bool, devices: Any = ..., rng: Any = ..., keys: Any = ...
     ) -> Any: ...
 
+    @explain_confidence
     def predict_set(
         self,
         X: Any,

@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 
 from conformesh.calibrating import calibrate
-from conformesh.promises import Alpha, exact_alpha
+from conformesh.promises import Alpha, exact_alpha, explain_confidence
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import Score
@@ -70,7 +70,9 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
     """
 
     task: ClassVar[Task] = "regression"
+    reads: ClassVar[tuple[str, ...]] = ("predict",)
 
+    @explain_confidence
     def __init__(
         self,
         estimator: Any,
@@ -117,6 +119,7 @@ class MeshRegressor(RegressorMixin, MeshEstimator):  # type: ignore[misc] # scik
             return np.asarray(predicted[:, 0] if self._score("predict").name == SCALED else predicted.mean(axis=1))
         return predicted
 
+    @explain_confidence
     def predict_interval(self, X: Any, *, alpha: Alpha | None = None, devices: Any = None) -> Floats:
         """Return the prediction intervals, (rows, 2): lower and upper end, which both belong to them.
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils import _safe_indexing, column_or_1d, indexable
 
-from conformesh.io.arrays import as_array, columns_of
+from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.names import device_name, natural_order, unknown
 
 ALONE = "0"  # the device of rows that name none
@@ -53,6 +53,7 @@ class Rows:
         """
         parts = parts_of(who, X, y)
         if parts is None:
+            check_index(X, y, "y", "X")
             X, owners = owners_of(who, X, devices, features)
             labels = labels_of(who, y, rows_in(X))
             if owners is None:
@@ -60,6 +61,8 @@ class Rows:
             return cls([X], labels, owners, natural_order({*owners.tolist()}))
         if devices is not None:
             raise ValueError(f"{who}: rows came by device already, so devices= must be left out")
+        for own, truth in parts.values():
+            check_index(own, truth, "y", "X")
         each = {name: labels_of(f"{who}: device {name}", y, rows_in(X)) for name, (X, y) in parts.items()}
         filled = [name for name in parts if len(each[name])]
         if not filled:
@@ -98,6 +101,7 @@ def owners_of(who: str, X: Any, devices: Any, features: Iterable[str] = ()) -> t
             raise ValueError(f"{who}: {unknown('column', devices, columns)}")
         named, devices = devices, X[devices]
         X = X if named in features else X[[column for column in X.columns if str(column) != named]]
+    check_index(X, devices, "devices", "X")
     owners = as_array(devices, f"{who}: devices")
     if owners.shape != (rows_in(X),):
         raise ValueError(f"{who} needs one device for each of {rows_in(X)} rows, got devices of shape {owners.shape}")

@@ -17,7 +17,7 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.schemas import checked
 from conformesh.methods import get_method, make_options, promise_of
 from conformesh.names import unknown
-from conformesh.promises import exact_alpha, promise_in
+from conformesh.promises import check_alpha, promise_in
 from conformesh.scores import ClassificationScore, get_score
 from conformesh.sweeping.schema import FileScores, MethodTable, NetworkTable, OutputScores, SweepFile, SyntheticScores
 
@@ -126,7 +126,7 @@ def _checked(raw: Mapping[str, Any], where: str, folder: Path) -> Config:
 
 def _alphas(given: Sequence[float | str], where: str) -> tuple[float, ...]:
     try:
-        levels = tuple(float(exact_alpha(alpha)) for alpha in given)
+        levels = tuple(float(check_alpha(alpha)) for alpha in given)
     except ValueError as problem:
         raise ValueError(f"{where}: alphas: {problem}") from None
     if len({*levels}) < len(levels):

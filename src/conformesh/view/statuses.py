@@ -5,7 +5,7 @@ Nothing here asks anybody. A node of another version may leave something out, wh
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from conformesh.io.json_numbers import in_json
@@ -45,7 +45,7 @@ def fields_of(status: Status) -> dict[str, Value]:
     }
 
 
-def certified_fields(result: Calibration) -> dict[str, Value]:
+def certified_fields(result: Calibration, survivors: Sequence[str], lost: Sequence[str]) -> dict[str, Value]:
     """Return what a step shows of a device that has calibrated once and ended well."""
     heard = result.certificate.heard
     return {
@@ -54,7 +54,7 @@ def certified_fields(result: Calibration) -> dict[str, Value]:
         "problem": None,
         "threshold": in_json(result.threshold),
         "kind": result.certificate.kind,
-        "about": f"{len(heard)} heard" if heard else "everybody",
+        "about": f"{len(heard)} heard" if heard else _about_survivors(survivors, lost),
         "round": result.cost.rounds,
     }
 
@@ -71,8 +71,8 @@ def _problems(status: Status) -> Iterable[str]:
 def _about(status: Status) -> str:
     """Say whom a threshold is about, and what else to know before it is trusted."""
     certified = status["certified"]
-    words = "everybody"
-    if certified.get("about") != "everybody":
+    words = _about_survivors(certified.get("survivors") or (), certified.get("lost") or ())
+    if certified.get("about") == "the heard":
         heard = certified.get("heard") or []
         of = (status.get("gathering") or {}).get("of")
         words = f"{len(heard)}{'' if of is None else f' of {of}'} heard: {listed(heard)}"
@@ -82,6 +82,10 @@ def _about(status: Status) -> str:
     if certified.get("roster_number") != under:
         words += f", of roster {certified.get('roster_number')}"
     return words
+
+
+def _about_survivors(survivors: Sequence[str], lost: Sequence[str]) -> str:
+    return f"{len(survivors)} of {len(survivors) + len(lost)}, without {listed(lost)}" if lost else "everybody"
 
 
 def hearsay_fields(record: Status) -> dict[str, Value]:

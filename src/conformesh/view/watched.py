@@ -131,7 +131,8 @@ class WatchedDevice:
         if process.result is None:
             self.fields = {**self.fields, "health": "silent", "phase": FAILED, "problem": process.state}
             return [*news, ("error", process.state)]
-        self.fields = {**self.fields, **certified_fields(process.calibration)}
+        survivors, lost = process.result["roster"], process.result["lost"]
+        self.fields = {**self.fields, **certified_fields(process.calibration, survivors, lost)}
         return [*news, ("info", "certified; its process has ended")]
 
 

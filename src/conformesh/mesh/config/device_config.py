@@ -53,7 +53,7 @@ class DeviceConfig:
         Whether devices talk in `rounds`, each waiting for its neighbours, or at any time (`anytime`), nobody waiting.
     method, alpha, options
         What is run, alpha as the user wrote it, and the options that differ from the defaults.
-    target, rank, confidence, shares
+    target, rank, pac_confidence, shares
         Whom the promise is about and by which rule, as in `calibrate`; shares by device where the target is `given`.
     score, score_options, model
         Which score the numbers are, and the digest of the model they come from, where these were said.
@@ -94,7 +94,7 @@ class DeviceConfig:
     alpha: str = "0.1"
     target: str = "sizes"
     rank: str = AUTO
-    confidence: str | None = None
+    pac_confidence: str | None = None
     shares: dict[str, str] = field(default_factory=dict)
     options: dict[str, Any] = field(default_factory=dict)
     score: str | None = None
@@ -171,7 +171,7 @@ class DeviceConfig:
         """Whom the threshold is to be about, and by which rule."""
         if bool(self.shares) != (self.target == GIVEN):
             raise ValueError(f"shares by device go with target = {GIVEN!r}, and with no other, got {self.target!r}")
-        asked = make_promise(self.shares or self.target, self.rank, self.confidence)
+        asked = make_promise(self.shares or self.target, self.rank, self.pac_confidence)
         check_shares(asked, self.devices)
         return promise_of(self.method, asked)
 

@@ -19,7 +19,7 @@ from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.config.roster import Roster, read_roster_file
 from conformesh.names import unknown
 
-__all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "write_device"]
+__all__ = ["FILE", "DeviceConfig", "Neighbour", "read_device", "reloaded", "write_device"]
 
 FILE = "device.toml"
 _IN_ROSTER = ("revoked", "devices", "edges")  # not in this file where there is a roster
@@ -30,7 +30,7 @@ _SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (  # the order and the comm
     ),
     (
         "What the devices agree on: from here to on_lost and quorum, [options] and [online], the same on every device.",
-        ("mode", "method", "alpha", "target", "rank", "confidence", "score", "model", "on_lost", "quorum"),
+        ("mode", "method", "alpha", "target", "rank", "pac_confidence", "score", "model", "on_lost", "quorum"),
     ),
     ("This device's own scores, a file beside this one; the file stays here.", ("scores",)),
     ("Seconds to wait for a neighbour before giving up, and between two attempts.", ("patience", "retry")),
@@ -81,6 +81,24 @@ def read_device(folder: str | Path) -> DeviceConfig:
         raw |= _told_by(document.roster, raw, folder)
     found = checked(raw, DeviceConfig, str(path))
     return replace(found, folder=folder, roster=None if document is None else document.roster)
+
+
+# What a device may change alone while it runs: its own files, how it is reached and reaches others, how long it waits.
+RELOADABLE = ("listen", "scores", "patience", "retry", "ca", "cert", "key", "endpoints")
+
+
+def reloaded(now: DeviceConfig, fresh: DeviceConfig) -> tuple[DeviceConfig, list[str]]:
+    """Return a configuration with what was read again and may change, and the names of what changes only by a restart.
+
+    The roster stays the one in force: a newer one in the folder is for its signature to decide.
+    """
+    told = {} if now.roster is None else now.roster.endpoints
+    own = {name: at for name, at in fresh.own_endpoints().items() if name in now.devices}
+    changes = {name: getattr(fresh, name) for name in RELOADABLE} | {"endpoints": {**told, **own}}
+    kept = ("folder", "roster", "devices", "edges", "revoked", *RELOADABLE)
+    names = [one.name for one in fields(DeviceConfig) if one.name not in kept]
+    later = [name for name in names if getattr(fresh, name) != getattr(now, name)]
+    return replace(now, **changes), later
 
 
 def _told_by(roster: Roster, raw: dict[str, Any], folder: Path) -> dict[str, Any]:

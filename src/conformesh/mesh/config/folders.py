@@ -48,7 +48,7 @@ from conformesh.mesh.config.own_scores import scatter_scores
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster
 from conformesh.mesh.config.signing import document_of
 from conformesh.names import unknown
-from conformesh.promises import PLAIN, Promise
+from conformesh.promises import PLAIN, Promise, check_alpha
 
 __all__ = [
     "Problem",
@@ -110,6 +110,7 @@ def init_mesh(
     """
     root = Path(root)
     _check_is_new(root)
+    check_alpha(alpha)
     names = roster_names(network.ids)
     for name in names:
         check_device_name(name)
@@ -129,7 +130,7 @@ def init_mesh(
         alpha=alpha,
         target=promise.target,
         rank=promise.rule,
-        confidence=None if promise.confidence is None else str(promise.confidence),
+        pac_confidence=None if promise.pac_confidence is None else str(promise.pac_confidence),
         shares={to: str(promise.shares[name]) for name, to in zip(network.ids, names, strict=True)}
         if promise.shares is not None
         else {},

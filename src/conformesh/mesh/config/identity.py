@@ -1,14 +1,12 @@
 """Whether a device's certificate, key and authority are what its neighbours will let in, by the standard library alone.
 
 The question is answered as the neighbours will: by a TLS handshake, of the device with itself and in memory. A node
-asks it at its start and when a file has changed, in a process that ends with the answer (`examine_apart`): OpenSSL
-would take three megabytes for as long as the node is up. So the functions here import `ssl`, and not the module.
+asks it at its start and when a file has changed. The functions import `ssl`, not the module: a mesh without
+certificates does without its 2 MB.
 """
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -72,18 +70,6 @@ def examine_pair(
         return [*problems, str(problem)], times
     times.insert(0, _validity(cert, own))
     return [*problems, *wrong_name(cert, common_name(own), name, lowest)], times
-
-
-def examine_apart(cert: Path, key: Path, ca: Path, name: str, lowest: int = 1) -> tuple[list[str], list[Validity]]:
-    """Return what `examine_pair` does, found out by a process of its own."""
-    import subprocess
-
-    command = [sys.executable, "-m", "conformesh.mesh.config.identity", str(cert), str(key), str(ca), name, str(lowest)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise OSError(f"{cert}: cannot be examined: {done.stderr[-500:]}")
-    problems, times = json.loads(done.stdout)
-    return problems, [Validity(file, *map(datetime.fromisoformat, ends)) for file, *ends in times]
 
 
 def wrong_name(cert: Path, shown: str, name: str | None, lowest: int = 1) -> list[str]:
@@ -161,9 +147,3 @@ def _shown(server: ssl.SSLContext, ca: Path) -> Mapping[str, Any] | None:
             except ssl.SSLError:
                 return None
     return asking.getpeercert()
-
-
-if __name__ == "__main__":
-    cert, key, ca = (Path(word) for word in sys.argv[1:4])
-    problems, times = examine_pair(cert, key, ca, sys.argv[4], int(sys.argv[5]))
-    print(json.dumps([problems, [(one.file, one.first.isoformat(), one.last.isoformat()) for one in times]]))

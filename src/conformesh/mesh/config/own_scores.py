@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.io.files import PRIVATE
-from conformesh.io.score_files import ALSO_CALLED, NEEDED, column_named, read_scores, scores_in
-from conformesh.io.tables import read_table
+from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.score_files import ALSO_CALLED, NEEDED, ScoreFile, column_named, read_scores, scores_in
+from conformesh.io.tables import Table, bytes_of, read_table
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
 from conformesh.names import listed
+from conformesh.scores import settle_score
 
 EMPTY = "device,score\n"
 
@@ -42,7 +44,37 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
     path = config.path("scores")
     if not path.is_file():
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
-    table = read_table(str(path), NEEDED, may_be_empty=True)
+    return _own_scores_in(read_table(str(path), NEEDED, may_be_empty=True), config)
+
+
+def put_scores(config: DeviceConfig, source: str) -> OwnScores:
+    """Replace the scores of a device in one step by the content of a file, or of standard input ("-"); return them.
+
+    The content is checked first, as the device will read it, and copied byte by byte: a device that runs finds the old
+    file or the new one. The new file keeps the owner of the old one, also if root puts it there.
+    """
+    target = config.path("scores")
+    if _ending(source) != _ending(target.name):
+        raise ValueError(
+            f"{source}: a file that ends in {_ending(source)} cannot take the place of {target}; convert it, or name "
+            f"another file in {config.folder / FILE}, as `scores`"
+        )
+    data = bytes_of(source)
+    scores = _own_scores_in(read_table(source, NEEDED, may_be_empty=True, data=data), config)
+    owner = (target if target.exists() else target.parent).stat()
+    write_file(target, data, PRIVATE)
+    if os.name == "posix" and os.geteuid() == 0:
+        os.chown(target, owner.st_uid, owner.st_gid)  # the device may run as a user of its own
+    return scores
+
+
+def _ending(source: str) -> str:
+    """Return the ending by which a file is read; text may have any other."""
+    suffix = Path(source).suffix.lower()
+    return {".npz": ".npz", ".npy": ".npy", ".parquet": ".parquet", ".pq": ".parquet"}.get(suffix, ".csv")
+
+
+def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
     rows = len(table.column(column_named(table, "score")))
     if not rows:
         return NO_SCORES
@@ -52,9 +84,21 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
     strange = [name for name in held.devices if as_roster_name(name, config.devices) != config.name]
     if strange:
         raise ValueError(
-            f"{path}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its own"
+            f"{table.name}: holds scores of {listed(strange)} and belongs to {config.name!r}; a device keeps only its "
+            "own"
         )
+    check_made_by(held, config)
     return OwnScores(np.concatenate(held.scores))
+
+
+def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
+    """Refuse scores that the file says were made with another score than the mesh names, or that cannot be its own."""
+    if (score := config.chosen_score) is None:
+        return
+    if held.made_by is not None:
+        settle_score(*held.made_by, score, held.name, exact=True)
+    for name, own in zip(held.devices, held.scores, strict=True):
+        score.check_range(own, f"{held.name}: device {name}")
 
 
 def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
@@ -78,7 +122,8 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
         raise ValueError(f"{held.name}: one device has scores under two names; write its name in one way")
     own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
     configs = [read_device(folders.get(name, root / name)) for name in roster]
+    check_made_by(held, configs[0])
     for config in configs:
         scores = own.get(config.name, np.empty(0))
-        write_scores(config.path("scores"), [config.name] * len(scores), scores, mode=PRIVATE)
+        write_scores(config.path("scores"), [config.name] * len(scores), scores, made_by=held.made_by, mode=PRIVATE)
     return {name: len(own.get(name, ())) for name in roster}

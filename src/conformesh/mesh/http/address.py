@@ -1,5 +1,8 @@
 """Where a node's local service listens: a Unix socket, or a port of the loopback interface.
 
+A socket is a file, and a read-only or full disk may take none. A node that starts on such a disk answers at a second
+path outside its folder, which the client tries where nobody answers in the folder itself (`second_path`).
+
 Light on purpose: the client imports it too.
 """
 
@@ -8,6 +11,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import stat
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
@@ -74,6 +78,30 @@ def _loopback(host: str, port: int, text: str) -> Address:
     if port > 65535:
         raise ValueError(f"a port lies between 0 and 65535, got {text!r}")
     return Address(host=host, port=port)
+
+
+def second_path(address: Address) -> Path | None:
+    """Return where a node answers whose folder can take no socket; None for a port.
+
+    The path follows from that of the folder, so that node and client need not tell each other. It lies in a folder that
+    only the user of the node may enter.
+    """
+    if address.path is None or not hasattr(os, "getuid"):
+        return None
+    import hashlib
+    import tempfile
+
+    digest = hashlib.sha256(os.fsencode(address.path.absolute())).hexdigest()[:32]
+    return Path(tempfile.gettempdir()) / f"conformesh-{os.getuid()}" / f"{digest}.sock"
+
+
+def is_private(folder: Path) -> bool:
+    """Whether a folder belongs to this user and nobody else may enter it; others may make folders where it lies."""
+    try:
+        found = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o077
 
 
 def is_loopback(host: str) -> bool:

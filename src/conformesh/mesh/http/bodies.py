@@ -38,6 +38,7 @@ def table_of(name: str, rows: Any) -> NDArray[Any]:
             table = np.asarray(with_infinities(rows))
     except ValueError:
         raise ValueError(f"{name!r} must have rows of equal length, each a list of numbers") from None
-    if table.dtype.kind not in "fiu":
+    # NumPy takes true among numbers for 1
+    if table.dtype.kind not in "fiu" or any(type(x) is bool for row in rows if isinstance(row, list) for x in row):
         raise ValueError(f"{name!r} must hold numbers only, in rows of equal length; infinity is the string 'inf'")
     return table

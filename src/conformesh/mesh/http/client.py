@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from conformesh.mesh.http.address import Address, find
+from conformesh.mesh.http.address import Address, find, is_private, second_path
 from conformesh.mesh.http.interface import (
     CALIBRATION,
     HEALTH,
@@ -166,7 +166,7 @@ class Client:
         return self._ask(ONLINE)
 
     def health(self) -> dict[str, Any]:
-        """Return {"healthy", "phase", "reasons"}, and "alarm" where there is one, also where it is not healthy."""
+        """Return {"healthy", "phase", "reasons", "links_down"}, also where it is not healthy; "alarm" if there is one."""
         return self._ask(HEALTH, fine=(200, 503))
 
     def status(self) -> dict[str, Any]:
@@ -174,7 +174,7 @@ class Client:
         return self._ask(STATUS)
 
     def mesh(self) -> dict[str, Any]:
-        """Return what the node has heard of everybody: {"device", "devices", "edges"}."""
+        """Return what the node has heard of everybody: {"device", "devices", "edges", "links_down"}."""
         return self._ask(MESH)
 
     def metrics(self) -> str:
@@ -241,8 +241,18 @@ def _connection(address: Address, timeout: float) -> HTTPConnection:
 
     class Local(HTTPConnection):
         def connect(self) -> None:
-            self.sock = address.new_socket()
+            try:
+                self._connect_to(address)
+            except (FileNotFoundError, ConnectionRefusedError):
+                other = second_path(address)  # of a node that has started on a read-only or full disk
+                if other is None or not is_private(other.parent) or not other.exists():
+                    raise
+                self._connect_to(Address(path=other))
+
+        def _connect_to(self, there: Address) -> None:
+            self.close()
+            self.sock = there.new_socket()
             self.sock.settimeout(timeout)
-            self.sock.connect(address.target())
+            self.sock.connect(there.target())
 
     return Local("localhost")

@@ -27,3 +27,4 @@ VERBS = {
 }
 JSON = "application/json"
 LARGEST_BODY = 16 * 2**20  # bytes
+MONITORING = (HEALTH, STATUS, METRICS, MESH)  # what is answered also when all places for connections are taken

@@ -89,7 +89,20 @@ METRICS: tuple[Metric, ...] = (
         lambda now: [((phase.value,), phase.value == now["phase"]) for phase in Phase],
     ),
     Metric("phase_seconds", "gauge", "Seconds in this phase.", (), _at("seconds_in_phase")),
-    Metric("healthy", "gauge", "1 where a certified threshold is there and nothing is wrong.", (), _at("healthy")),
+    Metric(
+        "healthy",
+        "gauge",
+        "1 with a certified threshold, no trouble, and the latest requested run done or within its patience.",
+        (),
+        _at("healthy"),
+    ),
+    Metric(
+        "run_requested_seconds",
+        "gauge",
+        "Seconds since a run was requested that has not succeeded yet; none where there is none.",
+        (),
+        _at("request", "seconds_ago"),
+    ),
     Metric(
         "trouble",
         "gauge",
@@ -161,6 +174,9 @@ METRICS: tuple[Metric, ...] = (
         "Seconds since the neighbour was last heard.",
         ("neighbour",),
         _each("last_heard_seconds_ago"),
+    ),
+    Metric(
+        "link_up", "gauge", "0 where nothing has arrived from the neighbour for too long.", ("neighbour",), _each("up")
     ),
     Metric("neighbour_round", "gauge", "The last round the neighbour was heard in.", ("neighbour",), _each("round")),
     Metric(

@@ -43,11 +43,13 @@ _UNWRITTEN = {503: ("The node is at work for many programs already, or its journ
 _COMMON = {  # what any request may hear
     400: ("The request is malformed.", "Error"),
     403: ("On a port: web pages are kept out, by their Origin or Host.", "Error"),
+    408: ("The head or the body did not arrive in time.", "Error"),
     411: ("A body must come whole, with its length.", "Error"),
     413: ("The body is too large.", "Error"),
     415: (f"A body must be {JSON}.", "Error"),
     431: ("The head is too large.", "Error"),
     500: ("Something went wrong here; the log of the node has the details.", "Error"),
+    503: ("All places for connections or for large bodies are taken; try again after Retry-After.", "Error"),
 }
 
 OPERATIONS: dict[str, Operation] = {
@@ -62,7 +64,7 @@ OPERATIONS: dict[str, Operation] = {
         {200: ("The calibration.", "Calibration"), **_NOTHING_YET},
     ),
     HEALTH: Operation(
-        "Whether a certified threshold is there and nothing is wrong",
+        "Whether a threshold is certified, nothing is wrong, and the latest requested run succeeded or goes on",
         {200: ("The node is healthy.", "Health"), 503: ("It is not, and says why.", "Health")},
     ),
     STATUS: Operation("Everything the node shows of itself", {200: ("Its state at one moment.", "Status")}),
@@ -89,7 +91,7 @@ OPERATIONS: dict[str, Operation] = {
             202: ("What becomes of it: it is started, joins one, or waits.", "Accepted"),
             409: ("There can be none now.", "Error"),
             501: ("This node was started without a way to calibrate again.", "Error"),
-            **_FULL,
+            503: ("The node is at work for many programs already, or the request cannot be written down.", "Error"),
         },
     ),
     ROSTER: Operation(

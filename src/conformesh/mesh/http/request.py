@@ -39,6 +39,8 @@ class Request:
         What it asks for; empty until that is known, and the path also where there is no such.
     reply
         What answers it, from the moment its head is known and good.
+    length
+        Bytes of its body, once its head is known.
     expects
         True where the program waits to hear that it may send its body.
     """
@@ -48,7 +50,7 @@ class Request:
         self.verb = self.path = ""
         self.reply: Reply | None = None
         self.expects = False
-        self._length = 0
+        self.length = 0
         self._data = bytearray()
         self._headers: dict[str, str] = {}
 
@@ -62,12 +64,14 @@ class Request:
     @property
     def whole(self) -> bool:
         """Whether all has arrived."""
-        return self.reply is not None and len(self._data) >= self._length
+        return self.reply is not None and len(self._data) >= self.length
 
-    @property
-    def body(self) -> bytes:
-        """The body, once it is whole."""
-        return bytes(self._data[: self._length])
+    def take_body(self) -> bytes:
+        """Return the body, once it is whole, and forget it: it may be large."""
+        with memoryview(self._data) as data:
+            body = bytes(data[: self.length])
+        self._data, self.length = bytearray(), 0
+        return body
 
     def _look_for_head(self, start: int) -> None:
         ends = [(at, len(end)) for end in ENDS if (at := self._data.find(end, start)) >= 0]
@@ -85,7 +89,7 @@ class Request:
         self._refuse_browsers()
         reply = self.answers.route(self.verb, path, self._headers.get("accept", ""))
         self.path = path
-        self._length = self._body_length()
+        self.length = self._body_length()
         self.expects = self._headers.get("expect", "").lower() == "100-continue" and not self._data
         self.reply = reply
 

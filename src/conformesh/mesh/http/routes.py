@@ -96,8 +96,8 @@ class Answers:
     state
         What the engine's thread updates.
     recalibrate
-        Asks the engine for a new run, returns at once and says what became of it; a RuntimeError of it is answered with
-        409 and its words.
+        Asks the engine for a new run, returns when the request is on the disk, and says what became of it. A
+        RuntimeError of it is answered with 409 and its words, an OSError with 503.
     hand
         Takes a roster, and says what becomes of it; a ValueError of it is answered with 409 and its words.
     beating
@@ -169,6 +169,7 @@ class Answers:
         now = self.state.snapshot()
         health = judged(now)
         content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
+        content |= {"links_down": health.links_down}
         content |= {"alarm": now["alarm"]["raised"]} if "alarm" in now else {}
         return Answer.of(content, HTTPStatus.OK if health.healthy else HTTPStatus.SERVICE_UNAVAILABLE)
 
@@ -203,6 +204,8 @@ class Answers:
             became = self.recalibrate()
         except RuntimeError as error:
             raise Refused(HTTPStatus.CONFLICT, f"no new run: {error}") from None
+        except OSError as error:  # only a request that is on the disk is acknowledged
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, f"the request cannot be stored: {error}") from None
         LOG.info("a local program asked for a new run: %s", became or "accepted")
         return Answer.of({"accepted": True} | ({} if became is None else {"run": became}), HTTPStatus.ACCEPTED)
 

@@ -49,9 +49,10 @@ _FACTS: dict[str, Schema] = {  # what every answer about a certified result says
     "run": COUNT,
     "restored": {**FLAG, "description": "Whether it was read from disk after a start, rather than made since."},
     "final": {**FLAG, "description": "Whether it is the result of its run, the same on all its devices."},
-    "about": {"enum": ["everybody", "the heard"]},
+    "about": {"enum": ["everybody", "the heard", "the survivors"]},
     "roster_number": COUNT,
     "survivors": {**TEXTS, "description": "The devices that the threshold is about."},
+    "lost": {**TEXTS, "description": "Devices of the roster without which the survivors have gone on."},
 }
 _HEARD: dict[str, Schema] = {
     "heard": TEXTS,
@@ -75,8 +76,10 @@ _ALARM = _object(
 )
 _ROWS = {"type": "array", "items": {"anyOf": [ref("Number"), _list(ref("Number"))]}}
 _ONE = {"description": "The outputs for one example.", "anyOf": [ref("Number"), _list(ref("Number"))]}
+_LINKS_DOWN = {**TEXTS, "description": "Neighbours from which nothing has arrived for longer than the patience."}
 _NEIGHBOUR = _object(
     {
+        "up": {**FLAG, "description": "Whether something has arrived within the patience."},
         "last_heard_seconds_ago": _or_null(SECONDS),
         "round": _or_null(COUNT),
         "frames_received": COUNT,
@@ -107,7 +110,9 @@ SCHEMAS: dict[str, Schema] = {
     ),
     "Certified": _object({"certificate": ref("Certificate"), "words": TEXT, **_FACTS}, _HEARD),
     "Calibration": _object({"calibration": {"type": "object"}, **_FACTS}, _HEARD),
-    "Health": _object({"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS}, {"alarm": _RAISED}),
+    "Health": _object(
+        {"healthy": FLAG, "phase": ref("Phase"), "reasons": TEXTS, "links_down": _LINKS_DOWN}, {"alarm": _RAISED}
+    ),
     "Phase": {"enum": [phase.value for phase in Phase]},
     "Status": _object(
         {
@@ -117,6 +122,17 @@ SCHEMAS: dict[str, Schema] = {
             "seconds_in_phase": SECONDS,
             "run": COUNT,
             "round": COUNT,
+            "request": _or_null(
+                _object(
+                    {
+                        "seconds_ago": SECONDS,
+                        "failed": _or_null({**TEXT, "description": "Why the last attempt failed, if one did."}),
+                        "overdue": {**FLAG, "description": "Whether it has not advanced for longer than the patience."},
+                        "patience": SECONDS,
+                    },
+                    words="The requested run that has not succeeded yet.",
+                )
+            ),
             "roster": _object({"number": COUNT, "floor": COUNT}),
             "neighbours": {"type": "object", "additionalProperties": _NEIGHBOUR},
             "refused": COUNTS,
@@ -130,6 +146,7 @@ SCHEMAS: dict[str, Schema] = {
             "runs": _RUNS,
             "certificate_expires": _or_null(SECONDS),
             "scores_read_failures": COUNT,
+            "scores_waiting": _or_null(TEXT),
         },
         {
             "gathering": {"type": "object", "description": "Without rounds: who was heard in this run."},
@@ -138,7 +155,12 @@ SCHEMAS: dict[str, Schema] = {
         },
     ),
     "Mesh": _object(
-        {"device": TEXT, "devices": _list(ref("Device")), "edges": _list({**TEXTS, "minItems": 2, "maxItems": 2})},
+        {
+            "device": TEXT,
+            "devices": _list(ref("Device")),
+            "edges": _list({**TEXTS, "minItems": 2, "maxItems": 2}),
+            "links_down": _LINKS_DOWN,
+        },
         words="What this node has heard of everybody.",
     ),
     "Device": _object(

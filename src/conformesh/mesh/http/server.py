@@ -3,6 +3,10 @@
 One thread waits for all connections at once and reads each as its bytes come, so that a program that is silent or slow
 keeps nobody waiting. It answers questions itself, from `NodeState`; predictions and requests for a new run, which may
 take a while, have a few threads of their own. See `interface` for the routes.
+
+Limits, all of which act before memory is spent: connections (who comes when all places are taken is told 503, and what
+monitors the node has a reserve of places), seconds for a head and for a whole request, and bytes of large bodies and
+answers over all connections. Nobody is dropped without an answer, unless it does not read it.
 """
 
 from __future__ import annotations
@@ -22,8 +26,9 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conformesh.mesh.http.address import Address, find
-from conformesh.mesh.http.interface import LARGEST_BODY
+from conformesh.io.files import UNWRITABLE
+from conformesh.mesh.http.address import Address, find, is_private, second_path
+from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.observing import Learns
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
 from conformesh.mesh.http.routes import Answer, Answers, Heard, Refused, Reply
@@ -35,8 +40,13 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("conformesh.node")
 AT_ONCE = 4  # tasks at a time: a burst of large tables must not starve the engine of memory and time
 PLACES = 32  # tasks at work or waiting for their turn
-MOST = 256  # connections; one more, and the one that was silent for longest is dropped
-PATIENCE = 10.0  # seconds of silence after which a client is dropped
+MOST = 256  # connections whose request is read or answered
+RESERVE = 32  # more of them, for what monitors the node; everybody else there is told to come back
+CLOSING = 128  # connections that were refused and have not closed yet
+GIVES_WAY = 1.0  # seconds of silence after which a connection makes room for another where all places are taken
+SMALL = 2**16  # bytes of a body that needs no room: 256 of them are 16 MiB
+BODIES = 2 * LARGEST_BODY  # bytes of larger bodies and of answers, over all connections
+PATIENCE = 10.0  # seconds of silence, or for the head of a request, after which a client is dropped
 WHOLE_REQUEST = 60.0  # seconds for a whole request, however busily a client drips bytes
 PIECE = 2**16  # bytes read at a time
 Traced = Callable[[str, str, int, int, int], None]
@@ -53,6 +63,8 @@ class _Client:
         self.out = memoryview(b"")  # what is still to be sent
         self.at_work = False
         self.answered = False  # the answer is in `out`, or sent
+        self.reserve = False  # in a place that only monitoring may use
+        self.room = 0  # bytes that are kept for its body or its answer
         self.spare = 4 * LARGEST_BODY  # bytes that may still be read and thrown away after a refusal
 
 
@@ -80,9 +92,9 @@ class Service:
     places
         How many tasks are at work or waiting at a time.
     most
-        How many connections there may be.
+        How many connections there may be, besides the reserve for monitoring.
     patience, whole
-        Seconds of silence, and for a whole request, after which a client is dropped.
+        Seconds of silence or for a head, and for a whole request, after which a client is dropped.
     """
 
     def __init__(
@@ -115,7 +127,10 @@ class Service:
         """Listen, and return once clients can connect."""
         if self._listener is not None:
             raise RuntimeError(f"the service at {self.address} has been started already; make a new one")
-        self._listener = _listening(self.address)
+        try:
+            self._listener = _listening(self.address)
+        except OSError as problem:
+            self.address, self._listener = _listening_elsewhere(self.address, problem)
         if self.address.path is None:
             self.address = Address(host=self.address.host, port=self._listener.getsockname()[1])
         else:
@@ -183,13 +198,39 @@ class Service:
                 if not self._drop_silent():
                     self._stopping.wait(0.1)  # give those at work time to finish
                 return
-            if len(self._clients) >= self._most:
-                self._drop_silent()
             link.setblocking(False)
             request = Request(self._answers, local_socket=self.address.path is not None)
             client = _Client(link, request, time.monotonic())
+            client.reserve = not self._has_place(client.since)
             self._clients.add(client)
             self._ready.register(link, READ, client)
+
+    def _has_place(self, now: float) -> bool:
+        """Whether one more connection has a place of its own; if not, make room for it in the reserve."""
+        asking = [client for client in self._clients if not client.answered]
+        reserve = [client for client in asking if client.reserve]
+        if len(asking) - len(reserve) < self._most:
+            return True
+        waiting = [client for client in asking if not client.at_work and not client.reserve]
+        slowest = min(waiting, key=lambda client: client.heard, default=None)
+        if slowest is not None and now - slowest.heard >= GIVES_WAY:
+            self._turn_away(slowest)
+            return slowest.answered or slowest not in self._clients
+        if len(reserve) >= RESERVE:
+            self._turn_away(min(reserve, key=lambda client: client.since))
+        closing = [client for client in self._clients if client.answered]
+        if len(closing) >= CLOSING:
+            self._drop(min(closing, key=lambda client: client.since))
+        return False
+
+    def _turn_away(self, client: _Client) -> None:
+        """Tell a client to come back later, unless what it has sent by now can be answered."""
+        self._attend(client)
+        if client in self._clients and not client.answered and not client.at_work:
+            self._answer(client, refusal(self._busy()))
+
+    def _busy(self) -> Refused:
+        return _come_back(f"the node has {self._most} connections already; try again in a moment")
 
     def _attend(self, client: _Client) -> None:
         """Read or write what can be read or written now; whatever a client does, the service goes on."""
@@ -220,6 +261,7 @@ class Service:
         request = client.request
         try:
             request.take(data)
+            self._give_room(client)
         except Refused as refused:
             self._answer(client, refusal(refused))
             return
@@ -230,6 +272,19 @@ class Service:
             client.out = memoryview(CONTINUE)
             self._write(client)
 
+    def _give_room(self, client: _Client) -> None:
+        """Keep room for the body of a request whose head is known, or refuse it before its bytes are read."""
+        request = client.request
+        if request.reply is None or client.room:
+            return
+        if client.reserve and request.path not in MONITORING:
+            raise self._busy()
+        if request.length > SMALL:
+            taken = sum(one.room for one in self._clients)
+            if taken + request.length > BODIES:
+                raise _come_back(f"the node reads {taken:,} bytes of other requests already; try again in a moment")
+            client.room = request.length
+
     def _begin(self, client: _Client) -> None:
         """Answer a whole request here, or give it to a thread of its own where that may take a while."""
         request = client.request
@@ -239,8 +294,7 @@ class Service:
             return
         if sum(one.at_work for one in self._clients) >= self._places:
             words = f"the node is at work for {self._places} programs already; try again in a moment"
-            headers = (("Retry-After", "1"),)
-            self._answer(client, refusal(Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, headers)))
+            self._answer(client, refusal(_come_back(words)))
             return
         client.at_work = True
         self._ready.unregister(client.link)
@@ -248,7 +302,7 @@ class Service:
             from concurrent.futures import ThreadPoolExecutor
 
             self._tasks = ThreadPoolExecutor(AT_ONCE, thread_name_prefix="service-task")
-        self._tasks.submit(self._task, client, request.reply, request.body)
+        self._tasks.submit(self._task, client, request.reply, request.take_body())
 
     def _task(self, client: _Client, reply: Reply, body: bytes) -> None:
         self._done.put((client, _replied(reply, body)))
@@ -270,6 +324,7 @@ class Service:
 
     def _answer(self, client: _Client, answer: Answer) -> None:
         client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
+        client.room = len(client.out)
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
         if self._traced is not None:
             self._traced(client.request.verb, client.request.path, answer.status, client.began, time.time_ns())
@@ -302,15 +357,21 @@ class Service:
 
     def _drop_late(self, now: float) -> None:
         for client in [*self._clients]:
-            late = now - client.heard >= self._patience or now - client.since >= self._whole
-            if late and not client.at_work:
+            head = client.request.reply is None and not client.answered
+            limit = min(self._patience, self._whole) if head else self._whole
+            if client.at_work or (now - client.heard < self._patience and now - client.since < limit):
+                continue
+            if client.answered:
                 self._drop(client)
+            else:
+                words = f"the {'head' if head else 'body'} of the request did not arrive in time"
+                self._answer(client, refusal(Refused(HTTPStatus.REQUEST_TIMEOUT, words)))
 
     def _drop_silent(self) -> bool:
-        """Drop the client that has said nothing for longest, if any may be dropped."""
+        """Drop a client that was answered, or else the one that has said nothing for longest, if any may be dropped."""
         waiting = [client for client in self._clients if not client.at_work]
         if waiting:
-            self._drop(min(waiting, key=lambda client: client.heard))
+            self._drop(min(waiting, key=lambda client: (not client.answered, client.heard)))
         return bool(waiting)
 
     def _drop(self, client: _Client) -> None:
@@ -318,6 +379,10 @@ class Service:
         with contextlib.suppress(KeyError, ValueError):  # not registered while it is at work
             self._ready.unregister(client.link)
         client.link.close()
+
+
+def _come_back(words: str) -> Refused:
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, words, (("Retry-After", "1"),))
 
 
 def _replied(reply: Reply, body: bytes) -> Answer:
@@ -352,6 +417,18 @@ def _listening(address: Address) -> socket.socket:
         listener.close()
         raise
     return listener
+
+
+def _listening_elsewhere(address: Address, problem: OSError) -> tuple[Address, socket.socket]:
+    """Listen outside the folder if its disk is full or read-only: the last threshold must be served all the same."""
+    other = second_path(address)
+    if other is None or problem.errno not in UNWRITABLE:
+        raise problem
+    other.parent.mkdir(mode=0o700, exist_ok=True)
+    if not is_private(other.parent):
+        raise problem
+    LOG.warning("%s; answering at %s instead", problem, other)
+    return Address(path=other), _listening(Address(path=other))
 
 
 def _clear(address: Address) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.link import PULSE, Transport, beside
-from conformesh.mesh.node.health import CODES, alarms, judged
+from conformesh.mesh.node.health import CODES, alarms, down, judged
 from conformesh.mesh.node.pulses import ALARMS, HEALTH, PHASES, Pulses, Vitals
 from conformesh.mesh.node.state import NodeState, Phase
 from conformesh.methods import get_method
@@ -46,7 +46,12 @@ class Beating:
         own = self._vitals()
         with self._lock:
             rows, edges = self._pulses.shown(own, time.monotonic()), self._edges
-        return {"device": self._state.device, "devices": rows, "edges": edges}
+        return {
+            "device": self._state.device,
+            "devices": rows,
+            "edges": edges,
+            "links_down": down(self._state.snapshot()),
+        }
 
     def measured(self) -> dict[str, Any]:
         """Return what metrics say of it: devices by health, and what was sent, heard and refused."""
@@ -80,6 +85,7 @@ class Beating:
         own = self._vitals()
         with self._lock:
             for sender, data, came in transport.asides(PULSE):
+                self._state.heartbeat(sender)
                 self._pulses.hear(sender, data, came)
             said = self._pulses.say(own, time.monotonic())
         if said is not None:

@@ -29,6 +29,8 @@ class Certified:
         None where nothing is.
     roster_number
         The number of the roster that the run was under.
+    lost
+        Devices of the roster that it is not about: the others went on without them (`on_lost = "continue"`).
     final
         Whether it is the result of its run, the same on all its devices. Without rounds there may be one before all was
         heard, also about everybody: it holds, and another device may hold another one.
@@ -42,10 +44,11 @@ class Certified:
     roster_number: int = 0
     about_all: Calibration | None = None
     final: bool = True
+    lost: tuple[str, ...] = ()
 
     @property
     def whole(self) -> bool:
-        """Whether it is about everybody in the roster, and not only about those who were heard so far."""
+        """Whether it is about everybody who takes part, and not only about those who were heard so far."""
         return not self.calibration.certificate.heard
 
     def facts(self) -> dict[str, Any]:
@@ -57,10 +60,11 @@ class Certified:
             "run": self.run,
             "restored": self.restored,
             "final": self.final,
-            "about": "everybody" if self.whole else "the heard",
+            "about": "the heard" if not self.whole else "the survivors" if self.lost else "everybody",
             **({} if self.whole else {"heard": list(self.roster), "everybody": self._everybody()}),
             "roster_number": self.roster_number,
             "survivors": list(self.roster),
+            "lost": list(self.lost),
         }
 
     def _everybody(self) -> dict[str, Any]:

@@ -67,8 +67,11 @@ class Feed:
         self.state.at_round(device.round)
         if isinstance(device, Anytime):
             self.state.gathered(_gathering(device))
-        elif self.shown is not None:
-            self.state.searches(_search(self.shown, device.message) if device.phase == "running" else None)
+            self.state.advance(len(device.survivors))
+        else:
+            self.state.advance(device.round)
+            if self.shown is not None:
+                self.state.searches(_search(self.shown, device.message) if device.phase == "running" else None)
         self._tell_counts(now)
         return True
 
@@ -123,6 +126,7 @@ def _gathering(device: Anytime) -> dict[str, Any]:
     return {
         "heard": [names[row] for row in device.survivors],
         "of": len(names),
+        "missing": [name for row, name in enumerate(names) if row not in device.survivors],
         "reasons": {names[row]: words for row, words in device.reasons.items()},
         "not_agreeing": {names[row]: words for row, words in device.unlike.items()},
         "liars": [names[row] for row in device.liars],

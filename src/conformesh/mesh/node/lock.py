@@ -1,13 +1,17 @@
-"""One process for each device's folder: two would write one journal, and speak under one name."""
+"""One process for each device's folder: two would write one journal, and speak under one name.
+
+On a full or read-only disk a node must still be able to start and serve its last threshold: the lock itself needs no
+space, only a file that is there.
+"""
 
 from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE
+from conformesh.io.files import PRIVATE, UNWRITABLE
 
 LOCK = "node.lock"
 RUNS = "runs this device already; stop it first, or give this one another folder"
@@ -27,18 +31,35 @@ def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[N
         return
     path = folder / file
     try:
-        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        handle = _opened(path)
     except OSError as problem:
         words = f"{path}: cannot be written: {problem.strerror}; this needs a folder that it may write to"
         raise OSError(problem.errno, words) from None
+    if handle is None:
+        yield
+        return
     try:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             other = os.read(handle, 20).decode("ascii", "replace").strip() or "of unknown number"
             raise ValueError(f"{folder}: process {other} {busy}") from None
-        os.ftruncate(handle, 0)
-        os.write(handle, f"{os.getpid()}\n".encode())
+        with suppress(OSError):  # the number is only for the message above
+            os.ftruncate(handle, 0)
+            os.write(handle, f"{os.getpid()}\n".encode())
         yield
     finally:
         os.close(handle)
+
+
+def _opened(path: Path) -> int | None:
+    """Return the open lock file; None on a disk that is full or read-only and has none, where nobody can write."""
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except OSError as problem:
+        if problem.errno not in UNWRITABLE:
+            raise
+    try:
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # which can be locked as well
+    except FileNotFoundError:
+        return None

@@ -1,15 +1,18 @@
 """A node's log on stderr: plain words for people, or a JSON object on each line for machines. No private key gets out.
 
-Modules log to "conformesh.node" and name the round with ``extra={"run": 3, "round": 12}``.
+Modules log to "conformesh.node" and name the round with ``extra={"run": 3, "round": 12}``. The same line is written
+once in `INTERVAL` seconds, with the number of repetitions: a neighbour that repeats itself must not fill a disk.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import re
 import sys
 import time
+from collections import OrderedDict
 from typing import Any, Literal, TextIO
 
 from conformesh.mesh.node.certified import in_utc
@@ -31,8 +34,13 @@ PROGRESS = (
     "sent",
     "received",
 )  # neighbours heard of those expected; bytes
-RIDERS = ("run", "round", "neighbour", *PROGRESS)  # what a log call may name as extra
+RIDERS = ("run", "round", "neighbour", "repeated", *PROGRESS)  # what a log call may name as extra
+INTERVAL = 10.0  # seconds in which the same line of a run is written once
+MOST_LINES = 256  # different lines that are remembered: a stranger must not fill the memory
 REMOVED = "[private key removed]"
+LONGEST = 4000  # characters of a message: a neighbour, or a local program, must not fill the disk by one line
+LONGEST_TRACEBACK = 20_000
+TAIL = re.compile(r"[A-Za-z0-9+/=]{1,63}\Z")  # may be the beginning of a line of a key
 
 
 def redacted(text: str) -> str:
@@ -44,6 +52,11 @@ def redacted(text: str) -> str:
     return BASE64_LINE.sub(REMOVED, KEY.sub(REMOVED, text))
 
 
+def _short(text: str, most: int = LONGEST) -> str:
+    """Return the beginning of a text that is too long, and say how long it was."""
+    return text if len(text) <= most else f"{TAIL.sub('', text[:most])}... ({len(text):,} characters)"
+
+
 class _NoPrivateKeys(logging.Filter):
     """Rewrites each record before it is written: its message, its traceback and what rides along."""
 
@@ -53,13 +66,14 @@ class _NoPrivateKeys(logging.Filter):
             text = record.getMessage()
         except Exception as error:  # a wrong format in a log call must neither stop the node nor print its arguments
             text = f"a log message could not be written ({type(error).__name__}): {record.msg!r}"
-        record.msg, record.args = redacted(text), None
+        record.msg, record.args = redacted(_short(text)), None
         for name in RIDERS:
             value = getattr(record, name, None)
             if value is not None and not isinstance(value, int):
-                setattr(record, name, redacted(str(value)))
+                setattr(record, name, redacted(_short(str(value))))
         if record.exc_info:
-            record.exc_text = redacted(logging.Formatter().formatException(record.exc_info))
+            traceback = logging.Formatter().formatException(record.exc_info)
+            record.exc_text = redacted(_short(traceback, LONGEST_TRACEBACK))
             record.exc_info = None
         if record.stack_info:
             record.stack_info = redacted(record.stack_info)
@@ -79,7 +93,9 @@ class _Words(logging.Formatter):
         number = getattr(record, "round", None)
         where = self.device if number is None else f"{self.device} round {number}"
         level = "" if record.levelno < logging.WARNING else f"{record.levelname.lower()}: "
-        line = f"{clock} {_one_line(where)}: {level}{_one_line(record.getMessage())}"
+        repeated = getattr(record, "repeated", 0)
+        more = f" ({repeated} more times)" if repeated else ""
+        line = f"{clock} {_one_line(where)}: {level}{_one_line(record.getMessage())}{more}"
         return line + "".join(f"\n    {text}" for text in (record.exc_text or "").splitlines())
 
 
@@ -119,6 +135,7 @@ def set_up(
     logger = logging.getLogger(NAME)
     for old in [handler for handler in logger.handlers if isinstance(handler, _NodeHandler)]:
         logger.removeHandler(old)
+        old.close()
     handler = _NodeHandler(sys.stderr if stream is None else stream)
     handler.addFilter(_NoPrivateKeys())
     handler.setFormatter(FORMS[form](device))
@@ -129,7 +146,48 @@ def set_up(
 
 
 class _NodeHandler(logging.StreamHandler[TextIO]):
-    """The handler that `set_up` installs; a stream that cannot be written to is no reason to stop."""
+    """The handler that `set_up` installs; a stream that cannot be written to is no reason to stop.
+
+    Lines below INFO are for programs that follow the progress, and are all written.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        # By level, run and text: the record that was not written last, when the line was written, and how often not.
+        # The oldest come first.
+        self._lately: OrderedDict[tuple[Any, ...], tuple[logging.LogRecord, float, int]] = OrderedDict()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write a line unless the same one was written a moment ago; logging holds a lock meanwhile."""
+        if record.levelno < logging.INFO:
+            super().emit(record)
+            return
+        self._write_repeated(record.created - INTERVAL)
+        key = record.levelno, getattr(record, "run", None), record.getMessage(), record.exc_text
+        if key in self._lately:
+            _, written, count = self._lately[key]
+            self._lately[key] = record, written, count + 1
+            return
+        self._lately[key] = record, record.created, 0
+        super().emit(record)
+        if len(self._lately) > MOST_LINES:
+            self._write_first()
+
+    def close(self) -> None:
+        """Write how often the last lines were repeated, and end."""
+        self._write_repeated(math.inf)
+        super().close()
+
+    def _write_repeated(self, before: float) -> None:
+        """Forget lines that were written before some time; of those that were repeated, write how often."""
+        while self._lately and next(iter(self._lately.values()))[1] <= before:
+            self._write_first()
+
+    def _write_first(self) -> None:
+        _, (record, _, count) = self._lately.popitem(last=False)
+        if count:
+            record.repeated = count
+            super().emit(record)
 
     def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802 - logging's name
         """Lose the line: logging's own complaint would print the arguments as they came, keys and all."""

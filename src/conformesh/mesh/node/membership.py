@@ -9,18 +9,21 @@ refused leaves the file as it was; a file that was copied here and is refused is
 from __future__ import annotations
 
 import json
+import logging
 import threading
 from collections import deque
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from conformesh.io.files import PRIVATE, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, map_of
 from conformesh.mesh.config.roster import FILE, Document, read_document
-from conformesh.mesh.config.signing import verify_apart
+from conformesh.mesh.config.signing import verify
 from conformesh.mesh.node.watching import FileWatch
 from conformesh.peer.rosters import Rosters
 
+LOG = logging.getLogger("conformesh.node")
 STATE = "roster.state"
 REFUSED = "roster.refused.json"
 
@@ -43,6 +46,7 @@ class Membership:
         self.removed = self.problem = ""
         self._path, self._state = config.folder / FILE, config.folder / STATE
         self._lock = threading.Lock()  # programs hand over rosters in threads of their own
+        self._state_kept = True  # whether `roster.state` says what is in force
         self._offered: deque[bytes] = deque()  # checked, and for the node's own thread to take
         self._checked: set[str] = set()  # digests of documents that need not be verified again
         self._unsigned = ("", "")  # the last document that the authority has not signed, and why it is refused
@@ -74,9 +78,12 @@ class Membership:
 
     def verify(self) -> None:
         """Refuse to start under a roster that is not the authority's, or older than one in force here before."""
-        if self._document is not None and not self.config.insecure:
-            verify_apart(self._document, self.config.path("ca"))
-        self._keep_state()
+        if self._document is not None:
+            self._verify(self._document)
+        try:
+            self._keep_state()
+        except OSError as problem:  # a full or read-only disk: the node serves its last threshold, and tries again
+            LOG.warning("%s", problem)
 
     def hand(self, body: bytes) -> str:
         """Take a roster from a local program, in its thread; say what becomes of it. A ValueError says why not."""
@@ -88,6 +95,9 @@ class Membership:
 
     def look(self, time: float) -> None:
         """Take a roster that was copied over the file; put aside what is refused, and write the old one back."""
+        if not self._state_kept:
+            with suppress(OSError):
+                self._keep_state()
         if not self._watch.changed(time):
             return
         try:
@@ -179,7 +189,7 @@ class Membership:
         if key == self._unsigned[0]:
             raise ValueError(self._unsigned[1])
         try:
-            verify_apart(document, self.config.path("ca"))
+            verify(document, self.config.path("ca"))
         except ValueError as problem:
             self._unsigned = key, str(problem)
             raise
@@ -215,7 +225,9 @@ class Membership:
     def _keep_state(self) -> None:
         digest = "" if self._latest is None else self._latest.roster.digest
         known = {"number": self._latest_number, "digest": digest, "floor": self._floor}
+        self._state_kept = False
         write_file(self._state, json.dumps(known) + "\n", PRIVATE)
+        self._state_kept = True
 
     def _keep_floor(self, floor: int) -> None:
         """Remember a floor; that it is forgotten makes a device ask for more, and never for less."""

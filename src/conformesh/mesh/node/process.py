@@ -47,6 +47,8 @@ class Start:
         sys.stdout.flush()
         sys.stderr.flush()
         os.environ.setdefault("MALLOC_ARENA_MAX", "2")  # glibc would keep apart what each thread has freed
+        if hasattr(signal, "SIGHUP"):
+            signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until `run` can reload: a start reads everything anyway
         command = self.command()
         os.execv(command[0], command)
 
@@ -58,18 +60,23 @@ def run(start: Start) -> tuple[DeviceConfig, Certified | None]:
     from conformesh.mesh.node.serving import Node
     from conformesh.mesh.node.telemetry import traces_of
 
-    config = with_changes(
-        read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.pulse
-    )
+    def read() -> DeviceConfig:
+        return with_changes(
+            read_device(start.folder), start.patience, start.on_lost, start.quorum, start.mode, start.pulse
+        )
+
+    config = read()
     if start.log == "words":
         set_up(config.name, "words")
     else:
         set_up(config.name, "json", level=logging.DEBUG if start.log == "progress" else logging.INFO)
     traces = traces_of(config, start.telemetry)
-    node = Node(config, start.http, traces)
+    node = Node(config, start.http, traces, read)
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
+    if not start.once and hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, lambda *_: node.reload())
     if traces is not None:
         atexit.register(traces.close)  # after the result is printed, which waits for no collector
     node.run(start.once)
@@ -106,7 +113,7 @@ def _number(text: str, kind: type[Any], needed: str) -> Any:
         raise ValueError(f"{needed}, got {text!r}") from None
 
 
-ABOUT = ("device", "run", "roster", "roster_number")  # what stands beside the calibration in a device's result
+ABOUT = ("device", "run", "roster", "roster_number", "lost")  # what stands beside the calibration in a device's result
 
 
 def in_json(config: DeviceConfig, certified: Certified) -> str:
@@ -116,7 +123,7 @@ def in_json(config: DeviceConfig, certified: Certified) -> str:
 
 
 def _about(config: DeviceConfig, certified: Certified) -> tuple[Any, ...]:
-    return config.name, certified.run, certified.roster, certified.roster_number
+    return config.name, certified.run, certified.roster, certified.roster_number, certified.lost
 
 
 def main(start: Start) -> int:

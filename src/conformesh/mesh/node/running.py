@@ -41,15 +41,19 @@ def make_device(
     log: Callable[[str], None] = lambda words: None,
     rosters: Rosters | None = None,
     shown: Shown | None = None,
+    stored_run: int = 0,
 ) -> Device | Anytime:
-    """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is."""
+    """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is.
+
+    `stored_run` is the run whose result is on disk and is to be reported if it was not yet; 0 asks for a new run.
+    """
     own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
     vault = Vault(lambda: token_bytes(SIZE)) if get_method(config.method).private else None
     make = protocol_of(config, scores, shown, vault)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
         return Anytime(*parts, **own, seal=seal_of(config))
-    return Device(*parts, **own, vault=vault)
+    return Device(*parts, **own, vault=vault, stored_run=stored_run)
 
 
 def seal_of(config: DeviceConfig) -> Seal | None:

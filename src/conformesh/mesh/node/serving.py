@@ -11,19 +11,23 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
 from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.config.device_toml import read_device, reloaded
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.link import Transport, drive, opened
 from conformesh.mesh.node.beating import Beating
+from conformesh.mesh.node.certified import Certified
+from conformesh.mesh.node.disk import DiskWatch
 from conformesh.mesh.node.feeding import Feed
 from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.pending import PendingRun
 from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from conformesh.mesh.node.store import ResultStore
@@ -34,11 +38,12 @@ from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.frames import FrameError, is_roster
 from conformesh.peer.journal import FileJournal, Journal, MemoryJournal
-from conformesh.peer.settings import Failure, OwnError, failure_of
+from conformesh.peer.settings import Failure, OwnError, PeerError, failure_of
 from conformesh.protocols.site import Shown
 
 log = logging.getLogger("conformesh.node")
 LOOK = 1.0  # seconds between two looks at the files
+WAIT = 0.1  # seconds between two looks at a file of scores that a start waits for
 # Seconds between a failure and the next attempt: twice as long each time, unless one has waited for others long enough
 SHORTEST, LONGEST = 0.5, 30.0
 TELL = 0.5  # seconds between two records of progress
@@ -50,15 +55,32 @@ FULL = "its journal cannot be written"
 class Node:
     """One device with its links, its local service and its last certified threshold."""
 
-    def __init__(self, config: DeviceConfig, address: str | Path | None = None, traces: Traces | None = None) -> None:
+    def __init__(
+        self,
+        config: DeviceConfig,
+        address: str | Path | None = None,
+        traces: Traces | None = None,
+        read_again: Callable[[], DeviceConfig] | None = None,
+    ) -> None:
         self.config, self.traces = config, traces
-        self.state = NodeState(config.name, [neighbour.name for neighbour in config.neighbours])
+        self._read_again = read_again or (lambda: read_device(config.folder))
+        self._reloading = threading.Event()  # asked for by an operator
+        self._reloaded = False  # with changes that need other links
+        self.state = NodeState(
+            config.name,
+            [neighbour.name for neighbour in config.neighbours],
+            # A run that is asked for while a result is young begins when that has stood for `linger`.
+            patience=config.patience + config.settings.linger,
+            heartbeat=config.pulse,
+        )
         self.members = Membership(config)
         self.store = ResultStore(config)
         self.address = config.folder if address is None else address
         self.stopping = threading.Event()
         self.scores = ScoreWatch(config)
         self.certificate = CertificateWatch(config)
+        self.disk = DiskWatch(config.folder)
+        self.pending = PendingRun(config.folder)
         self.shown = Shown()
         self.beating = Beating(config, self.state)
         self.online = None if config.rule is None else Online(config, self.state)
@@ -68,9 +90,12 @@ class Node:
         self._due = 0.0  # when to look at the files again
         self._other_scores = False
         self._certified_run = 0
+        self._has_result = False  # of the run that a process that calibrates once was started for
         self._started = time.perf_counter()
         self._timed: int | None = None  # the run that this is the start of, once it is known
         self._device: Device | Anytime | None = None
+        self._failure: Exception | None = None  # the last error of a device that the state was told
+        self._unsaved: Certified | None = None  # a threshold that could not be written yet
         self._shown: object = None  # the last outcome of a device without rounds that was looked at
         self._told = ("", 0.0)  # phase and time of the last record of progress
         self.state.under(config.roster_number, self.members.rosters.floor)
@@ -78,6 +103,7 @@ class Node:
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
         with sole_process(self.config.folder):
+            self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
             self.members.verify()
             old = self.store.load()
             if old is not None:
@@ -97,6 +123,9 @@ class Node:
                 ),
             ):
                 self._stay_up(once)
+            # An older result on disk is not that of the run that this process was started for.
+            if once and self.stopping.is_set() and not self._has_result:
+                raise PeerError("stopped before the run was finished: there is no result")
 
     @contextmanager
     def _learning(self) -> Iterator[None]:
@@ -122,11 +151,40 @@ class Node:
         if self._links is not None:
             self._links.ring()
 
+    def reload(self) -> None:
+        """Read the files again soon; also from a handler of signals."""
+        self._due = 0.0
+        self._reloading.set()
+        if self._links is not None:
+            self._links.ring()
+
+    def _reload(self) -> None:
+        """Read device.toml, the scores and the certificate again, and say what takes effect.
+
+        What all devices have agreed on stays as it is until a restart: a device that changes it alone would disagree
+        with its neighbours. So does a file that cannot be read. The links are opened again where something of this
+        device has changed, and a run that is under way goes on from the journal.
+        """
+        self._reloading.clear()
+        try:
+            config, later = reloaded(self.config, self._read_again())
+        except ValueError as problem:
+            self.state.note_error(f"not reloaded: {problem}")
+            log.warning("not reloaded: %s", problem)
+            return
+        self._reloaded |= config != self.config
+        self.config = self.members.config = config
+        self.scores.under(config)
+        self.certificate.under(config)
+        wait = f"; {', '.join(later)} of device.toml count from the next start on" if later else ""
+        log.info("reloaded: device.toml, scores, certificate%s", wait)
+
     def _stay_up(self, once: bool) -> None:
         """Open links and serve them, again and again: with another certificate, or under another roster."""
         pause = SHORTEST
         while not self.stopping.is_set():
             self._look_at_files(at_once=True)
+            self._await_scores()
             self._move()
             hopeless = self.members.removed or (not self.certificate.late and self.certificate.problem)
             if hopeless:
@@ -135,6 +193,7 @@ class Node:
                 self.stopping.wait(LOOK)
                 continue
             self.certificate.use()
+            self._reloaded = False
             try:
                 with self._compiled(), opened(self.config) as transport, self._beside(transport):
                     self._links = transport
@@ -149,6 +208,13 @@ class Node:
                 pause = min(2 * pause, LONGEST)
             if once and not self.members.moving:
                 return
+
+    def _await_scores(self) -> None:
+        """Wait until the file of scores is complete, where nothing was read yet; `ScoreWatch` limits how long."""
+        while self.scores.scores is None and self.scores.waiting and not self.scores.problem:
+            if self.stopping.wait(WAIT):
+                return
+            self._look_at_files(at_once=True)
 
     def _move(self) -> None:
         """Go on under a newer roster, if there is one; this device may be out of it."""
@@ -181,11 +247,15 @@ class Node:
         log.warning("%s", words)
 
     def recalibrate(self) -> str:
-        """Ask for a new run, from any thread; say what becomes of it."""
-        asked, phase = self._asked.is_set(), self.state.phase
+        """Ask for a new run, from any thread; say what becomes of it. OSError where the request cannot be stored."""
+        asked, phase, device = self._asked.is_set(), self.state.phase, self._device
+        # The phase before the number: if the device moves on in between, a later run than needed is asked for.
+        greeting = device is not None and device.phase == "greeting"
+        number = self.state.snapshot()["run"] if device is None else device.number
+        self.pending.ask(number if greeting else number + 1)
+        self.state.request()
         self._asked.set()
         if phase is Phase.CERTIFIED:
-            device = self._device
             waiting = asked or (device is not None and self._asked_in == device.number)
             return "joined: one was asked for already and begins now" if waiting else "started"
         if phase is Phase.WAITING:
@@ -208,7 +278,7 @@ class Node:
                 error = problem
             if self.members.moving:
                 return
-            if error is not None:
+            if error is not None and error is not self._failure:
                 self._fail(str(error), failure_of(error))
             if once:
                 if error is not None:
@@ -229,11 +299,11 @@ class Node:
     @property
     def _needs_links(self) -> bool:
         """Whether other links must be opened: with another certificate, or to other neighbours."""
-        return self.certificate.replaced or self.members.moving
+        return self.certificate.replaced or self.members.moving or self._reloaded
 
     def _pause(self, seconds: float, transport: Transport) -> None:
         """Wait before the next attempt, with an eye on the files; less long where there is a reason to try at once."""
-        end, device = time.monotonic() + seconds, self._device
+        end, device, unwritable = time.monotonic() + seconds, self._device, bool(self.disk.problem)
         while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
             for sender, data in transport.receive(min(left, LOOK)):
                 if device is not None and is_roster(data):  # all else is repeated in time
@@ -243,7 +313,8 @@ class Node:
                 self._take_offered(device)
                 if device.rosters.moving:
                     drive(device, transport, lambda: self.stopping.is_set() or device.handed)
-            if self._asked.is_set() or self._other_scores or self._needs_links:
+            mended = unwritable and not self.disk.problem
+            if self._asked.is_set() or self._other_scores or self._needs_links or mended:
                 return
 
     def _live(self, transport: Transport, once: bool) -> Exception | None:
@@ -253,8 +324,9 @@ class Node:
             self._look_at_files(at_once=True)
             self._other_scores = False
             self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
+            self._asked_in = 0  # a new device has not been asked for anything
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown
+                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown, self._stored(once)
             )
             feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
             if self.certificate.late:
@@ -263,15 +335,25 @@ class Node:
             if self.scores.scores is None:
                 unreadable = OwnError(self.scores.problem, "scores")
                 return self._stay_out(device, transport, once, unreadable, UNREADABLE)
+            if full is None and self.disk.problem:
+                full = OSError(self.disk.problem)
             if full is not None:
                 return self._stay_out(device, transport, True, full, FULL)
-            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed))
+            drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
+            if once and isinstance(device, Device) and device.phase == "finished":
+                device.note_reported()
+                self._has_result = True
             return device.error
         finally:
             if isinstance(journal, FileJournal):
                 journal.close()
+
+    def _stored(self, once: bool) -> int:
+        """Return the run whose result was on disk at the start, for a process that calibrates once; else 0."""
+        old = self.state.certified
+        return old.run if once and old is not None and old.restored else 0
 
     def _journal(self) -> tuple[Journal, OSError | None]:
         """Return this device's journal; where it cannot be opened, one to say so with."""
@@ -317,17 +399,26 @@ class Node:
         if now < self._due and not at_once:
             return
         self._due = now + LOOK
+        if self._reloading.is_set():
+            self._reload()
+        waited = self.scores.waiting
         self._other_scores |= self.scores.look(now)
+        if self.scores.waiting and not waited:
+            log.info("%s", self.scores.waiting)
         self.certificate.look()
+        self.disk.look(now)
+        if self._unsaved is not None and not self.disk.problem:
+            self._save(self._unsaved)
         self.members.look(now)
         if self.members.problem:
             self._refused_roster(self.members.problem)
             self.members.problem = ""
         self.state.judge(Trouble.SCORES, self.scores.problem)
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
-        self.state.inspected(self.certificate.expires, self.scores.failures)
+        self.state.judge(Trouble.DISK, self.disk.problem)
+        self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
 
-    def _attend(self, device: Device | Anytime, feed: Feed) -> None:
+    def _attend(self, device: Device | Anytime, feed: Feed, once: bool) -> None:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         self._time(device.number)
@@ -338,20 +429,28 @@ class Node:
         if self._other_scores:
             self._other_scores = False
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
+            self.state.request()
             scores = self.scores.known
             device.recalibrate(now, protocol_of(self.config, scores, self.shown, device.vault), scores.digest)
-        if self._asked.is_set():
+        if self._asked.is_set() or (self.pending.run > device.number and self._asked_in != device.number):
             self._asked_in = device.number
             self._asked.clear()
+            self.pending.asked_in(device.number if device.phase == "greeting" else device.number + 1)
             device.recalibrate(now)
         if not feed.look(now):
             return
         if device.phase != self._told[0] or now - self._told[1] >= TELL:
             self._told = (device.phase, now)
             log.debug("progress", extra=vars(feed.progress(now)))
-        if device.phase == "finished" and self._certified_run != device.number:
+        if device.phase == "failed" and device.error is not None and device.error is not self._failure:
+            # At once, and not when the device has told its neighbours for a while and ends.
+            self._failure = device.error
+            self._fail(str(device.error), device.error.code)
+        elif device.phase == "finished" and self._certified_run != device.number:
             self._certified_run = device.number
             self._certify(device)
+            if not once and isinstance(device, Device):
+                device.note_reported()  # it is served from now on
         elif isinstance(device, Anytime) and device.phase == "running":
             self._certify_so_far(device)
 
@@ -387,6 +486,7 @@ class Node:
         result, rest = calibration_of(self.config, device, took), device.result.about_all
         about_all = None if rest is None else calibration_of(self.config, device, took, rest)
         roster = tuple(self.config.devices[k] for k in device.survivors)
+        lost = () if isinstance(device, Anytime) else [name for name in self.config.devices if name not in roster]
         made = self.state.certify(
             result,
             roster=roster,
@@ -394,14 +494,26 @@ class Node:
             roster_number=device.rosters.number,
             about_all=about_all,
             final=not isinstance(device, Anytime) or device.final,
+            lost=lost,
         )
+        self._has_result = True
         if not made.final:
             log.debug("threshold %r so far, %s", result.threshold, result.certificate, extra={"run": device.number})
             return  # the journal knows the entries: nothing is lost with the process
         if self.traces is not None:
             self.traces.end("certified", rounds=device.round)
+        self.pending.done(device.number)
+        if self.pending.run:  # asked for during this run
+            self.state.request()
+        self._save(made)
+        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})
+
+    def _save(self, made: Certified) -> None:
+        """Keep a threshold on the disk; where that fails it is tried again with every look at the files."""
         try:
             self.store.save(made)
+            self._unsaved = None
         except OSError as problem:
-            self.state.note_error(f"the threshold could not be written: {problem}")
-        log.info("threshold %r, %s", result.threshold, result.certificate, extra={"run": device.number})
+            self._unsaved = made
+            self.disk.fail(problem)
+            self.state.judge(Trouble.DISK, self.disk.problem)

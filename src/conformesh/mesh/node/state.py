@@ -42,17 +42,40 @@ class Trouble(Enum):
     SCORES = "scores"
     CERTIFICATE = "certificate"
     ROSTER = "roster"
+    DISK = "disk"
 
 
 @dataclass
 class Neighbour:
     """What arrived from one neighbour."""
 
-    last_heard: float | None = None  # on the monotonic clock
+    last_heard: float | None = None  # a frame, on the monotonic clock
+    alive: float | None = None  # a frame or a heartbeat
     round: int | None = None
     frames: int = 0
     bytes: int = 0
     refused: Counter[str] = field(default_factory=Counter)
+
+
+@dataclass
+class Request:
+    """A run that was requested and has not succeeded yet; attempts that fail do not begin a new one.
+
+    Attributes
+    ----------
+    since
+        When it was requested, on the monotonic clock.
+    reached, advanced
+        The furthest that any attempt has come (rounds, or devices heard in asynchronous mode), and when it got there. A
+        long run that advances is not late; an attempt that only repeats what an earlier one did is no advance.
+    failed
+        Whether an attempt has failed.
+    """
+
+    since: float
+    reached: int
+    advanced: float
+    failed: bool = False
 
 
 @dataclass
@@ -73,6 +96,11 @@ class NodeState:
         The node's own name.
     neighbours
         The names it expects to hear from; others join when they are first heard.
+    patience
+        Seconds that a requested run may take without any advance, and a neighbour may be silent.
+    heartbeat
+        Seconds between two heartbeats of a neighbour; 0 where there are none, and silence means nothing while no run
+        is requested.
     clock, wall
         Seconds that only move forward, and seconds since 1970.
     """
@@ -82,11 +110,16 @@ class NodeState:
         device: str,
         neighbours: Iterable[str] = (),
         *,
+        patience: float = 30.0,
+        heartbeat: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
     ) -> None:
         self.device = device
         self._clock, self._wall = clock, wall
+        self._patience, self._heartbeat = patience, heartbeat
+        self._request: Request | None = None
+        self._expected = clock()  # since when neighbours are expected to be heard
         self._lock = threading.Lock()
         self._phase, self._since, self._since_wall = Phase.STARTING, clock(), wall()
         self._run, self._round = 0, 0
@@ -95,6 +128,7 @@ class NodeState:
         self._sent = Sent()
         self._certified: Certified | None = None
         self._error = ""
+        self._failed = ""  # why the last attempt failed, in words
         self._code: Failure | None = None  # why the last run failed, if it did
         self._roster = (0, 0)
         self._troubles: dict[Trouble, str] = {}
@@ -102,7 +136,8 @@ class NodeState:
         self._search: dict[str, Any] | None = None
         self._alarm: dict[str, Any] | None = None
         self._history = History()
-        self._files: tuple[float | None, int] = (None, 0)  # when the certificate ends; failed readings of scores
+        # When the certificate ends; how often the scores were refused; why they are not read yet.
+        self._files: tuple[float | None, int, str] = (None, 0, "")
 
     # --- what the engine says -----------------------------------------------------------------------------------------
 
@@ -112,12 +147,30 @@ class NodeState:
             self._enter(phase)
 
     def begin(self, run: int) -> None:
-        """Start calibrating in this run, at round 0."""
+        """Start calibrating in this run, at round 0; whoever asked for it, it is a requested run."""
         with self._lock:
             self._enter(Phase.CALIBRATING)
+            self._requested()
             self._run, self._round = run, 0
             for neighbour in self._neighbours.values():
                 neighbour.round = None
+
+    def request(self) -> None:
+        """Note that a run is requested, unless an earlier request has not been met yet."""
+        with self._lock:
+            self._requested()
+
+    def advance(self, reached: int) -> None:
+        """Note how far the run under way has come: rounds, or devices heard in asynchronous mode."""
+        with self._lock:
+            if self._request is not None and reached > self._request.reached:
+                self._request.reached, self._request.advanced = reached, self._clock()
+
+    def heartbeat(self, neighbour: str) -> None:
+        """Note that a neighbour's heartbeat has arrived."""
+        with self._lock:
+            if neighbour in self._neighbours:
+                self._neighbours[neighbour].alive = self._clock()
 
     def under(self, roster: int, floor: int) -> None:
         """Say which roster is in force, and that all before the floor are out of use."""
@@ -128,6 +181,7 @@ class NodeState:
         """Have other neighbours; what was counted of those that stay is kept."""
         with self._lock:
             self._neighbours = {name: self._neighbours.get(name, Neighbour()) for name in neighbours}
+            self._expected = self._clock()
 
     def at_round(self, number: int) -> None:
         """Say which round is open."""
@@ -138,7 +192,7 @@ class NodeState:
         """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
         with self._lock:
             found = self._neighbours.setdefault(neighbour, Neighbour())
-            found.last_heard = self._clock()
+            found.last_heard = found.alive = self._clock()
             found.frames += frames
             found.bytes += size
             if round is not None:
@@ -186,6 +240,7 @@ class NodeState:
         about_all: Calibration | None = None,
         roster_number: int = 0,
         final: bool = True,
+        lost: Iterable[str] = (),
     ) -> Certified:
         """Hold a new certified calibration, forget the last error, and return what `ResultStore.save` keeps.
 
@@ -203,9 +258,11 @@ class NodeState:
                 roster_number=roster_number,
                 about_all=about_all,
                 final=final,
+                lost=tuple(lost),
             )
             self._error = ""
             if final:
+                self._request = self._code = None
                 self._enter(Phase.CERTIFIED)
                 self._history.succeed(calibration.seconds or 0.0, self._round)
             return self._certified
@@ -234,10 +291,14 @@ class NodeState:
         elif before and not words:
             LOG.info("the trouble is over: %s", before)
 
-    def inspected(self, expires: float | None, unreadable: int) -> None:
-        """Say when the certificate ends, in seconds since 1970, and how often the scores could not be read so far."""
+    def inspected(self, expires: float | None, unreadable: int, waiting: str = "") -> None:
+        """Take over what was seen of the files.
+
+        When the certificate ends, in seconds since 1970; how often the scores could not be used so far; and why a
+        changed file of scores is not read yet, which is no trouble.
+        """
         with self._lock:
-            self._files = expires, unreadable
+            self._files = expires, unreadable, waiting
 
     def fail(self, words: str, code: Failure | None = None) -> None:
         """Give up this run, saying why; with the word for it, it counts as failed. The last threshold stays."""
@@ -245,7 +306,8 @@ class NodeState:
             if code is not None:
                 self._history.fail(code)
                 self._code = code
-            self._error = " ".join(words.split())
+            self._error = self._failed = " ".join(words.split())
+            self._requested().failed = True
             self._enter(Phase.FAILED)
 
     # --- what the service shows ---------------------------------------------------------------------------------------
@@ -274,20 +336,50 @@ class NodeState:
                 "run": self._run,
                 "round": self._round,
                 "roster": {"number": self._roster[0], "floor": self._roster[1]},
-                "neighbours": {name: _shown(one, now) for name, one in self._neighbours.items()},
+                "request": self._shown_request(now),
+                "neighbours": {
+                    name: _shown(one, now) | {"up": self._is_up(one, now)} for name, one in self._neighbours.items()
+                },
                 "refused": dict(self._refused),
                 "sent": dict(vars(self._sent)),
                 "certified": None if certified is None else _summary(certified),
                 "troubles": {what.value: words for what, words in self._troubles.items()},
                 "last_error": self._error or None,
-                "failure": self._code if self._phase is Phase.FAILED else None,
+                "failure": self._code if self._request is not None and self._request.failed else None,
                 "runs": self._history.shown(),
                 "certificate_expires": self._files[0],
                 "scores_read_failures": self._files[1],
+                "scores_waiting": self._files[2] or None,
                 **({} if self._gathering is None else {"gathering": self._gathering}),
                 **({} if self._search is None else {"search": in_json(self._search)}),
                 **({} if self._alarm is None else {"alarm": in_json(self._alarm)}),
             }
+
+    def _requested(self) -> Request:
+        if self._request is None:
+            now = self._clock()
+            self._request = Request(now, 0, now)
+        return self._request
+
+    def _shown_request(self, now: float) -> dict[str, Any] | None:
+        request = self._request
+        if request is None:
+            return None
+        return {
+            "seconds_ago": now - request.since,
+            "failed": self._failed if request.failed else None,
+            "overdue": now - request.advanced > self._patience,
+            "patience": self._patience,
+        }
+
+    def _is_up(self, neighbour: Neighbour, now: float) -> bool:
+        """Whether the link to a neighbour is up, as far as its silence tells."""
+        since = max(self._expected, neighbour.alive or 0.0)
+        if not self._heartbeat:  # without heartbeats a neighbour has nothing to say while no run is requested
+            if self._request is None:
+                return True
+            since = max(since, self._request.since)
+        return now - since <= max(self._patience, 3 * self._heartbeat)  # one late heartbeat, or two lost ones
 
     def _enter(self, phase: Phase) -> None:
         if phase is not self._phase:

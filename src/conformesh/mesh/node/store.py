@@ -46,6 +46,7 @@ class _ResultFields(Struct, forbid_unknown_fields=True):
     run: int
     roster: list[str]
     roster_number: int
+    lost: list[str]
     made: float
     calibration: dict[str, Any]
     sha256: str
@@ -75,6 +76,7 @@ class ResultStore:
             "run": certified.run,
             "roster": list(certified.roster),
             "roster_number": certified.roster_number,
+            "lost": list(certified.lost),
             "made": certified.made,
             "calibration": certified.calibration.to_dict(),
         }
@@ -109,7 +111,9 @@ class ResultStore:
         differing = [*_differences(file.bound, _bound_to(self.config)), *self._contradictions(file, calibration)]
         if differing:
             raise ValueError(f"it is of another device or of other settings: {'; '.join(differing)}")
-        return Certified(calibration, file.run, tuple(file.roster), file.made, True, file.roster_number)
+        return Certified(
+            calibration, file.run, tuple(file.roster), file.made, True, file.roster_number, lost=tuple(file.lost)
+        )
 
     def _contradictions(self, file: _ResultFields, calibration: Calibration) -> Iterator[str]:
         """Go through what the result itself says against what this device is."""

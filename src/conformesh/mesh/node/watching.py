@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.identity import Validity, examine_apart
+from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
 Stamp = tuple[int, int, int] | None
-SETTLED = 0.5  # seconds without a change after which a file counts as written
+SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
+# Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
+# of a text file cannot be told from one that is done; docs/mesh.md says how to replace the file in one step.
+QUIET = 2.0
+MOST_CHANGING = 10.0  # seconds after which a file of scores that does not become quiet is reported
+CUT = "so it may be half written and is not used; replace it in one step, as `conformesh mesh put-scores` does"
 
 
 def stamp_of(path: Path) -> Stamp:
@@ -27,6 +33,14 @@ def stamp_of(path: Path) -> Stamp:
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
+
+
+def _is_cut(now: Stamp, used: Stamp) -> bool:
+    """Whether a file is the one that was used, and shorter: a program empties it to write it anew, say.
+
+    A file that replaced it has another number (inode) on its file system.
+    """
+    return now is not None and used is not None and now[2] == used[2] and now[1] < used[1]
 
 
 class FileWatch:
@@ -53,55 +67,109 @@ class FileWatch:
 
 
 class ScoreWatch:
-    """A device's file of scores.
+    """A device's file of scores, which is used only once it seems to be complete.
+
+    Nothing in a text file says where it ends, so a file that was cut between two scores, or inside the last number,
+    reads well. Three signs tell that a writer may not be done: the file changed within the last seconds, it became
+    shorter without being replaced by another file, or its last record is incomplete.
 
     Attributes
     ----------
     scores
         The last ones that could be read; None before.
     problem
-        Why the file as it is now cannot be read; empty while it can.
+        Why the file as it is now is not used; empty while it is, or while it is only waited for.
+    waiting
+        Why the file is not read yet, where it has just changed; empty otherwise.
     failures
-        How often it could not be read, as it was then.
+        How often the file was refused, counted once for each of its states.
     """
 
-    def __init__(self, config: DeviceConfig) -> None:
+    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
         self.config = config
         self.scores: OwnScores | None = None
-        self.problem = ""
+        self.problem = self.waiting = ""
         self.failures = 0
         self._path = config.path("scores")
-        self._read: Stamp = None  # of what was read last, well or not
-        self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when
+        self._wall = wall
+        self._used: Stamp = None  # of the file that `scores` come from
+        self._judged: Stamp = None  # of what was read or refused last
+        self._looked = False  # before the first look there is nothing to compare with
+        self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when it has been so
+        self._since: float | None = None  # when this series of changes began
 
-    def look(self, time: float) -> bool:
-        """Read the file if it has changed; say whether there are other scores than before.
+    def under(self, config: DeviceConfig) -> None:
+        """Go on with another configuration, which may name another file; it is read at the next look in any case."""
+        if config.path("scores") != self._path:
+            self._used = None
+        self.config, self._path = config, config.path("scores")
+        self._judged, self._looked = None, False
 
-        A change must last a little before it is read, except where nothing is known yet: a file that is being written
-        may end after any number.
+    def look(self, now: float) -> bool:
+        """Read the file if it has changed and seems to be complete; return whether there are other scores than before.
+
+        `now` is on the monotonic clock.
         """
-        now, first = stamp_of(self._path), self.scores is None and not self.problem
-        if now != self._met[0]:
-            self._met = now, time
-        if not first and (now == self._read or time - self._met[1] < SETTLED):
+        stamp, first = stamp_of(self._path), not self._looked
+        self._looked = True
+        if stamp != self._met[0]:
+            self._met = stamp, now
+        if stamp is None:
+            self._used = None  # whatever comes next is another file, even if it gets the same inode
+        if not first and stamp == self._judged:
+            self._since, self.waiting = None, ""
+            return False
+        if not self._is_quiet(stamp, now, first):
+            self._wait(now)
+            return False
+        self._since, self.waiting = None, ""
+        if _is_cut(stamp, self._used):
+            self._refuse(stamp, f"{self._path}: it became shorter without being replaced, {CUT}")
             return False
         before = None if self.scores is None else self.scores.digest
         try:
             scores = read_own_scores(self.config)
-        except (ValueError, OSError) as error:  # half written, or gone for a moment: it is looked at again
-            self._read, self.problem = now, " ".join(str(error).split())
-            self.failures += 1
+        except (ValueError, OSError) as error:  # its last record is incomplete, say, or it is gone
+            self._refuse(stamp, str(error))
             return False
-        if stamp_of(self._path) != now:  # written to meanwhile: what was read may be half of it
-            self.problem = f"{self._path}: the file changes while it is read"
+        if stamp_of(self._path) != stamp:  # written to meanwhile: what was read may be half of it
+            self._wait(now)
             return False
-        self._read, self.problem, self.scores = now, "", scores
+        self._judged = self._used = stamp
+        self.problem, self.scores = "", scores
         return scores.digest != before
+
+    def _is_quiet(self, stamp: Stamp, now: float, first: bool) -> bool:
+        """Whether nothing has been written to the file for a while.
+
+        By its time of modification, or, where that is in the future because a clock was wrong, by what was seen. A
+        file that is missing at the first look is reported at once.
+        """
+        if now - self._met[1] >= QUIET or (stamp is None and first):
+            return True
+        return stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
+
+    def _wait(self, now: float) -> None:
+        """Wait for the file, but not for ever: a file that something appends to all the time is a problem."""
+        self._since = now if self._since is None else self._since
+        self.waiting = f"{self._path}: it has just changed, and is read once nothing was written to it for {QUIET:g} s"
+        if now - self._since >= MOST_CHANGING:
+            words = f"{self._path}: it has been changing for more than {MOST_CHANGING:g} s, {CUT}"
+            self.failures += words != self.problem
+            self.problem = words
+
+    def _refuse(self, stamp: Stamp, words: str) -> None:
+        self._judged, self.problem = stamp, " ".join(words.split())
+        self.failures += 1
 
     @property
     def known(self) -> OwnScores:
         """The last scores that could be read, or none."""
         return self.scores or NO_SCORES
+
+
+def _identity_files(config: DeviceConfig) -> tuple[Path, ...]:
+    return () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
 
 
 class CertificateWatch:
@@ -118,7 +186,7 @@ class CertificateWatch:
     def __init__(self, config: DeviceConfig, clock: Callable[[], datetime] = lambda: datetime.now(UTC)) -> None:
         self.config, self.clock = config, clock
         self.problem = self.late = ""
-        self._paths = () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
+        self._paths = _identity_files(config)
         self._read: tuple[Stamp, ...] = ()
         self._lasting: list[str] = []
         self._times: list[Validity] = []
@@ -134,8 +202,8 @@ class CertificateWatch:
             cert, key, ca = self._paths
             try:
                 lowest = self.config.lowest(self.config.name)
-                self._lasting, self._times = examine_apart(cert, key, ca, self.config.name, lowest)
-            except OSError as error:
+                self._lasting, self._times = examine_pair(cert, key, ca, self.config.name, lowest)
+            except (OSError, ValueError) as error:  # replaced while they were read: they are examined again
                 self._lasting, self._times = [" ".join(str(error).split())], []
         moment = self.clock()
         self.late = "; ".join(words for one in self._times if (words := one.problem(moment)))
@@ -147,8 +215,8 @@ class CertificateWatch:
         return min((one.last.timestamp() for one in self._times), default=None)
 
     def under(self, config: DeviceConfig) -> None:
-        """Look again under another roster, which may let in other certificates."""
-        self.config, self._read = config, ()
+        """Look again under another roster, which may let in other certificates, or at other files."""
+        self.config, self._read, self._paths = config, (), _identity_files(config)
         self.look()
 
     def use(self) -> None:

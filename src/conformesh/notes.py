@@ -1,0 +1,21 @@
+"""Notes: warnings about results and inputs that are valid as they stand but may not be what was meant."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from pathlib import Path
+
+_PACKAGE = str(Path(__file__).parent)
+
+
+class CalibrationNote(UserWarning):
+    """Something a user should know about a result that is valid as it stands."""
+
+
+def note(text: str) -> None:
+    """Warn with a `CalibrationNote` that points at the line of the user's code, however deep the call."""
+    depth, frame = 1, sys._getframe(1)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        depth, frame = depth + 1, frame.f_back
+    warnings.warn(text, CalibrationNote, stacklevel=depth + 1)

@@ -1,0 +1,240 @@
+"""Health: what a node says about itself, from the state alone. `test_faults.py` has the same on real nodes."""
+
+import errno
+import json
+from dataclasses import replace
+
+import pytest
+
+from conformesh import Network
+from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.node.health import judged
+from conformesh.mesh.node.pending import FILE, PendingRun
+from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.state import NodeState, Phase, Trouble
+from tests.mesh.nodes import Clock, calibration, numbers, serving
+from tests.mesh.nodes import ask as ask_service
+from tests.mesh.real import make_mesh
+
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+def made(clock, heartbeat=1.0):
+    """A node with neighbours b and c that has a certified threshold."""
+    node = NodeState(
+        "a", ("b", "c"), patience=PATIENCE, heartbeat=heartbeat, clock=lambda: clock.now, wall=lambda: clock.wall
+    )
+    node.begin(3)
+    node.certify(calibration())
+    return node
+
+
+def health(node):
+    return judged(node.snapshot())
+
+
+def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
+    """A neighbour is dead for good: each attempt waits for the patience, fails, and is followed by the next at once.
+
+    Sampled once a second for 300 s, as the audit did; it found 300 of 304 samples healthy.
+    """
+    node = made(clock)
+    node.request()
+    samples = []
+    for run in range(4, 14):
+        node.begin(run)
+        node.enter(Phase.WAITING)
+        for _ in range(int(PATIENCE)):
+            clock.pass_by(1.0)
+            node.heartbeat("c")
+            samples.append(health(node).healthy)
+        node.fail("b has not said hello within 30 s", "lost")
+    assert samples[: int(PATIENCE)] == [True] * int(PATIENCE)  # in progress, within its patience
+    assert not any(samples[int(PATIENCE) :])
+    found = health(node)
+    assert found.codes == ["lost"]
+    assert found.links_down == ["b"]
+    assert "the last calibration failed: b has not said hello within 30 s" in found.words
+    assert "no message from {b}: the device or the link to it is down" in found.words
+    node.heartbeat("b")
+    node.certify(calibration(), run=14)
+    assert health(node) == (True, [], [], [])
+
+
+def test_the_patience_counts_from_the_request_and_not_from_the_last_attempt(clock):
+    """Greetings that begin anew before they fail, as under on_lost = "continue", do not begin a new patience."""
+    node = made(clock)
+    node.request()
+    for run in range(4, 8):
+        node.begin(run)
+        clock.pass_by(PATIENCE / 2 + 1)
+        node.enter(Phase.WAITING)
+    found = health(node)
+    assert (found.healthy, found.codes) == (False, ["overdue"])
+    assert "a run was requested 64 s ago and has not advanced for 30 s" in found.words
+
+
+def test_a_long_run_that_advances_is_healthy_and_one_that_repeats_itself_is_not(clock):
+    node = made(clock)
+    node.begin(4)
+    for number in range(1, 10):
+        clock.pass_by(PATIENCE - 1)
+        node.advance(number)
+        assert health(node).healthy
+    for number in (1, 2, 9):  # it has started over, and comes no further
+        clock.pass_by(PATIENCE / 2)
+        node.advance(number)
+    assert health(node).codes == ["overdue"]
+
+
+def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_is_missing(clock):
+    node = made(clock)
+    node.begin(4)
+    node.gathered({"heard": ["a", "c"], "of": 3, "missing": ["b"]})
+    node.advance(2)
+    node.certify(calibration(), run=4, final=False)  # a partial threshold does not end the run
+    clock.pass_by(PATIENCE)
+    assert health(node).healthy
+    clock.pass_by(1.0)
+    found = health(node)
+    assert found.codes == ["overdue"]
+    assert any("not heard in this run: {b}" in words for words in found.words)
+    node.certify(calibration(), run=4)
+    node.heartbeat("b")
+    node.heartbeat("c")
+    assert health(node).healthy
+
+
+def test_a_node_that_starts_again_must_succeed_within_its_patience(clock):
+    """The threshold from before the start is served, and is not enough."""
+    node = NodeState("a", ("b",), patience=PATIENCE, clock=lambda: clock.now)
+    node.request()
+    node.restore(replace(made(clock).certified, restored=True))
+    assert health(node).healthy
+    clock.pass_by(PATIENCE + 1)
+    assert health(node).codes == ["overdue"]
+
+
+@pytest.mark.parametrize("heartbeat", [0.0, 1.0, 20.0])
+def test_a_link_is_down_after_the_patience_or_three_heartbeats(clock, heartbeat):
+    """Without heartbeats silence means nothing, unless a run is requested."""
+    node, limit = made(clock, heartbeat), max(PATIENCE, 3 * heartbeat)
+    if not heartbeat:
+        clock.pass_by(1000.0)
+        assert health(node).links_down == []
+        node.request()
+    clock.pass_by(limit)
+    assert health(node).links_down == []
+    node.heard("c", size=10)
+    clock.pass_by(1.0)
+    found = health(node)
+    assert found.links_down == ["b"]
+    assert found.healthy is bool(heartbeat)  # by itself a link makes no node unhealthy
+    with serving(node) as service:
+        metrics = numbers(ask_service(service, "GET", "/metrics")[2])
+        assert metrics['conformesh_link_up{neighbour="b"}'] == 0
+        assert metrics['conformesh_link_up{neighbour="c"}'] == 1
+        status = json.loads(ask_service(service, "GET", "/status")[2])
+        assert [status["neighbours"][name]["up"] for name in "bc"] == [False, True]
+        assert json.loads(ask_service(service, "GET", "/health")[2])["links_down"] == ["b"]
+
+
+def test_a_refusal_for_the_sake_of_privacy_says_its_reason(clock):
+    node = made(clock)
+    node.begin(4)
+    node.fail("the privacy budget of 3 is spent", "privacy")
+    node.begin(5)
+    found = health(node)
+    assert found.codes == ["privacy"]
+    assert found.words == ["the last calibration failed: the privacy budget of 3 is spent"]
+
+
+# --- disks ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def node(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    return Node(read_device(folders[0]))
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EDQUOT])
+def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, code):
+    node.state.certify(calibration())
+
+    def refuse(path):
+        raise OSError(code, "no")
+
+    node._look_at_files(at_once=True)
+    assert health(node.state).healthy
+    monkeypatch.setattr("conformesh.mesh.node.disk.write_probe", refuse)
+    node.disk._due = 0.0
+    node._look_at_files(at_once=True)
+    found = health(node.state)
+    assert found.codes == ["disk"]
+    assert found.words[0].startswith(f"disk: {node.config.folder} cannot be written: ")
+    monkeypatch.undo()
+    node.disk._due = 0.0
+    node._look_at_files(at_once=True)
+    assert health(node.state).healthy
+    assert not (node.config.folder / ".disk-probe.tmp").exists()
+
+
+def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
+    """Until then the node is unhealthy: after a restart it would serve an older threshold."""
+    made = node.state.certify(calibration())
+
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("conformesh.mesh.node.store.write_file", refuse)
+        node._save(made)
+        node.disk._due = 0.0
+        node._look_at_files(at_once=True)
+        assert health(node.state).codes == ["disk"]
+        assert not node.store.path.exists()
+    node.disk._due = 0.0
+    node._look_at_files(at_once=True)
+    assert node.store.path.exists()
+    assert Trouble.DISK.value not in node.state.snapshot()["troubles"]
+
+
+# --- requests that outlast the process --------------------------------------------------------------------------------
+
+
+def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):
+    pending = PendingRun(tmp_path)
+    assert pending.run == 0
+    pending.ask(5)
+    pending.ask(4)  # an earlier run cannot meet it
+    assert PendingRun(tmp_path).run == 5
+    pending.done(4)
+    assert PendingRun(tmp_path).run == pending.run == 5
+    pending.done(5)
+    assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
+
+
+def test_numbers_that_begin_anew_do_not_keep_a_request_for_ever(tmp_path):
+    """A device that has lost its journal is in run 1 again."""
+    PendingRun(tmp_path).ask(40)
+    pending = PendingRun(tmp_path)
+    pending.asked_in(2)
+    pending.done(2)
+    assert (pending.run, (tmp_path / FILE).exists()) == (0, False)
+
+
+def test_a_request_that_cannot_be_stored_is_not_accepted(node, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("conformesh.mesh.node.pending.write_file", refuse)
+    with pytest.raises(OSError, match="No space"):
+        node.recalibrate()
+    assert not node._asked.is_set()
+    assert node.pending.run == 0
