@@ -211,8 +211,8 @@ def test_neighbours_are_told_why_a_device_cannot_take_part():
 
 @pytest.mark.skipif(os.name != "posix", reason="limits of processes are those of POSIX")
 def test_neighbours_are_told_that_a_disk_is_full():
-    """No file of the second device may grow beyond 2 kB: its journal ends within the run."""
-    small = ("sh", "-c", 'ulimit -f 4; exec "$@"', "sh")
+    """No file of the second device may grow beyond 5 kB: its journal ends within the run."""
+    small = ("sh", "-c", 'ulimit -f 10; exec "$@"', "sh")
     with short_folder() as root:
         options = {"rounds": 400}
         folders, _ = make_mesh(root / "m", Network.chain(2), "q-dcp", patience=300.0, insecure=True, options=options)
