@@ -1,14 +1,13 @@
 """Faults of real nodes: that they are survived, and how soon `/health` and `mesh status` say so."""
 
 import errno
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest

@@ -30,7 +30,8 @@ def status(
     """Show how every device is, as the nodes that run on this machine have heard: one table.
 
     Ends with 0 if all devices are healthy, hear their neighbours and have one threshold in each run, with 1 if not, and
-    with 3 if nobody could be asked. With a folder, the endpoints of devices that are silent or unknown are tried from here.
+    with 3 if nobody could be asked. With a folder, the endpoints of devices that are silent or unknown are tried from
+    here.
     """
     found = overview(where)
     _print(found, as_json)

@@ -34,7 +34,8 @@ class Overview:
     links_down
         Pairs of names: links over which the first device hears nothing from the second.
     code
-        0 if all devices are healthy, have one threshold and hear their neighbours, 1 if not, 3 if nobody could be asked.
+        0 if all devices are healthy, have one threshold and hear their neighbours; 1 if not; 3 if nobody was there to
+        ask.
     words
         The same in a sentence.
     """

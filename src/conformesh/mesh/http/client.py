@@ -166,7 +166,7 @@ class Client:
         return self._ask(ONLINE)
 
     def health(self) -> dict[str, Any]:
-        """Return {"healthy", "phase", "reasons", "links_down"}, also where it is not healthy; "alarm" if there is one."""
+        """Return {"healthy", "phase", "reasons", "links_down"}, healthy or not; and "alarm" where there is one."""
         return self._ask(HEALTH, fine=(200, 503))
 
     def status(self) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from conformesh.io.files import PRIVATE
 
 PROBE = ".disk-probe.tmp"
 EVERY = 3.0  # seconds between two probes
-SIZE = 2**16  # bytes, about what a run writes into its journal
+SIZE = 4096  # bytes: one block, and a page where the disk is memory
 
 
 class DiskWatch:

@@ -1,7 +1,7 @@
 """A requested run that outlasts the process: on disk before the request is acknowledged, until such a run succeeds.
 
-The file says which run meets the request: any with this number or a greater one. A node that was killed reads it when it
-starts, and asks again if its journal does not know of such a run.
+The file says which run meets the request: any with this number or a greater one. A node that was killed reads it when
+it starts, and asks again if its journal does not know of such a run.
 """
 
 from __future__ import annotations
