@@ -35,7 +35,7 @@ EIGENVALUES = 70e6  # the libraries that find them
 # nanoseconds
 PER_ROUND = 15_000.0
 PER_SPOKEN, PER_SUMMED = 20.0, 1.0  # a device's word in a spanning tree, and a number in it
-PER_SORTED = 40.0  # a score
+PER_SORTED = 20.0  # a score
 BUILD_EDGE_NS, BUILD_DEVICE_NS = 300.0, 1000.0
 WALK, WALKS = 5.0, 13  # an edge of a walk that bounds the diameter, and how many walks
 LANCZOS, DENSE = 35_000.0, 1.2  # eigenvalues: a device; a device cubed
