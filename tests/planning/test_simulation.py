@@ -14,11 +14,13 @@ from conformesh.planning.planner import predict
 from conformesh.planning.simulation import BASE, Speed, simulated
 from conformesh.planning.terrain import terrain_of
 from conformesh.promises import exact_alpha
+from tests.compiled import compile_replies
 
 MEASURE = """
 import json, resource, sys, time, warnings
 from pathlib import Path
 warnings.simplefilter("ignore")
+import numba  # `BASE` counts it in, also where the run is too short to load it
 import numpy as np
 from conformesh import Network, Samples, calibrate_batch
 
@@ -62,6 +64,7 @@ def test_memory_and_time_of_a_simulation(case):
     way = Way(method, options.get("schedule", "auto") if method == "e-dcp" else options.get("consensus"))
     terrain = replace(terrain_of(kind, devices, scores), shape="uniform")
     found, ratios = predict(way, terrain, exact_alpha("0.1"), options), []
+    compile_replies()  # to the disk: compiling takes 200 MB
     for _ in range(3):
         memory, seconds = json.loads(subprocess.run(words, capture_output=True, text=True, check=True).stdout)
         expected = simulated(found, terrain, Speed.here())

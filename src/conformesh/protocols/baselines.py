@@ -28,7 +28,7 @@ from conformesh.samples import Samples
 
 EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
 OWN_DATA = "each device covers test points from its own distribution only"
-SCORE_NS, ALONE_NS = 80.0, 15_000.0  # of a simulation: a score at a server, a device that calibrates alone
+SCORE_NS, ALONE_NS = 15.0, 15_000.0  # of a simulation: a score at a server, a device that calibrates alone
 
 
 @dataclass(frozen=True)
