@@ -28,6 +28,7 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node import membership, store
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.pending import PendingRun
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, Faults, play
@@ -265,6 +266,14 @@ def test_a_charge_of_the_account_is_whole_wherever_a_node_is_killed(tmp_path):
         assert spent == ({1.0} if number > WRITE.index("renamed") else {0.5})
         account.enter(second, values, budget=2.0)  # the run is repeated, and paid for once
         assert {*account.read().spent.values()} == {1.0}
+
+
+def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
+    for number, step in enumerate(WRITE, 1):
+        PendingRun(tmp_path).ask(2 * number)
+        with pytest.raises(Killed), at_failpoints(killing(number)):
+            PendingRun(tmp_path).ask(2 * number + 1)
+        assert PendingRun(tmp_path).run == 2 * number + (step in ("renamed", "done"))
 
 
 def test_a_draft_that_a_crash_has_left_is_removed(tmp_path):
