@@ -82,6 +82,8 @@ def test_a_thousand_kills_of_nodes(templates, tmp_path):
     killed = Counter()
     for seed, mode in enumerate(itertools.islice(itertools.cycle(MODES), 90)):
         killed.update(kills_of(templates[mode], tmp_path / "m", 1000 + seed))
+    for file, seed in itertools.product(("result.json", "roster.json"), range(2001, 2021, 2)):  # seldom written
+        killed.update(kills_of(templates["rounds, continue"], tmp_path / "m", seed, only=file, between=(1, 9)))
     assert sum(killed.values()) >= 1000
     assert {*killed} == POINTS
     print(f"{sum(killed.values())} kills of nodes, at least {min(killed.values())} at each of {len(killed)} failpoints")
