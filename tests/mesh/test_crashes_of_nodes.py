@@ -28,6 +28,7 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node import membership, store
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import Online
+from conformesh.mesh.node.pending import PendingRun
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, Faults, play
@@ -81,6 +82,8 @@ def test_a_thousand_kills_of_nodes(templates, tmp_path):
     killed = Counter()
     for seed, mode in enumerate(itertools.islice(itertools.cycle(MODES), 90)):
         killed.update(kills_of(templates[mode], tmp_path / "m", 1000 + seed))
+    for file, seed in itertools.product(("result.json", "roster.json"), range(2001, 2021, 2)):  # seldom written
+        killed.update(kills_of(templates["rounds, continue"], tmp_path / "m", seed, only=file, between=(1, 9)))
     assert sum(killed.values()) >= 1000
     assert {*killed} == POINTS
     print(f"{sum(killed.values())} kills of nodes, at least {min(killed.values())} at each of {len(killed)} failpoints")
@@ -265,6 +268,14 @@ def test_a_charge_of_the_account_is_whole_wherever_a_node_is_killed(tmp_path):
         assert spent == ({1.0} if number > WRITE.index("renamed") else {0.5})
         account.enter(second, values, budget=2.0)  # the run is repeated, and paid for once
         assert {*account.read().spent.values()} == {1.0}
+
+
+def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
+    for number, step in enumerate(WRITE, 1):
+        PendingRun(tmp_path).ask(2 * number)
+        with pytest.raises(Killed), at_failpoints(killing(number)):
+            PendingRun(tmp_path).ask(2 * number + 1)
+        assert PendingRun(tmp_path).run == 2 * number + (step in ("renamed", "done"))
 
 
 def test_a_draft_that_a_crash_has_left_is_removed(tmp_path):
