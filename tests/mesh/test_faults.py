@@ -33,7 +33,9 @@ def healthy(client):
         return None
 
 
-@pytest.mark.parametrize("code", [errno.EROFS, errno.ENOSPC], ids=errno.errorcode.get)
+@pytest.mark.parametrize(
+    "code", [errno.EROFS, pytest.param(errno.ENOSPC, marks=pytest.mark.slow)], ids=errno.errorcode.get
+)
 def test_a_restart_on_a_disk_that_takes_nothing_serves_the_last_threshold(code):
     """It is unhealthy with the reason, accepts no request, and goes on by itself when the disk can be written."""
     with short_folder() as root:
@@ -360,6 +362,7 @@ def test_a_certificate_that_has_expired_is_said_by_the_device_and_by_its_neighbo
         clients = [Client(folder) for folder in folders]
         nodes = [stack.enter_context(staying_up(folder)) for folder in folders]
         after(clients, 0)
+        wait_for(lambda: CliRunner().invoke(app, ["mesh", "status", str(folders[0])]).exit_code == 0)
         began, took = time.monotonic(), {}
         nodes[1].certificate.clock = lambda: datetime.now(UTC) + timedelta(days=400)
         while len(took) < 2 and time.monotonic() - began < PATIENCE + 3 * SLACK:

@@ -146,7 +146,7 @@ def description() -> dict[str, Any]:
 
 def _operation(path: str) -> Schema:
     operation = OPERATIONS[path]
-    answers = dict(sorted({**operation.answers, **_COMMON}.items()))
+    answers = dict(sorted({**_COMMON, **operation.answers}.items()))
     made: Schema = {
         "operationId": path.strip("/").partition(".")[0],
         "summary": operation.summary,
