@@ -25,7 +25,7 @@ from tests.mesh.real import drawn_scores, make_mesh
 def ended(name, threshold=0.75, error="", **progress):
     """A device whose process has ended, with a result or without."""
     process = SimpleNamespace(poll=lambda: 1 if error else 0)
-    result = {"device": name, "run": 1, "roster": ["a", "b", "c"], **calibration(threshold).to_dict()}
+    result = {"device": name, "run": 1, "roster": ["a", "b", "c"], "lost": [], **calibration(threshold).to_dict()}
     return Watched(name, process, result=None if error else result, error=error, **progress)
 
 

@@ -19,7 +19,7 @@ from conformesh.planning.terrain import Terrain
 from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
 from conformesh.protocols.predicting import Prediction, Stretch
 
-# Bytes of the interpreter, the libraries and compiled code. Whether a run is long enough to load Numba is not predicted:
+# Bytes of the interpreter, the libraries and compiled code. Whether a run is long enough to load Numba is not known:
 # one that does not takes about 80 MB less.
 BASE = 175e6
 REFERENCE = 0.46  # ns an edge and number took where the constants were measured
