@@ -203,7 +203,7 @@ def test_theorem_no_climb_leads_above_alpha(case):
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CLIMBS)
 def test_theorem_no_long_climb_leads_above_alpha(case):
-    assert check_climbs(case, 9, 15 * LONG, 80) > Fraction(9, 10)
+    assert check_climbs(case, 9, 30 * LONG, 80) > Fraction(9, 10)
 
 
 def without_slack(kinds, places, counts, most, up):
