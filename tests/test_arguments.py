@@ -30,7 +30,7 @@ from conformesh import (
     p_values,
     scores,
 )
-from conformesh.comparing import compare, fronts
+from conformesh.comparing import Way, compare, fronts
 from conformesh.online import ACI, online
 from conformesh.planning.planner import plan
 from conformesh.privacy.exposure import exposure_of
@@ -97,13 +97,13 @@ WITH_ALPHA = {
         SCORES, NETWORK, [alpha], weight=[np.ones(25)] * 4, weight_bound=1
     ),
     "calibrate_sides": lambda alpha: calibrate_sides([RNG.random((25, 2))] * 4, NETWORK, alpha),
-    "calibrate_batch": lambda alpha: calibrate_batch(Samples.of(SCORES), NETWORK, [alpha], "e-dcp"),
     "calibrate_local": lambda alpha: calibrate_local(
         SCORES, NETWORK, alpha, inputs=INPUTS, centres=choose_centres(RNG.random(99), 2)
     ),
     "conformal_threshold": lambda alpha: conformal_threshold(SCORES[0], alpha),
     "PValues.sets": lambda alpha: p_values(SCORES, NETWORK, [[0.5, 0.2]]).sets(alpha),
     "plan": lambda alpha: plan(NETWORK, alpha=alpha, methods=["fcp"]),
+    "compare": lambda alpha: compare(SCORES, [NETWORK], alpha, [Way("fcp")]),
     "fronts": lambda alpha: fronts(SCORES, [NETWORK], alpha),
     "exposure_of": lambda alpha: exposure_of("e-dcp", NETWORK, alpha=alpha),
     "online": lambda alpha: online(np.ones((4, 9)), NETWORK, alpha),

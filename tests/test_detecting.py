@@ -290,7 +290,7 @@ class Fleet(NamedTuple):
         spread = 2.0 ** rng.integers(0, 4, self.devices) if self.unlike else np.ones(self.devices)
         topology = "chain" if self.devices < 3 else "cycle"
         for run in range(runs):
-            held = rng.standard_normal((self.devices, self.scores)) * spread[:, None]
+            held = [*(rng.standard_normal((self.devices, self.scores)) * spread[:, None])]
             of = rng.integers(self.devices, size=self.ordinary)
             tests = rng.standard_normal(self.ordinary) * spread[of]
             mine = [tests[of == k] for k in range(self.devices)]

@@ -45,6 +45,7 @@ from conformesh.promises import (
     PLAIN,
     Alpha,
     Promise,
+    as_alphas,
     as_levels,
     check_alpha,
     check_shares,
@@ -153,6 +154,7 @@ def calibrate(
     """
     started = time.perf_counter()
     check_keywords("calibrate", method, options)
+    check_alpha(alpha)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -279,7 +281,7 @@ def calibrate_several(
     """
     started, seed = time.perf_counter(), recorded_seed(rng)
     check_keywords("calibrate_several", method, options)
-    alphas = as_levels(alphas, "alphas")
+    alphas = as_alphas(alphas)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     if isinstance(held, Samples):
@@ -408,7 +410,7 @@ def calibrate_shifted(
     """
     started = time.perf_counter()
     check_keywords("calibrate_shifted", method, options)
-    alphas = as_levels(alphas, "alphas")
+    alphas = as_alphas(alphas)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
@@ -587,7 +589,7 @@ def _grouped_batch(
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
     _refuse_pac_confidence(promise)
-    levels = tuple(check_alpha(alpha) for alpha in alphas)
+    levels = tuple(exact_alpha(alpha) for alpha in alphas)
     check_shares(promise, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
     site = Site(host.network, host.here, sizes, promise, None, levels)
@@ -696,7 +698,7 @@ def calibrate_batch(
             "topologies and NetworkX graphs too"
         )
     # A risk (losses) may well be above 1/2 of the largest loss.
-    levels = tuple((exact_alpha if promise.losses else check_alpha)(alpha) for alpha in as_levels(alphas, "alphas"))
+    levels = tuple(exact_alpha(alpha) for alpha in as_levels(alphas, "alphas"))
     if not levels:
         raise ValueError("calibration needs at least one alpha, got none")
     entry, chosen = get_method(method), make_options(method, options)

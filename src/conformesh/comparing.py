@@ -25,7 +25,16 @@ from conformesh.inputs import as_held, as_network, as_target, in_rows_of
 from conformesh.methods import METHODS, REACH, Way
 from conformesh.methods import ways_of as every_way_of
 from conformesh.progress import Progress
-from conformesh.promises import AUTO, Alpha, Promise, check_shares, exact_alpha, explain_confidence, make_promise
+from conformesh.promises import (
+    AUTO,
+    Alpha,
+    Promise,
+    check_alpha,
+    check_shares,
+    exact_alpha,
+    explain_confidence,
+    make_promise,
+)
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
@@ -407,6 +416,7 @@ def _setting(
     pac_confidence: Alpha | None,
 ) -> tuple[list[Network], Samples, Promise, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
+    check_alpha(alpha)
     held = as_held(devices)
     if isinstance(held, Samples) and held.trials > 1:
         raise ValueError(f"devices must be samples of one trial, got {held.trials}")

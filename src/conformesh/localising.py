@@ -34,7 +34,7 @@ from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
 from conformesh.methods import check_keywords
-from conformesh.promises import AUTO, Alpha, make_promise
+from conformesh.promises import AUTO, Alpha, check_alpha, make_promise
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Cost
@@ -479,6 +479,7 @@ def calibrate_local(
             "centres must come from choose_centres(inputs, number) or Centres.at(points, bandwidth), got "
             f"{type(centres).__name__} {str(centres)[:40]!r}"
         )
+    check_alpha(alpha)
     kind, held = as_score(score), as_held(devices)
     if isinstance(held, Samples):
         raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got Samples")

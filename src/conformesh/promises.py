@@ -102,6 +102,14 @@ def as_levels(given: Any, what: str) -> list[Any]:
     return [*given]
 
 
+def as_alphas(given: Any) -> list[Any]:
+    """Return several alphas of a user as a list, each checked by `check_alpha`."""
+    alphas = as_levels(given, "alphas")
+    for alpha in alphas:
+        check_alpha(alpha)
+    return alphas
+
+
 def exact_number(number: Any, complaint: str) -> Fraction:
     """Return a number as the decimal the user wrote, or complain."""
     try:

@@ -11,7 +11,6 @@ import json
 import os
 import socket
 import time
-import warnings
 from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
@@ -20,7 +19,6 @@ from typing import Any
 from conformesh.calibrating import calibrate_batch, counted_ranks
 from conformesh.graph.network import Network
 from conformesh.methods import get_method, make_options
-from conformesh.notes import CalibrationNote
 from conformesh.promises import promise_in
 from conformesh.samples import Samples
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
@@ -122,9 +120,7 @@ def _run(
         options["seed"] = cell.seed + block[0]
     started = time.perf_counter()
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", CalibrationNote)  # about alpha, said once when the sweep was read
-            batch = calibrate_batch(samples, network, alphas, cell.method.name, promise=promise, **options)
+        batch = calibrate_batch(samples, network, alphas, cell.method.name, promise=promise, **options)
         refused = None
     except (ValueError, ArithmeticError) as reason:  # this method cannot work here: a row that says so, not a number
         batch, refused = None, str(reason)
