@@ -7,13 +7,15 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import frames
+from conformesh.peer import frames, spreading
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.frames import ENTRIES, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import PROOF, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.shelf import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.spreading import LONGEST_SIGNED
+from conformesh.protocols.reports import MOST_BINS, Report, reports_said
 from tests.peer.heard import drawn, starter
 
 
@@ -170,3 +172,56 @@ def test_without_a_seal_a_method_that_needs_signatures_says_so():
 
 def test_keys_of_all_slots():
     assert keys_of(3, [0, PROOF]) == sum(1 << key_of(k, slot) for k in range(3) for slot in (0, PROOF))
+
+
+def signed_by(device, key, text):
+    return sealed(Secret(key // SLOTS).sign(device._signed_text(key, text)), text)
+
+
+def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
+    """A device that kept a proof of two entries of 9 MiB could not send it, and failed for the whole run."""
+    network, key = Network.complete(4), key_of(2, 1)
+    device = robust(network, drawn(network, 5, low=20, high=30))(0, MemoryJournal())
+    device.start(0.0)
+
+    def sign(text):
+        entry = signed_by(device, key, text)
+        frame = Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, 1 << key, 0, [(key, entry)]))
+        device.receive(frames.encode(frame), 1, 1.0)
+
+    for letter in (b"a", b"b"):
+        sign(letter * (9 << 20))
+    assert (sum(device.counts.refused.values()), device.liars) == (2, ())
+    room = LONGEST_SIGNED - len(signed_by(device, key, b""))
+    for letter in (b"a", b"b"):
+        sign(letter * room)
+    assert device.liars == (2,)
+    has_proof = 0
+    for now in (5.0, 9.0, 13.0):
+        device.tick(now)
+        has_proof += any(len(data) > 2 * room for _, data in device.outbox())
+    assert has_proof
+    assert device.error is None
+
+
+def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
+    device, key = one(), key_of(2, 1)
+    said(device, key, signed_by(device, key, b"a" * 100))
+    monkeypatch.setattr(spreading, "MOST_KEPT", device._size + 200)
+    said(device, key, signed_by(device, key, b"b" * 100))
+    assert device.liars == ()
+    assert "no room" in next(iter(device.counts.refused))
+
+
+def test_an_entry_of_its_own_that_nobody_would_take_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr(spreading, "LONGEST_SIGNED", 40)
+    device = one()
+    device.tick(5.0)
+    assert device.phase == "failed"
+    assert "accept at most 40; use fewer scores" in str(device.error)
+
+
+def test_every_report_of_r_dcp_can_be_signed():
+    places = np.arange(MOST_BINS)
+    report = Report(2**62, 0.0, 1.0, MOST_BINS, places, np.full(MOST_BINS, 2**46), 2**46, 2.0)
+    assert len(reports_said([report])) < LONGEST_SIGNED // 4
