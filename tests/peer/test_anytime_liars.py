@@ -9,12 +9,13 @@ import pytest
 from conformesh import Network
 from conformesh.peer import frames, spreading
 from conformesh.peer.anytime import Anytime
-from conformesh.peer.frames import ENTRIES, Frame
+from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
 from conformesh.peer.shelf import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
-from conformesh.peer.spreading import LONGEST_SIGNED
+from conformesh.peer.spreading import LONGEST_SIGNED, MOST_CLASHES
+from conformesh.peer.words import Hello
 from conformesh.protocols.reports import MOST_BINS, Report, reports_said
 from tests.peer.heard import drawn, starter
 
@@ -196,11 +197,12 @@ def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
     for letter in (b"a", b"b"):
         sign(letter * room)
     assert device.liars == (2,)
-    has_proof = 0
-    for now in (5.0, 9.0, 13.0):
-        device.tick(now)
-        has_proof += any(len(data) > 2 * room for _, data in device.outbox())
-    assert has_proof
+    device.tick(5.0)
+    device.outbox()
+    known = device._keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, known, 0, []))), 1, 6.0)
+    device.tick(9.0)
+    assert any(len(data) > 2 * room for _, data in device.outbox())
     assert device.error is None
 
 
@@ -225,3 +227,42 @@ def test_every_report_of_r_dcp_can_be_signed():
     places = np.arange(MOST_BINS)
     report = Report(2**62, 0.0, 1.0, MOST_BINS, places, np.full(MOST_BINS, 2**46), 2**46, 2.0)
     assert len(reports_said([report])) < LONGEST_SIGNED // 4
+
+
+def greeted(device, sender, run, now):
+    hello = Hello(device.agreement, run, frozenset()).pack()
+    device.receive(frames.encode(Frame(HELLO, 0, sender, 0, 0, hello)), sender, now)
+
+
+def claimed(device, sender, keys, now):
+    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, pack_shelf(3, keys, 0, []))), sender, now)
+
+
+def test_a_device_that_forgot_one_run_doubts_the_next_one_too():
+    """Neighbours may be one run apart, and it may have signed other scores in both runs."""
+    device, own = one(), key_of(0, 0)
+    greeted(device, 1, 7, 0.1)
+    claimed(device, 1, 1 << own, 0.2)
+    assert (device.number, own in device._entries) == (8, False)
+    for sender in (1, 2):
+        claimed(device, sender, 0, 0.3)
+    assert own in device._entries
+
+
+def test_a_request_for_a_run_does_not_end_the_doubt():
+    device = one()
+    linger = device.settings.linger
+    device.recalibrate(0.9 * linger)
+    device.tick(linger)
+    assert (device.number, key_of(0, 0) in device._entries) == (2, False)
+    device.tick(2 * linger)
+    assert key_of(0, 0) in device._entries
+
+
+def test_a_neighbour_that_always_claims_to_know_more_is_not_believed_for_ever():
+    device = one()
+    for step in range(3 * MOST_CLASHES):
+        claimed(device, 1, 1 << key_of(0, 0), 0.1 + 0.01 * step)
+    assert device.number == 1 + MOST_CLASHES
+    claimed(device, 2, 0, 0.9)
+    assert key_of(0, 0) in device._entries
