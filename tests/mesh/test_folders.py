@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from conformesh import Network
+from conformesh.mesh.config import roster
 from conformesh.mesh.config.device_toml import device_text, read_device, write_device
 from conformesh.mesh.config.folders import (
     add_device,
@@ -316,3 +317,17 @@ def test_scores_are_for_their_owner_alone(root, tmp_path):
     finally:
         os.umask(before)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_a_roster_that_is_too_large_is_refused_before_anything_is_changed(tmp_path, monkeypatch):
+    """It was written ahead, and then no command could finish it, nor do anything else."""
+    root = tmp_path / "mesh"
+    init_mesh(root, Network.cycle(3), insecure=True)
+    for name in ("one", "two", "three"):
+        add_device(root, name, ["device-00"])
+    record = (root / "authority.json").read_bytes()
+    monkeypatch.setattr(roster, "LARGEST", len((root / "roster.json").read_bytes()) + 40)
+    with pytest.raises(ValueError, match=r"roster 5 would have [0-9,]+ bytes, and devices read at most .*--settled"):
+        add_device(root, "four", ["device-00"])
+    assert (root / "authority.json").read_bytes() == record
+    assert add_device(root, "four", ["device-00"], settled=4).is_dir()

@@ -10,8 +10,10 @@ from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Changing, Cut, Faults, Pause, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import REASON, key_of
+from conformesh.peer.shelf import REASON, key_of, pack_shelf
+from conformesh.peer.spreading import AT_ONCE
 from conformesh.peer.words import Hello
+from conformesh.protocols.messages import Gather, Packets
 from tests.campaigns import campaign_seeds
 from tests.peer.devices import expected
 from tests.peer.heard import Judge, drawn, starter, storm
@@ -329,3 +331,28 @@ def test_one_seed_gives_one_trace():
     scores = drawn(network, 2)
     traces = {storm(network, starter(network, scores), seed).trace for seed in (3, 3, 4)}
     assert len(traces) == 2
+
+
+def test_a_large_entry_travels_in_a_frame_of_its_own():
+    """With others in the same frame it would not fit, and the device would fail."""
+    network = Network.complete(4)
+
+    def make(net, row):
+        told = yield Gather(Packets.of([b"own"]))
+        return int(told.heard.sum())
+
+    device = Anytime(0, network, {}, make, MemoryJournal(), Settings())
+    device.start(0.0)
+    device.outbox()
+    for k, size in ((1, 150_000), (2, 2**24)):
+        body = pack_shelf(4, 0, 0, [(key_of(k, 0), b"x" * size)])
+        device.receive(frames.encode(Frame(ENTRIES, device.run, k, 0, 0, body)), k, 0.01)
+    device.tick(0.5)
+    lengths = [len(data) for _, data in device.outbox()]
+    known = 1 << key_of(0, 0) | 1 << key_of(1, 0)  # what neighbour 3 has then
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 3, 0, 0, pack_shelf(4, known, 0, []))), 3, 0.6)
+    device.tick(3.0)
+    lengths += [len(data) for _, data in device.outbox()]
+    assert device.error is None
+    assert any(length > 2**24 for length in lengths)
+    assert all(length < AT_ONCE or 2**24 < length < 2**24 + 1000 for length in lengths)

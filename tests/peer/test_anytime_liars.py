@@ -7,13 +7,16 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.peer import frames
+from conformesh.peer import frames, spreading
 from conformesh.peer.anytime import Anytime
-from conformesh.peer.frames import ENTRIES, Frame
+from conformesh.peer.frames import ENTRIES, HELLO, Frame
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
-from conformesh.peer.shelf import PROOF, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.shelf import PROOF, SLOTS, key_of, keys_of, pack_shelf, sealed, unsealed
+from conformesh.peer.spreading import LONGEST_SIGNED, MOST_CLASHES
+from conformesh.peer.words import Hello
+from conformesh.protocols.reports import MOST_BINS, Report, reports_said
 from tests.peer.heard import drawn, starter
 
 
@@ -170,3 +173,96 @@ def test_without_a_seal_a_method_that_needs_signatures_says_so():
 
 def test_keys_of_all_slots():
     assert keys_of(3, [0, PROOF]) == sum(1 << key_of(k, slot) for k in range(3) for slot in (0, PROOF))
+
+
+def signed_by(device, key, text):
+    return sealed(Secret(key // SLOTS).sign(device._signed_text(key, text)), text)
+
+
+def test_the_largest_proof_fits_a_frame_and_larger_entries_are_refused():
+    """A device that kept a proof of two entries of 9 MiB could not send it, and failed for the whole run."""
+    network, key = Network.complete(4), key_of(2, 1)
+    device = robust(network, drawn(network, 5, low=20, high=30))(0, MemoryJournal())
+    device.start(0.0)
+
+    def sign(text):
+        entry = signed_by(device, key, text)
+        frame = Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, 1 << key, 0, [(key, entry)]))
+        device.receive(frames.encode(frame), 1, 1.0)
+
+    for letter in (b"a", b"b"):
+        sign(letter * (9 << 20))
+    assert (sum(device.counts.refused.values()), device.liars) == (2, ())
+    room = LONGEST_SIGNED - len(signed_by(device, key, b""))
+    for letter in (b"a", b"b"):
+        sign(letter * room)
+    assert device.liars == (2,)
+    device.tick(5.0)
+    device.outbox()
+    known = device._keys & ~(1 << key_of(2, PROOF))  # what neighbour 1 has then
+    device.receive(frames.encode(Frame(ENTRIES, device.run, 1, 0, 0, pack_shelf(4, known, 0, []))), 1, 6.0)
+    device.tick(9.0)
+    assert any(len(data) > 2 * room for _, data in device.outbox())
+    assert device.error is None
+
+
+def test_a_proof_for_which_there_is_no_room_is_not_kept(monkeypatch):
+    device, key = one(), key_of(2, 1)
+    said(device, key, signed_by(device, key, b"a" * 100))
+    monkeypatch.setattr(spreading, "MOST_KEPT", device._size + 200)
+    said(device, key, signed_by(device, key, b"b" * 100))
+    assert device.liars == ()
+    assert "no room" in next(iter(device.counts.refused))
+
+
+def test_an_entry_of_its_own_that_nobody_would_take_is_refused_in_words(monkeypatch):
+    monkeypatch.setattr(spreading, "LONGEST_SIGNED", 40)
+    device = one()
+    device.tick(5.0)
+    assert device.phase == "failed"
+    assert "accept at most 40; use fewer scores" in str(device.error)
+
+
+def test_every_report_of_r_dcp_can_be_signed():
+    places = np.arange(MOST_BINS)
+    report = Report(2**62, 0.0, 1.0, MOST_BINS, places, np.full(MOST_BINS, 2**46), 2**46, 2.0)
+    assert len(reports_said([report])) < LONGEST_SIGNED // 4
+
+
+def greeted(device, sender, run, now):
+    hello = Hello(device.agreement, run, frozenset()).pack()
+    device.receive(frames.encode(Frame(HELLO, 0, sender, 0, 0, hello)), sender, now)
+
+
+def claimed(device, sender, keys, now):
+    device.receive(frames.encode(Frame(ENTRIES, device.run, sender, 0, 0, pack_shelf(3, keys, 0, []))), sender, now)
+
+
+def test_a_device_that_forgot_one_run_doubts_the_next_one_too():
+    """Neighbours may be one run apart, and it may have signed other scores in both runs."""
+    device, own = one(), key_of(0, 0)
+    greeted(device, 1, 7, 0.1)
+    claimed(device, 1, 1 << own, 0.2)
+    assert (device.number, own in device._entries) == (8, False)
+    for sender in (1, 2):
+        claimed(device, sender, 0, 0.3)
+    assert own in device._entries
+
+
+def test_a_request_for_a_run_does_not_end_the_doubt():
+    device = one()
+    linger = device.settings.linger
+    device.recalibrate(0.9 * linger)
+    device.tick(linger)
+    assert (device.number, key_of(0, 0) in device._entries) == (2, False)
+    device.tick(2 * linger)
+    assert key_of(0, 0) in device._entries
+
+
+def test_a_neighbour_that_always_claims_to_know_more_is_not_believed_for_ever():
+    device = one()
+    for step in range(3 * MOST_CLASHES):
+        claimed(device, 1, 1 << key_of(0, 0), 0.1 + 0.01 * step)
+    assert device.number == 1 + MOST_CLASHES
+    claimed(device, 2, 0, 0.9)
+    assert key_of(0, 0) in device._entries

@@ -8,7 +8,7 @@ from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY, Device
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, SILENT, WANT, Frame
 from conformesh.peer.journal import MemoryJournal
-from conformesh.peer.memory import ENDED, Heading, unpack_round
+from conformesh.peer.memory import ENDED, REPORTED, Heading, unpack_round
 from conformesh.peer.settings import Settings
 from conformesh.peer.words import Hello, News, pack_rows, unpack_rows
 from conformesh.protocols.messages import Each, Max, Packets, Tell
@@ -576,7 +576,7 @@ def test_a_failure_is_told_at_once_and_again_while_the_device_lingers():
     told = [(0, HELLO, 0, 0), (0, FAILED, 1, 0), (2, HELLO, 0, 0), (2, FAILED, 1, 0)]
     assert hand.said() == told * 2  # when it fails, and in the same tick again
     assert News.of(hand.bodies[1], 3) == News(1, str(hand.device.error))
-    assert hand.journal.records()[-1] == ENDED
+    assert hand.journal.records()[-1] == REPORTED
     hand.device.tick(3.0)
     assert hand.said() == told
     hand.data(0, 3.1, 1)
@@ -596,8 +596,16 @@ def test_a_failure_before_a_run_began_takes_its_number():
     hand = Hand(patience=2.0).start()
     hand.device.tick(2.5)
     heading, end = hand.journal.records()
-    assert (Heading.of(heading).run, end) == (1, ENDED)
+    assert (Heading.of(heading).run, end) == (1, REPORTED)
     assert Hand(journal=hand.journal).start(5.0).state == ("greeting", 2, 0, ALL)
+
+
+def test_a_run_that_failed_has_no_result_even_if_one_of_its_number_is_stored():
+    """The stored result is of an earlier run with this number, whose journal was deleted."""
+    hand = Hand(patience=2.0, stored_run=1).start()
+    hand.device.tick(2.5)
+    assert hand.state[0] == "failed"
+    assert Hand(journal=hand.journal, stored_run=1).start(9.0).state == ("greeting", 2, 0, ALL)
 
 
 def test_a_hello_that_leaves_too_few_ends_a_device_which_says_so_once():

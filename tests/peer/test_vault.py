@@ -15,7 +15,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, WANT
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, _World, drawn_faults
-from conformesh.peer.memory import ENDED, Heading
+from conformesh.peer.memory import REPORTED, Heading
 from conformesh.peer.settings import Settings
 from conformesh.peer.vault import Vault
 from conformesh.promises import exact_alpha
@@ -231,7 +231,7 @@ def test_a_run_that_fails_forgets_its_secret():
     devices = [device for device in mesh.play(check=look) if device.row != VICTIM]
     assert {device.phase for device in devices} == {"failed"}
     assert {phase for phase, there in seen if there} == {"running"}
-    assert all(mesh.journals[device.row].records()[-1] == ENDED for device in devices)
+    assert all(mesh.journals[device.row].records()[-1] == REPORTED for device in devices)
     assert mesh.secret_in_journal(VICTIM)  # it may still come back, and would say the same again
 
 

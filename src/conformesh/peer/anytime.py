@@ -18,13 +18,14 @@ Liars       with a seal, what a device has not signed is refused, and two differ
             proof that everybody gets: it counts as not heard from then on
 Memory      a device that has just started may have signed entries that its journal does not know of: the journal was
             deleted, or restored from a backup. Before it signs anything in a run that it cannot know, it asks every
-            neighbour whether it has an entry of this device's. If one does, it asks for a new run
+            neighbour whether it has an entry of this device's. If one does, it asks for a new run, and asks them again
 
 Disagreement ends nothing here: a neighbour with other settings is told so, and is not listened to.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import suppress
 from typing import Any
 
@@ -36,7 +37,7 @@ from conformesh.peer.linked import Make
 from conformesh.peer.memory import Heading
 from conformesh.peer.settings import PeerError, failure_of
 from conformesh.peer.shelf import REASON, SLOTS, STAGES, key_of, keys_of
-from conformesh.peer.spreading import Spreading
+from conformesh.peer.spreading import MOST_CLASHES, Spreading
 from conformesh.peer.words import in_a_line
 from conformesh.protocols.messages import Gather, Gathered, Packets
 
@@ -59,6 +60,7 @@ class Anytime(Spreading):
         self._has_joined = False  # a run of its neighbours' since it started
         self._unsure: set[int] = set()  # neighbours that may have entries of this device's that it does not know of
         self._sure_at = 0.0  # until when it waits for their answers
+        self._claims: Counter[int] = Counter()  # in how many runs a neighbour said that it has such entries
         self._clear()
 
     def _clear(self) -> None:
@@ -94,7 +96,7 @@ class Anytime(Spreading):
                     self._hand_on()
                 return
             if self._asked and self.now >= self._begun_at + self.settings.linger:
-                self._move(self.number + 1)
+                self._move(self.number + 1, unsure=bool(self._unsure))
             if self._unsure and self.now >= self._sure_at:  # who does not answer may be gone for good
                 self._begin_sure()
             if self._dirty and self.phase != "failed" and self.now >= self._evaluated + self.settings.retry:
@@ -286,9 +288,10 @@ class Anytime(Spreading):
         """Note which entries of this run a neighbour has."""
         if not self._unsure:
             return
-        if keys & self._own_strings:
+        if keys & self._own_strings and self._claims[sender] < MOST_CLASHES:  # one that always says so is not believed
+            self._claims[sender] += 1
             self.log("neighbours have entries of this device's that its journal does not know of: asking for a new run")
-            self._move(self.number + 1)
+            self._move(self.number + 1, unsure=True)  # it may have spoken in that one, too
             return
         self._unsure.discard(sender)
         if not self._unsure:

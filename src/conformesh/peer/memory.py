@@ -10,9 +10,10 @@ from conformesh.peer.frames import FrameError, pack_words, unpack_words
 
 COUNT = struct.Struct("<I")
 ENTRY = struct.Struct("<IIII")
-ENDED = b"ended"  # the run is over, well or not: a device that starts now asks for the next
-# After ENDED: whoever asked for the run has its result. Without it, a process that calibrates once was killed between
-# the end of its run and its own end, and the next process reports that result instead of asking for another run.
+ENDED = b"ended"  # the run is over and every device has its result
+# Nothing is left to report: after ENDED, because whoever asked for the run has its result; instead of it, because the
+# run failed or was left. If the last record is ENDED, a process that calibrates once was killed between the end of its
+# run and its own end, and the next process reports that result instead of asking for another run.
 REPORTED = b"reported"
 
 

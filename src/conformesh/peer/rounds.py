@@ -25,7 +25,7 @@ from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Linked
-from conformesh.peer.memory import ENDED, Heading, Said, pack_round, unpack_round
+from conformesh.peer.memory import REPORTED, Heading, Said, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
 from conformesh.protocols.rules import Rules
@@ -277,18 +277,18 @@ class Rounds(Linked):
             self._secret = self.vault.draw().hex()
         self.journal.begin(self._heading().pack())
 
-    def _end_journal(self) -> None:
-        """Let the journal know that this run is over, and forget its secret."""
+    def _end_journal(self, last: bytes = REPORTED) -> None:
+        """Let the journal know that this run is over, and forget its secret; `last` is ENDED if it has a result."""
         if self._secret:
             self._secret = ""
-            self._forget_run(self._heading())
+            self._forget_run(self._heading(), last)
         else:
-            self._write(self.journal.append, ENDED)
+            self._write(self.journal.append, last)
 
-    def _forget_run(self, heading: Heading) -> None:
+    def _forget_run(self, heading: Heading, last: bytes = REPORTED) -> None:
         """Let the journal know of a run with a secret only that it was and is over."""
         self._write(self.journal.begin, heading._replace(secret="").pack())
-        self._write(self.journal.append, ENDED)
+        self._write(self.journal.append, last)
 
     def _remember(self) -> None:
         self.journal.append(pack_round(self._said_now))

@@ -15,6 +15,7 @@ import numpy as np
 from conformesh.peer.frames import ENTRIES, HELLO, WANT, Frame, FrameError, pack_number
 from conformesh.peer.linked import Linked
 from conformesh.peer.shelf import (
+    LONGEST,
     PROOF,
     REASON,
     SLOTS,
@@ -38,6 +39,10 @@ MOST_CLASHES = 8  # runs that a device asks for because others have heard other 
 # Bytes of all entries that a device keeps: 8 million scores. Where entries are not signed a neighbour may make them up.
 MOST_KEPT = 1 << 26
 LONGEST_REASON = 1 << 13  # bytes of a reason with its signature
+# Bytes of a string with its signature: a report of r-dcp with the most bins has less than a quarter of that. Two of
+# them are a proof, which must fit into a frame.
+LONGEST_SIGNED = 1 << 22
+LONGEST_PROOF = 2 * LONGEST_SIGNED + 8  # and the slot, and how long the first one is
 AT_ONCE = 1 << 18  # bytes of entries in one frame: a slow link is not filled with what may be known by then
 
 
@@ -178,12 +183,13 @@ class Spreading(Linked):
         self.counts.resent += wait.sent([key for key, _ in entries], self.now)
 
     def _due(self, wait: Waiting) -> Entries:
-        """Return what a neighbour is not known to have and was not sent lately, as much as fits a frame."""
+        """Return what a neighbour lacks and was not sent lately: up to `AT_ONCE` bytes, or one larger entry."""
         entries, size = [], 0
         for key in in_order(self._keys & ~wait.has):
-            if wait.is_due(key, self.now) and size < AT_ONCE:
+            length = len(self._entries[key])
+            if wait.is_due(key, self.now) and (not entries or size + length <= AT_ONCE):
                 entries.append((key, self._entries[key]))
-                size += len(self._entries[key])
+                size += length
         return entries
 
     # --- entries ------------------------------------------------------------------------------------------------------
@@ -204,10 +210,17 @@ class Spreading(Linked):
 
     def _check_size(self, slot: int, data: bytes) -> None:
         """Refuse an entry that would take too much memory, before it is looked at."""
-        if slot == REASON and len(data) > LONGEST_REASON:
-            raise FrameError(f"a reason of {len(data)} bytes, where {LONGEST_REASON} are the most")
+        if len(data) > (most := self._longest(slot)):
+            what = {REASON: "a reason", PROOF: "a proof"}.get(slot, "an entry")
+            raise FrameError(f"{what} of {len(data)} bytes, where {most} are the most")
         if len(data) + self._size > MOST_KEPT:
             raise FrameError(f"an entry for which there is no room: all together may have {MOST_KEPT} bytes")
+
+    def _longest(self, slot: int) -> int:
+        """Return how many bytes an entry of a slot may have."""
+        if slot < STAGES:
+            return LONGEST if self.seal is None else LONGEST_SIGNED
+        return LONGEST_REASON if slot == REASON else LONGEST_PROOF
 
     def _keep(self, key: int, data: bytes) -> None:
         """Add an entry; it is in the journal before anybody is told that it is known here."""
@@ -231,8 +244,15 @@ class Spreading(Linked):
 
     def _say(self, key: int, text: bytes) -> None:
         """Add an entry of this device's own."""
-        if not self._keys >> key & 1:
-            self._keep(key, self._entry(key, text))
+        if self._keys >> key & 1:
+            return
+        entry = self._entry(key, text)
+        if len(entry) > (most := self._longest(key % SLOTS)):
+            raise ValueError(
+                f"the entry of this device would have {len(entry):,} bytes, and the others accept at most {most:,}; "
+                "use fewer scores or fewer bins"
+            )
+        self._keep(key, entry)
 
     def _entry(self, key: int, text: bytes) -> bytes:
         """Return a text as an entry, signed where entries are."""
@@ -264,13 +284,16 @@ class Spreading(Linked):
             return
         if unsealed(data)[1] == self._text(key):  # signed twice
             return
-        self._check_signature(key, data)
         owner, slot = divmod(key, SLOTS)
+        self._check_size(slot, data)
+        self._check_signature(key, data)
         if owner == self.row:
             self._clash(sender)
         elif key_of(owner, PROOF) not in self._entries:
             first, second = sorted((self._entries[key], data))
-            self._keep(key_of(owner, PROOF), bytes([slot]) + sealed(first, second))
+            proof = bytes([slot]) + sealed(first, second)
+            self._check_size(PROOF, proof)
+            self._keep(key_of(owner, PROOF), proof)
             self.log(f"{self._name(owner)} has signed two different entries: it is proven to lie")
 
     def _clash(self, sender: int) -> None:

@@ -45,7 +45,7 @@ from conformesh.mesh.config.endpoints import (
     roster_names,
 )
 from conformesh.mesh.config.own_scores import scatter_scores
-from conformesh.mesh.config.roster import Earlier, Revoked, Roster
+from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
 from conformesh.mesh.config.signing import document_of
 from conformesh.names import unknown
 from conformesh.promises import PLAIN, Promise, check_alpha
@@ -368,7 +368,11 @@ def _read_mesh(root: Path) -> list[DeviceConfig]:
 
 def _change(asked: dict[str, Any], root: Path, roster: Roster | None, insecure: bool) -> Change:
     """Return a change to a roster, signed if the mesh has an authority; None leaves the roster as it is."""
-    return Change(asked, "" if roster is None else document_of(roster, root, insecure).bytes().decode("ascii"))
+    if roster is None:
+        return Change(asked)
+    document = document_of(roster, root, insecure)
+    check_size(document)
+    return Change(asked, document.bytes().decode("ascii"))
 
 
 def _add_folder(change: Change, root: Path, config: DeviceConfig, days: int) -> None:

@@ -22,8 +22,8 @@ from conformesh.names import listed
 from conformesh.peer.rosters import MOST, Rosters
 
 FILE = "roster.json"
-# Bytes of a document: about 10,000 devices. It is parsed before its signature is checked, which may take 20 times as
-# much memory.
+# Bytes of a document: about 10,000 devices, fewer if it lists earlier rosters. It is parsed before its signature is
+# checked, which may take 20 times as much memory.
 LARGEST = 2 * 2**20
 FORMAT = "conformesh-roster/1"
 DIGEST = re.compile("[0-9a-f]{64}")
@@ -152,6 +152,20 @@ def read_document(data: bytes, where: str = "the roster") -> Document:
     if found.bytes() != data:
         raise ValueError(f"{where}: a roster has one form, byte by byte, and this is another; copy the file as it is")
     return found
+
+
+def check_size(document: Document) -> None:
+    """Refuse a new roster that no device would read, before anything is changed."""
+    roster, size = document.roster, len(document.bytes())
+    if size <= LARGEST:
+        return
+    words = f"roster {roster.number} would have {size:,} bytes, and devices read at most {LARGEST:,}"
+    if roster.earlier:
+        words += (
+            f"; it lists the devices of all rosters from {roster.settled} to {roster.number - 1}. If a later one of these "
+            "has a certified result (its number is in /status), say --settled NUMBER, which leaves out those before it"
+        )
+    raise ValueError(f"{words}; nothing was changed")
 
 
 def read_roster_file(folder: Path) -> Document | None:
