@@ -50,12 +50,21 @@ def failpoint(name: str) -> None:
         on_failpoint(name)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, mode: int = PUBLIC) -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    content: str | bytes | memoryview,
+    mode: int = PUBLIC,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """Write a file so that a reader, also after a crash or a power cut, finds the old one or the new one, whole.
 
     The draft is created with its final permissions, so a private file is at no moment readable by others, and it is on
     the disk before it gets its name: otherwise a power cut may leave the new name with no content. A pipe or a device
     is written to as it is.
+
+    With `owner` (user and group numbers) the draft gets this owner and exactly `mode`, whatever the umask is, before it
+    gets its name, and a pipe or a device is replaced as well. No link is followed: the folder may belong to somebody
+    else.
     """
     target = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
@@ -63,14 +72,16 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
         raise ValueError(f"{str(path)!r} cannot be the name of a file")
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():
+        if owner is None and target.exists() and not target.is_file() and not target.is_dir():
             target.write_bytes(data)  # a pipe or a device: a new file in its place would be one no longer
             return
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         failpoint(f"{target.name}/begin")
-        handle = os.open(draft, flags, mode)
+        handle = os.open(draft, flags, mode if owner is None else PRIVATE)
         try:
+            if owner is not None:
+                _set_owner(handle, owner, mode)
             _write_all(handle, data, f"{target.name}/torn")
             failpoint(f"{target.name}/written")
             os.fsync(handle)
@@ -88,6 +99,22 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
         raise OSError(
             problem.errno, f"{target}: cannot write the file: {why}; check the folder and its permissions"
         ) from problem
+
+
+def _set_owner(handle: int, owner: tuple[int, int], mode: int) -> None:
+    """Give an open file its owner, group and permissions; only the group where this user may give nothing away."""
+    if os.name != "posix":
+        return
+    try:
+        os.fchown(handle, *owner)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        try:
+            os.fchown(handle, -1, owner[1])
+        except PermissionError:
+            mode &= 0o700  # the group that could read the old file is not the group of the new one
+    os.fchmod(handle, mode)
 
 
 def append_bytes(handle: int, name: str, data: bytes, durable: bool = False) -> None:
