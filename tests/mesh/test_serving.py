@@ -389,6 +389,21 @@ def test_a_shorter_file_after_one_that_was_deleted_is_used(score_file):
     assert watch.look(2.0)
 
 
+def test_a_shorter_file_after_two_replacements_is_used(score_file):
+    """File systems give the inode of a deleted file to the next one."""
+    path, watch = score_file
+    kept = path.with_name("kept")
+    os.link(path, kept)  # so that its inode can be given again
+    write_scores(path.parent, [5.0, 6.0])
+    watch._wall = lambda: 0.0  # the file is still waited for when the next one comes
+    assert not watch.look(1.0)
+    kept.write_text("score\n7.0\n")
+    kept.replace(path)
+    watch.look(2.0)
+    assert watch.look(4.0)
+    assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
+
+
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
 def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     """Cut at every byte of its end; CSV from its last record on, up to the first digit of the last score."""

@@ -114,8 +114,8 @@ class ScoreWatch:
         self._looked = True
         if stamp != self._met[0]:
             self._met = stamp, now
-        if stamp is None:
-            self._used = None  # whatever comes next is another file, even if it gets the same inode
+        if stamp is None or (self._used is not None and stamp[2] != self._used[2]):
+            self._used = None  # another file: a later one may get the same inode again
         if not first and stamp == self._judged:
             self._since, self.waiting = None, ""
             return False
