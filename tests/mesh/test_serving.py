@@ -22,7 +22,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.store import ResultStore
-from conformesh.mesh.node.watching import ScoreWatch
+from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder
@@ -385,7 +385,7 @@ def test_a_shorter_file_after_one_that_was_deleted_is_used(score_file):
     path.unlink()
     watch.look(1.0)
     write_scores(path.parent, [7.0])
-    watch._used = None if watch._used is None else (*watch._used[:2], path.stat().st_ino)
+    watch._used = None if watch._used is None else (*watch._used[:2], path.stat().st_ino, watch._used[3])
     assert watch.look(2.0)
 
 
@@ -402,6 +402,36 @@ def test_a_shorter_file_after_two_replacements_is_used(score_file):
     watch.look(2.0)
     assert watch.look(4.0)
     assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there a change of permissions has a time")
+def test_a_file_whose_permissions_are_repaired_is_read(score_file, monkeypatch):
+    """A chmod changes neither content, size nor time of modification."""
+    path, watch = score_file
+    write_scores(path.parent, [7.0])
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:  # root may read every file
+        patch.setattr("conformesh.mesh.node.watching.read_own_scores", refuse)
+        assert not any(watch.look(moment) for moment in (1.0, 3.0))
+    assert "Permission denied" in watch.problem
+    assert not watch.look(10.0)
+    path.chmod(0o640)
+    assert any(watch.look(moment) for moment in (11.0, 13.0))
+    assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there a change of permissions has a time")
+def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2))
+    watch = CertificateWatch(read_device(folders[0]))
+    watch.look()
+    watch.use()
+    watch.config.path("cert").chmod(0o640)
+    watch.look()
+    assert (watch.problem, watch.replaced) == ("", False)
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])

@@ -17,7 +17,7 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
-Stamp = tuple[int, int, int] | None
+Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
 SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
 # of a text file cannot be told from one that is done; docs/mesh.md says how to replace the file in one step.
@@ -32,7 +32,7 @@ def stamp_of(path: Path) -> Stamp:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
 def _is_cut(now: Stamp, used: Stamp) -> bool:
@@ -168,6 +168,11 @@ class ScoreWatch:
         return self.scores or NO_SCORES
 
 
+def _contents(stamps: tuple[Stamp, ...]) -> list[tuple[int, ...] | None]:
+    """Return the parts of stamps that change with the content: a chmod, or a link to a file, replaces nothing."""
+    return [None if stamp is None else stamp[:3] for stamp in stamps]
+
+
 def _identity_files(config: DeviceConfig) -> tuple[Path, ...]:
     return () if config.insecure else (config.path("cert"), config.path("key"), config.path("ca"))
 
@@ -221,9 +226,9 @@ class CertificateWatch:
 
     def use(self) -> None:
         """Note that links are opened with the files as they were at the last look."""
-        self._in_use = self._read
+        self._in_use = () if self._lasting else self._read  # links may lack a file that could not be read
 
     @property
     def replaced(self) -> bool:
         """Whether the files are good, and others than those that the links were opened with."""
-        return not self.problem and self._read != self._in_use
+        return not self.problem and _contents(self._read) != _contents(self._in_use)
