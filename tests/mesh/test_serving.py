@@ -434,6 +434,21 @@ def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
     assert (watch.problem, watch.replaced) == ("", False)
 
 
+def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
+    path, watch = score_file
+    monkeypatch.setattr("conformesh.mesh.node.watching.stamp_of", lambda _: stamp)
+    watch._wall = lambda: 0.0  # every change is of just now
+    old = watch._judged
+    for step in range(1, 14):
+        stamp = (*old[:2], old[2] + step, old[3])
+        watch.look(float(step))
+    assert "it has been changing for more than 10 s" in watch.problem
+    stamp = old
+    for step in (14.0, 15.0, 16.0):
+        assert not watch.look(step)  # these scores are in use
+    assert (watch.problem, watch.waiting, watch.failures) == ("", "", 1)
+
+
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
 def test_a_file_whose_last_record_is_incomplete_is_not_used(tmp_path, ending):
     """Cut at every byte of its end; CSV from its last record on, up to the first digit of the last score."""

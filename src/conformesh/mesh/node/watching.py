@@ -18,6 +18,7 @@ from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
 Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
+UNKNOWN: Stamp = (-1, -1, -1, -1)  # equals the stamp of no file, and is not that of a missing one
 SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
 # of a text file cannot be told from one that is done; docs/mesh.md says how to replace the file in one step.
@@ -156,7 +157,7 @@ class ScoreWatch:
         if now - self._since >= MOST_CHANGING:
             words = f"{self._path}: it has been changing for more than {MOST_CHANGING:g} s, {CUT}"
             self.failures += words != self.problem
-            self.problem = words
+            self.problem, self._judged = words, UNKNOWN  # the old file may come back, and is judged again
 
     def _refuse(self, stamp: Stamp, words: str) -> None:
         self._judged, self.problem = stamp, " ".join(words.split())
