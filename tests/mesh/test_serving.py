@@ -311,6 +311,7 @@ def test_scores_are_read_once_for_each_change(tmp_path):
         assert not watch.look(moment)
     assert len(opened) == 1
     write_scores(folders[0], [1.0, 2.0])
+    assert not watch.look(3.0)
     assert watch.look(5.0)
     assert len(opened) == 2
     assert watch.known.values.tolist() == [1.0, 2.0]
@@ -375,7 +376,8 @@ def test_a_file_that_became_shorter_without_being_replaced_is_not_used(score_fil
     assert "mesh put-scores" in watch.problem
     assert (watch.known.values.tolist(), watch.failures) == ([1.0, 2.0, 3.0], 1)
     write_scores(path.parent, [7.0])
-    assert watch.look(101.0)
+    assert not watch.look(101.0)
+    assert watch.look(103.0)
     assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
 
 
@@ -386,7 +388,8 @@ def test_a_shorter_file_after_one_that_was_deleted_is_used(score_file):
     watch.look(1.0)
     write_scores(path.parent, [7.0])
     watch._used = None if watch._used is None else (*watch._used[:2], path.stat().st_ino, watch._used[3])
-    assert watch.look(2.0)
+    assert not watch.look(2.0)
+    assert watch.look(4.0)
 
 
 def test_a_shorter_file_after_two_replacements_is_used(score_file):
@@ -395,7 +398,6 @@ def test_a_shorter_file_after_two_replacements_is_used(score_file):
     kept = path.with_name("kept")
     os.link(path, kept)  # so that its inode can be given again
     write_scores(path.parent, [5.0, 6.0])
-    watch._wall = lambda: 0.0  # the file is still waited for when the next one comes
     assert not watch.look(1.0)
     kept.write_text("score\n7.0\n")
     kept.replace(path)
@@ -437,7 +439,6 @@ def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
 def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
     path, watch = score_file
     monkeypatch.setattr("conformesh.mesh.node.watching.stamp_of", lambda _: stamp)
-    watch._wall = lambda: 0.0  # every change is of just now
     old = watch._judged
     for step in range(1, 14):
         stamp = (*old[:2], old[2] + step, old[3])
@@ -447,6 +448,21 @@ def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(
     for step in (14.0, 15.0, 16.0):
         assert not watch.look(step)  # these scores are in use
     assert (watch.problem, watch.waiting, watch.failures) == ("", "", 1)
+
+
+def test_a_file_server_whose_clock_is_behind_does_not_hurry_the_node(score_file):
+    path, watch = score_file
+    with path.open("a") as file:
+        file.write("4")
+    long_ago(path)
+    assert not watch.look(1.0)
+    assert watch.waiting
+    with path.open("a") as file:
+        file.write(".5\n")
+    long_ago(path)
+    assert not watch.look(2.0)
+    assert watch.look(4.0)
+    assert watch.known.values.tolist() == [1.0, 2.0, 3.0, 4.5]
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
@@ -540,7 +556,8 @@ def test_a_change_that_keeps_size_and_second_is_seen(tmp_path):
     watch.look(0.0)
     path.write_text("score\n0.7\n")
     os.utime(path, ns=(10**18, 10**18 + 1))
-    assert watch.look(1.0)
+    assert not watch.look(1.0)
+    assert watch.look(3.0)
 
 
 def test_requests_for_a_new_run_coalesce():

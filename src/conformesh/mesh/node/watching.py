@@ -143,12 +143,13 @@ class ScoreWatch:
     def _is_quiet(self, stamp: Stamp, now: float, first: bool) -> bool:
         """Whether nothing has been written to the file for a while.
 
-        By its time of modification, or, where that is in the future because a clock was wrong, by what was seen. A
-        file that is missing at the first look is reported at once.
+        By its stamps at several looks. The time of modification counts at the first look only: the clock of a file
+        server may be behind, so that a file that is being written seems old. A file that is missing at the first look
+        is reported at once.
         """
         if now - self._met[1] >= QUIET or (stamp is None and first):
             return True
-        return stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
+        return first and stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
 
     def _wait(self, now: float) -> None:
         """Wait for the file, but not for ever: a file that something appends to all the time is a problem."""
