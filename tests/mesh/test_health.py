@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
@@ -206,6 +207,26 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
 
 
 # --- requests that outlast the process --------------------------------------------------------------------------------
+
+
+def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypatch):
+    """Programs that do not hold the lock write scores and rosters too: their drafts stay while they are young."""
+    folder = node.config.folder
+    names = ["result.json", "recalibrate.json", "roster.state", "roster.refused.json", "roster.json", "scores.csv"]
+    for name in names:
+        (folder / f".{name}.1.tmp").write_text("{")
+        (folder / f".{name}.2.tmp").write_text("{")
+        os.utime(folder / f".{name}.2.tmp", (1e9, 1e9))
+    (folder / ".other.1.tmp").write_text("{")
+
+    def end():
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(node.members, "verify", end)
+    with pytest.raises(RuntimeError, match="far enough"):
+        node.run()
+    left = {path.name for path in folder.glob(".*.tmp")}
+    assert left == {".roster.json.1.tmp", ".scores.csv.1.tmp", ".other.1.tmp"}
 
 
 def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):

@@ -437,7 +437,7 @@ def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
 
 
 def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
-    path, watch = score_file
+    _, watch = score_file
     monkeypatch.setattr("conformesh.mesh.node.watching.stamp_of", lambda _: stamp)
     old = watch._judged
     for step in range(1, 14):

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import NoReturn
 
@@ -147,14 +149,16 @@ def move_path(source: Path, target: Path) -> None:
     failpoint(f"{source.name}/move done")
 
 
-def remove_drafts(target: Path) -> None:
+def remove_drafts(target: Path, min_age: float = 0.0) -> None:
     """Delete what crashes have left of `write_file` for a file that nobody else writes now.
 
-    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone.
+    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone. A file that
+    another process may be writing needs a `min_age` in seconds: younger drafts stay.
     """
-    for draft in target.parent.glob(f".{target.name}.*.tmp"):
+    for draft in target.parent.glob(f".{escape(target.name)}.*.tmp"):
         with suppress(OSError):
-            draft.unlink()
+            if min_age <= 0 or time.time() - draft.lstat().st_mtime >= min_age:
+                draft.unlink()
 
 
 def _write_all(handle: int, data: bytes | memoryview, torn: str) -> None:
