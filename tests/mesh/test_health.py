@@ -9,6 +9,7 @@ import pytest
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.node.disk import write_probe
 from conformesh.mesh.node.health import judged
 from conformesh.mesh.node.pending import FILE, PendingRun
 from conformesh.mesh.node.serving import Node
@@ -184,6 +185,21 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
     node._look_at_files(at_once=True)
     assert health(node.state).healthy
     assert not (node.config.folder / ".disk-probe.tmp").exists()
+
+
+def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
+    """A file server may say only then that its disk is full."""
+    close = os.close
+
+    def refuse(handle):
+        close(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write_probe(tmp_path / "probe")
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
