@@ -67,7 +67,7 @@ def finish(process, timeout=90):
 
 
 def write_scores(folder, scores):
-    """Replace a device's scores in one step, by a file that was written a while ago: no node waits for its writer."""
+    """Replace a device's scores in one step, by a file that seems old: no node that starts waits for its writer."""
     draft = folder / "scores.new"
     draft.write_text("score\n" + "".join(f"{x!r}\n" for x in np.asarray(scores, dtype=float).tolist()))
     long_ago(draft)

@@ -1,6 +1,7 @@
 """``conformesh mesh``: thin over the library, and what neighbours answer."""
 
 import json
+import os
 import shutil
 
 import pytest
@@ -8,9 +9,10 @@ from typer.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import GROUPS, app
+from conformesh.io import files
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
-from conformesh.mesh.config.own_scores import read_own_scores
+from conformesh.mesh.config.own_scores import put_scores, read_own_scores
 from conformesh.mesh.config.reach import reach_neighbours
 from tests.mesh.meshes import sign_device, tls_server
 from tests.mesh.real import free_ports
@@ -88,6 +90,60 @@ def test_scores_are_put_in_one_step(root, tmp_path):
         result = run("put-scores", tmp_path / wrong, folder)
         assert (result.exit_code, words in result.stderr) == (2, True), result.stderr
     assert target.read_text() == "score\n1\n2\n3"
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
+def test_put_scores_gives_owner_and_mode_to_the_draft_and_to_nothing_else(tmp_path, monkeypatch):
+    """Run as root, a chown by name after the rename would hand any file to the owner of the folder, through a link."""
+    assert run("init", tmp_path / "mesh", "--devices", 2, "--insecure").exit_code == 0
+    folder, victim = tmp_path / "mesh" / "device-00", tmp_path / "victim"
+    target = folder / "scores.csv"
+    target.chmod(0o640)
+    victim.write_text("secret")
+    victim.chmod(0o604)
+    (tmp_path / "given.csv").write_text("score\n1\n2\n")
+    before, changed = target.stat(), []
+
+    def refuse(*_, **__):
+        raise AssertionError("owner or mode changed by name")
+
+    def link_at_once(name):
+        if name == "scores.csv/renamed":
+            changed.append((target.read_text(), target.stat().st_mode & 0o777))
+            target.unlink()
+            target.symlink_to(victim)
+
+    monkeypatch.setattr(os, "chown", refuse)
+    monkeypatch.setattr(os, "fchown", lambda handle, *owner: changed.append((os.fstat(handle).st_mode & 0o777, owner)))
+    monkeypatch.setattr(files, "on_failpoint", link_at_once)
+    put_scores(read_device(folder), str(tmp_path / "given.csv"))
+    assert changed == [(0o600, (before.st_uid, before.st_gid)), ("score\n1\n2\n", 0o640)]
+    assert (victim.read_text(), victim.stat().st_mode & 0o777) == ("secret", 0o604)
+
+    monkeypatch.setattr(files, "on_failpoint", None)
+    with pytest.raises(ValueError, match=f"is a symbolic link to {victim}.*replace the file that it points to"):
+        put_scores(read_device(folder), str(tmp_path / "given.csv"))
+    assert target.is_symlink()
+    target.unlink()
+    put_scores(read_device(folder), str(tmp_path / "given.csv"))
+    assert changed[-1] == (0o600, (folder.stat().st_uid, folder.stat().st_gid))
+    assert target.stat().st_mode & 0o777 == 0o600
+
+
+@pytest.mark.skipif(os.name != "posix", reason="owners and modes are POSIX")
+def test_a_group_that_cannot_be_kept_gets_no_access(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    files.write_file(tmp_path / "a", "1", 0o640, (1000, 1000))
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(OSError, match="cannot write the file: Operation not permitted"):
+        files.write_file(tmp_path / "a", "2", 0o640, (1000, 1000))
+    assert [path.name for path in tmp_path.iterdir()] == ["a"]
+    assert (tmp_path / "a").read_text() == "1"
 
 
 @pytest.mark.parametrize("name", GROUPS["mesh"])

@@ -2,12 +2,14 @@
 
 import errno
 import json
+import os
 from dataclasses import replace
 
 import pytest
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
+from conformesh.mesh.node.disk import write_probe
 from conformesh.mesh.node.health import judged
 from conformesh.mesh.node.pending import FILE, PendingRun
 from conformesh.mesh.node.serving import Node
@@ -185,6 +187,21 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
     assert not (node.config.folder / ".disk-probe.tmp").exists()
 
 
+def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
+    """A file server may say only then that its disk is full."""
+    close = os.close
+
+    def refuse(handle):
+        close(handle)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "close", refuse)
+        with pytest.raises(OSError, match="No space left"):
+            write_probe(tmp_path / "probe")
+    assert not [*tmp_path.iterdir()]
+
+
 def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
     """Until then the node is unhealthy: after a restart it would serve an older threshold."""
     made = node.state.certify(calibration())
@@ -206,6 +223,26 @@ def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
 
 
 # --- requests that outlast the process --------------------------------------------------------------------------------
+
+
+def test_a_start_removes_the_drafts_of_processes_that_were_killed(node, monkeypatch):
+    """Programs that do not hold the lock write scores and rosters too: their drafts stay while they are young."""
+    folder = node.config.folder
+    names = ["result.json", "recalibrate.json", "roster.state", "roster.refused.json", "roster.json", "scores.csv"]
+    for name in names:
+        (folder / f".{name}.1.tmp").write_text("{")
+        (folder / f".{name}.2.tmp").write_text("{")
+        os.utime(folder / f".{name}.2.tmp", (1e9, 1e9))
+    (folder / ".other.1.tmp").write_text("{")
+
+    def end():
+        raise RuntimeError("far enough")
+
+    monkeypatch.setattr(node.members, "verify", end)
+    with pytest.raises(RuntimeError, match="far enough"):
+        node.run()
+    left = {path.name for path in folder.glob(".*.tmp")}
+    assert left == {".roster.json.1.tmp", ".scores.csv.1.tmp", ".other.1.tmp"}
 
 
 def test_a_request_is_on_the_disk_until_a_run_has_met_it(tmp_path):

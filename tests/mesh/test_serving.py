@@ -22,7 +22,7 @@ from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.store import ResultStore
-from conformesh.mesh.node.watching import ScoreWatch
+from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.peer.frames import SIZE
 from conformesh.peer.settings import PeerError
 from tests.mesh.nodes import numbers, short_folder
@@ -311,6 +311,7 @@ def test_scores_are_read_once_for_each_change(tmp_path):
         assert not watch.look(moment)
     assert len(opened) == 1
     write_scores(folders[0], [1.0, 2.0])
+    assert not watch.look(3.0)
     assert watch.look(5.0)
     assert len(opened) == 2
     assert watch.known.values.tolist() == [1.0, 2.0]
@@ -375,7 +376,8 @@ def test_a_file_that_became_shorter_without_being_replaced_is_not_used(score_fil
     assert "mesh put-scores" in watch.problem
     assert (watch.known.values.tolist(), watch.failures) == ([1.0, 2.0, 3.0], 1)
     write_scores(path.parent, [7.0])
-    assert watch.look(101.0)
+    assert not watch.look(101.0)
+    assert watch.look(103.0)
     assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
 
 
@@ -385,8 +387,82 @@ def test_a_shorter_file_after_one_that_was_deleted_is_used(score_file):
     path.unlink()
     watch.look(1.0)
     write_scores(path.parent, [7.0])
-    watch._used = None if watch._used is None else (*watch._used[:2], path.stat().st_ino)
-    assert watch.look(2.0)
+    watch._used = None if watch._used is None else (*watch._used[:2], path.stat().st_ino, watch._used[3])
+    assert not watch.look(2.0)
+    assert watch.look(4.0)
+
+
+def test_a_shorter_file_after_two_replacements_is_used(score_file):
+    """File systems give the inode of a deleted file to the next one."""
+    path, watch = score_file
+    kept = path.with_name("kept")
+    os.link(path, kept)  # so that its inode can be given again
+    write_scores(path.parent, [5.0, 6.0])
+    assert not watch.look(1.0)
+    kept.write_text("score\n7.0\n")
+    kept.replace(path)
+    watch.look(2.0)
+    assert watch.look(4.0)
+    assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there a change of permissions has a time")
+def test_a_file_whose_permissions_are_repaired_is_read(score_file, monkeypatch):
+    """A chmod changes neither content, size nor time of modification."""
+    path, watch = score_file
+    write_scores(path.parent, [7.0])
+
+    def refuse(_):
+        raise PermissionError(13, "Permission denied")
+
+    with monkeypatch.context() as patch:  # root may read every file
+        patch.setattr("conformesh.mesh.node.watching.read_own_scores", refuse)
+        assert not any(watch.look(moment) for moment in (1.0, 3.0))
+    assert "Permission denied" in watch.problem
+    assert not watch.look(10.0)
+    path.chmod(0o640)
+    assert any(watch.look(moment) for moment in (11.0, 13.0))
+    assert (watch.known.values.tolist(), watch.problem) == ([7.0], "")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there a change of permissions has a time")
+def test_a_certificate_whose_permissions_change_is_not_another_one(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2))
+    watch = CertificateWatch(read_device(folders[0]))
+    watch.look()
+    watch.use()
+    watch.config.path("cert").chmod(0o640)
+    watch.look()
+    assert (watch.problem, watch.replaced) == ("", False)
+
+
+def test_a_file_that_comes_back_after_one_that_never_became_quiet_is_used_again(score_file, monkeypatch):
+    _, watch = score_file
+    monkeypatch.setattr("conformesh.mesh.node.watching.stamp_of", lambda _: stamp)
+    old = watch._judged
+    for step in range(1, 14):
+        stamp = (*old[:2], old[2] + step, old[3])
+        watch.look(float(step))
+    assert "it has been changing for more than 10 s" in watch.problem
+    stamp = old
+    for step in (14.0, 15.0, 16.0):
+        assert not watch.look(step)  # these scores are in use
+    assert (watch.problem, watch.waiting, watch.failures) == ("", "", 1)
+
+
+def test_a_file_server_whose_clock_is_behind_does_not_hurry_the_node(score_file):
+    path, watch = score_file
+    with path.open("a") as file:
+        file.write("4")
+    long_ago(path)
+    assert not watch.look(1.0)
+    assert watch.waiting
+    with path.open("a") as file:
+        file.write(".5\n")
+    long_ago(path)
+    assert not watch.look(2.0)
+    assert watch.look(4.0)
+    assert watch.known.values.tolist() == [1.0, 2.0, 3.0, 4.5]
 
 
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "npz", "parquet"])
@@ -480,7 +556,8 @@ def test_a_change_that_keeps_size_and_second_is_seen(tmp_path):
     watch.look(0.0)
     path.write_text("score\n0.7\n")
     os.utime(path, ns=(10**18, 10**18 + 1))
-    assert watch.look(1.0)
+    assert not watch.look(1.0)
+    assert watch.look(3.0)
 
 
 def test_requests_for_a_new_run_coalesce():

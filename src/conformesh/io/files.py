@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Callable
 from contextlib import suppress
+from glob import escape
 from pathlib import Path
 from typing import NoReturn
 
@@ -50,12 +52,21 @@ def failpoint(name: str) -> None:
         on_failpoint(name)
 
 
-def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, mode: int = PUBLIC) -> None:
+def write_file(
+    path: str | os.PathLike[str],
+    content: str | bytes | memoryview,
+    mode: int = PUBLIC,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """Write a file so that a reader, also after a crash or a power cut, finds the old one or the new one, whole.
 
     The draft is created with its final permissions, so a private file is at no moment readable by others, and it is on
     the disk before it gets its name: otherwise a power cut may leave the new name with no content. A pipe or a device
     is written to as it is.
+
+    With `owner` (user and group numbers) the draft gets this owner and exactly `mode`, whatever the umask is, before it
+    gets its name, and a pipe or a device is replaced as well. No link is followed: the folder may belong to somebody
+    else.
     """
     target = Path(path)
     data = content.encode("utf-8") if isinstance(content, str) else content
@@ -63,14 +74,16 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
         raise ValueError(f"{str(path)!r} cannot be the name of a file")
     draft = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
-        if target.exists() and not target.is_file() and not target.is_dir():
+        if owner is None and target.exists() and not target.is_file() and not target.is_dir():
             target.write_bytes(data)  # a pipe or a device: a new file in its place would be one no longer
             return
         draft.unlink(missing_ok=True)
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0)
         failpoint(f"{target.name}/begin")
-        handle = os.open(draft, flags, mode)
+        handle = os.open(draft, flags, mode if owner is None else PRIVATE)
         try:
+            if owner is not None:
+                _set_owner(handle, owner, mode)
             _write_all(handle, data, f"{target.name}/torn")
             failpoint(f"{target.name}/written")
             os.fsync(handle)
@@ -88,6 +101,22 @@ def write_file(path: str | os.PathLike[str], content: str | bytes | memoryview, 
         raise OSError(
             problem.errno, f"{target}: cannot write the file: {why}; check the folder and its permissions"
         ) from problem
+
+
+def _set_owner(handle: int, owner: tuple[int, int], mode: int) -> None:
+    """Give an open file its owner, group and permissions; only the group where this user may give nothing away."""
+    if os.name != "posix":
+        return
+    try:
+        os.fchown(handle, *owner)
+    except PermissionError:
+        if os.geteuid() == 0:
+            raise
+        try:
+            os.fchown(handle, -1, owner[1])
+        except PermissionError:
+            mode &= 0o700  # the group that could read the old file is not the group of the new one
+    os.fchmod(handle, mode)
 
 
 def append_bytes(handle: int, name: str, data: bytes, durable: bool = False) -> None:
@@ -120,14 +149,16 @@ def move_path(source: Path, target: Path) -> None:
     failpoint(f"{source.name}/move done")
 
 
-def remove_drafts(target: Path) -> None:
+def remove_drafts(target: Path, min_age: float = 0.0) -> None:
     """Delete what crashes have left of `write_file` for a file that nobody else writes now.
 
-    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone.
+    Nobody would ever read these drafts, but they may hold keys and secrets that are meant to be gone. A file that
+    another process may be writing needs a `min_age` in seconds: younger drafts stay.
     """
-    for draft in target.parent.glob(f".{target.name}.*.tmp"):
+    for draft in target.parent.glob(f".{escape(target.name)}.*.tmp"):
         with suppress(OSError):
-            draft.unlink()
+            if min_age <= 0 or time.time() - draft.lstat().st_mtime >= min_age:
+                draft.unlink()
 
 
 def _write_all(handle: int, data: bytes | memoryview, torn: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -51,7 +52,8 @@ def put_scores(config: DeviceConfig, source: str) -> OwnScores:
     """Replace the scores of a device in one step by the content of a file, or of standard input ("-"); return them.
 
     The content is checked first, as the device will read it, and copied byte by byte: a device that runs finds the old
-    file or the new one. The new file keeps the owner of the old one, also if root puts it there.
+    file or the new one. The new file keeps the owner and the permissions of the old one, also if root puts it there;
+    where there is none it is private, and belongs to the owner of the folder.
     """
     target = config.path("scores")
     if _ending(source) != _ending(target.name):
@@ -61,11 +63,26 @@ def put_scores(config: DeviceConfig, source: str) -> OwnScores:
         )
     data = bytes_of(source)
     scores = _own_scores_in(read_table(source, NEEDED, may_be_empty=True, data=data), config)
-    owner = (target if target.exists() else target.parent).stat()
-    write_file(target, data, PRIVATE)
-    if os.name == "posix" and os.geteuid() == 0:
-        os.chown(target, owner.st_uid, owner.st_gid)  # the device may run as a user of its own
+    owner, mode = _owner_and_mode(target)
+    write_file(target, data, mode, owner)
     return scores
+
+
+def _owner_and_mode(target: Path) -> tuple[tuple[int, int], int]:
+    """Return the owner and the permissions that a new score file needs: the device may run as a user of its own."""
+    try:
+        status = target.lstat()
+    except FileNotFoundError:
+        status = target.parent.stat()
+        return (status.st_uid, status.st_gid), PRIVATE
+    if stat.S_ISLNK(status.st_mode):
+        raise ValueError(
+            f"{target}: is a symbolic link to {os.readlink(target)} and would become a regular file; replace the file "
+            f"that it points to, or name that file in {FILE}, as `scores`"
+        )
+    if not stat.S_ISREG(status.st_mode):
+        raise ValueError(f"{target}: is not a regular file; remove it, and put the scores again")
+    return (status.st_uid, status.st_gid), status.st_mode & 0o777
 
 
 def _ending(source: str) -> str:

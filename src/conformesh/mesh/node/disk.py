@@ -54,8 +54,10 @@ def write_probe(path: Path) -> None:
     """
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0), PRIVATE)
     try:
-        if os.write(handle, bytes(SIZE)) != SIZE:
-            raise OSError("only a part of a small file fits: the disk is nearly full")
+        try:
+            if os.write(handle, bytes(SIZE)) != SIZE:
+                raise OSError("only a part of a small file fits: the disk is nearly full")
+        finally:
+            os.close(handle)  # which fails on a file server whose disk is full
     finally:
-        os.close(handle)
         path.unlink()

@@ -16,7 +16,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.files import PRIVATE, remove_drafts, write_file
 from conformesh.mesh.config.device_config import DeviceConfig, map_of
 from conformesh.mesh.config.roster import FILE, Document, read_document
 from conformesh.mesh.config.signing import verify
@@ -75,6 +75,12 @@ class Membership:
         except ValueError as problem:  # all else was found out when it was accepted
             self.removed = str(problem)
         self.rosters = self._rosters()
+
+    def remove_drafts(self, min_age: float) -> None:
+        """Delete what a killed process has left of this node's rosters; the authority may be writing a young draft."""
+        for path in (self._state, self._path.with_name(REFUSED)):
+            remove_drafts(path)
+        remove_drafts(self._path, min_age)
 
     def verify(self) -> None:
         """Refuse to start under a roster that is not the authority's, or older than one in force here before."""

@@ -11,7 +11,7 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 
-from conformesh.io.files import PRIVATE, write_file
+from conformesh.io.files import PRIVATE, remove_drafts, write_file
 
 FILE = "recalibrate.json"
 
@@ -29,6 +29,10 @@ class PendingRun:
         self._path = folder / FILE
         self._lock = threading.Lock()
         self.run = self._read()
+
+    def remove_drafts(self) -> None:
+        """Delete what a killed process has left of the file."""
+        remove_drafts(self._path)
 
     def ask(self, run: int) -> None:
         """Note a request; when this returns it survives a power cut. OSError where it cannot be written."""

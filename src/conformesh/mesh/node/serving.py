@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 
+from conformesh.io.files import remove_drafts
 from conformesh.kernels.compiling import prepared
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.device_toml import read_device, reloaded
@@ -46,6 +47,7 @@ LOOK = 1.0  # seconds between two looks at the files
 WAIT = 0.1  # seconds between two looks at a file of scores that a start waits for
 # Seconds between a failure and the next attempt: twice as long each time, unless one has waited for others long enough
 SHORTEST, LONGEST = 0.5, 30.0
+DRAFT_AGE = 60.0  # seconds after which a draft of scores or of a roster is one that a crash has left
 TELL = 0.5  # seconds between two records of progress
 # All that neighbours are told: what is in a file, and where it is, stays here.
 UNREADABLE = "its file of scores cannot be read"
@@ -103,6 +105,7 @@ class Node:
     def run(self, once: bool = False) -> None:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
         with sole_process(self.config.folder):
+            self._remove_drafts()
             self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
             self.members.verify()
             old = self.store.load()
@@ -126,6 +129,13 @@ class Node:
             # An older result on disk is not that of the run that this process was started for.
             if once and self.stopping.is_set() and not self._has_result:
                 raise PeerError("stopped before the run was finished: there is no result")
+
+    def _remove_drafts(self) -> None:
+        """Delete what killed processes have left; programs that do not hold the lock write scores and rosters too."""
+        remove_drafts(self.store.path)
+        self.pending.remove_drafts()
+        self.members.remove_drafts(DRAFT_AGE)
+        remove_drafts(self.config.path("scores"), DRAFT_AGE)
 
     @contextmanager
     def _learning(self) -> Iterator[None]:

@@ -17,7 +17,8 @@ from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
-Stamp = tuple[int, int, int] | None
+Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
+UNKNOWN: Stamp = (-1, -1, -1, -1)  # equals the stamp of no file, and is not that of a missing one
 SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
 # of a text file cannot be told from one that is done; docs/mesh.md says how to replace the file in one step.
@@ -32,7 +33,7 @@ def stamp_of(path: Path) -> Stamp:
         status = os.stat(path)
     except OSError:
         return None
-    return status.st_mtime_ns, status.st_size, status.st_ino
+    return status.st_mtime_ns, status.st_size, status.st_ino, status.st_ctime_ns
 
 
 def _is_cut(now: Stamp, used: Stamp) -> bool:
@@ -114,8 +115,8 @@ class ScoreWatch:
         self._looked = True
         if stamp != self._met[0]:
             self._met = stamp, now
-        if stamp is None:
-            self._used = None  # whatever comes next is another file, even if it gets the same inode
+        if stamp is None or (self._used is not None and stamp[2] != self._used[2]):
+            self._used = None  # another file: a later one may get the same inode again
         if not first and stamp == self._judged:
             self._since, self.waiting = None, ""
             return False
@@ -142,12 +143,13 @@ class ScoreWatch:
     def _is_quiet(self, stamp: Stamp, now: float, first: bool) -> bool:
         """Whether nothing has been written to the file for a while.
 
-        By its time of modification, or, where that is in the future because a clock was wrong, by what was seen. A
-        file that is missing at the first look is reported at once.
+        By its stamps at several looks. The time of modification counts at the first look only: the clock of a file
+        server may be behind, so that a file that is being written seems old. A file that is missing at the first look
+        is reported at once.
         """
         if now - self._met[1] >= QUIET or (stamp is None and first):
             return True
-        return stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
+        return first and stamp is not None and self._wall() - stamp[0] / 1e9 >= QUIET
 
     def _wait(self, now: float) -> None:
         """Wait for the file, but not for ever: a file that something appends to all the time is a problem."""
@@ -156,7 +158,7 @@ class ScoreWatch:
         if now - self._since >= MOST_CHANGING:
             words = f"{self._path}: it has been changing for more than {MOST_CHANGING:g} s, {CUT}"
             self.failures += words != self.problem
-            self.problem = words
+            self.problem, self._judged = words, UNKNOWN  # the old file may come back, and is judged again
 
     def _refuse(self, stamp: Stamp, words: str) -> None:
         self._judged, self.problem = stamp, " ".join(words.split())
@@ -166,6 +168,11 @@ class ScoreWatch:
     def known(self) -> OwnScores:
         """The last scores that could be read, or none."""
         return self.scores or NO_SCORES
+
+
+def _contents(stamps: tuple[Stamp, ...]) -> list[tuple[int, ...] | None]:
+    """Return the parts of stamps that change with the content: a chmod, or a link to a file, replaces nothing."""
+    return [None if stamp is None else stamp[:3] for stamp in stamps]
 
 
 def _identity_files(config: DeviceConfig) -> tuple[Path, ...]:
@@ -221,9 +228,9 @@ class CertificateWatch:
 
     def use(self) -> None:
         """Note that links are opened with the files as they were at the last look."""
-        self._in_use = self._read
+        self._in_use = () if self._lasting else self._read  # links may lack a file that could not be read
 
     @property
     def replaced(self) -> bool:
         """Whether the files are good, and others than those that the links were opened with."""
-        return not self.problem and self._read != self._in_use
+        return not self.problem and _contents(self._read) != _contents(self._in_use)
