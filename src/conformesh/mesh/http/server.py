@@ -324,6 +324,7 @@ class Service:
 
     def _answer(self, client: _Client, answer: Answer) -> None:
         client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
+        client.request.forget()  # from now on only the answer is counted
         client.room = len(client.out)
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
         if self._traced is not None:
