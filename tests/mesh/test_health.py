@@ -185,6 +185,17 @@ def test_a_disk_that_takes_nothing_is_noticed_without_a_run(node, monkeypatch, c
     assert not (node.config.folder / ".disk-probe.tmp").exists()
 
 
+def test_health_is_judged_by_the_patience_that_was_reloaded(node):
+    toml = node.config.folder / "device.toml"
+    before = node.config.patience
+    toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
+    node.reload()
+    node._look_at_files(at_once=True)
+    node.state.request()
+    assert node.config.patience == 300.0 != before
+    assert node.state.snapshot()["request"]["patience"] == 300.0 + node.config.settings.linger
+
+
 def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):
     """Until then the node is unhealthy: after a restart it would serve an older threshold."""
     made = node.state.certify(calibration())

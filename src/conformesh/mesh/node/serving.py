@@ -69,8 +69,7 @@ class Node:
         self.state = NodeState(
             config.name,
             [neighbour.name for neighbour in config.neighbours],
-            # A run that is asked for while a result is young begins when that has stood for `linger`.
-            patience=config.patience + config.settings.linger,
+            patience=_total_patience(config),
             heartbeat=config.pulse,
         )
         self.members = Membership(config)
@@ -174,6 +173,7 @@ class Node:
             return
         self._reloaded |= config != self.config
         self.config = self.members.config = config
+        self.state.set_patience(_total_patience(config))
         self.scores.under(config)
         self.certificate.under(config)
         wait = f"; {', '.join(later)} of device.toml count from the next start on" if later else ""
@@ -517,3 +517,8 @@ class Node:
             self._unsaved = made
             self.disk.fail(problem)
             self.state.judge(Trouble.DISK, self.disk.problem)
+
+
+def _total_patience(config: DeviceConfig) -> float:
+    """Return how long a requested run may take to advance: it begins when the last result is `linger` seconds old."""
+    return config.patience + config.settings.linger

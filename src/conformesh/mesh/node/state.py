@@ -172,6 +172,11 @@ class NodeState:
             if neighbour in self._neighbours:
                 self._neighbours[neighbour].alive = self._clock()
 
+    def set_patience(self, seconds: float) -> None:
+        """Judge silence and overdue runs by another patience from now on."""
+        with self._lock:
+            self._patience = seconds
+
     def under(self, roster: int, floor: int) -> None:
         """Say which roster is in force, and that all before the floor are out of use."""
         with self._lock:
