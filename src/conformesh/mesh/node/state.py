@@ -177,6 +177,12 @@ class NodeState:
                 found.alive = found.last_heartbeat = self._clock()
                 found.interval = interval
 
+    def note_alive(self, neighbour: str) -> None:
+        """Note that a neighbour has sent something that is not counted, since nobody reads it."""
+        with self._lock:
+            if neighbour in self._neighbours:
+                self._neighbours[neighbour].alive = self._clock()
+
     def set_patience(self, seconds: float) -> None:
         """Judge silence and overdue runs by another patience from now on."""
         with self._lock:
