@@ -49,6 +49,19 @@ def test_differences_reach_the_state(state):
     assert shown["refused"] == {"a frame of another run": 3}
 
 
+def test_the_counts_of_a_device_that_takes_no_part_leave_the_phase(state):
+    one = device(phase="greeting")
+    feed = Feed(state, one)
+    state.fail("the scores cannot be read")
+    hear(one, 0, 2, 100)
+    feed.look_at_counts(10.0)
+    hear(one, 0, 1, 40)
+    feed.look_at_counts(10.0 + EVERY / 2)
+    shown = state.snapshot()
+    assert (shown["run"], shown["phase"]) == (0, "failed")
+    assert shown["neighbours"]["device-00"]["frames_received"] == 2
+
+
 def test_another_device_adds_to_what_the_node_has_counted(state):
     for _ in range(2):
         one = device()

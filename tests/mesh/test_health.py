@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import time
 from dataclasses import replace
 
 import pytest
@@ -10,8 +11,10 @@ import pytest
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.node.disk import write_probe
+from conformesh.mesh.node.beating import vitals_of
 from conformesh.mesh.node.health import judged
 from conformesh.mesh.node.pending import FILE, PendingRun
+from conformesh.mesh.node.pulses import Pulses
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.state import NodeState, Phase, Trouble
 from tests.mesh.nodes import Clock, calibration, numbers, serving
@@ -53,7 +56,7 @@ def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
         node.enter(Phase.WAITING)
         for _ in range(int(PATIENCE)):
             clock.pass_by(1.0)
-            node.heartbeat("c")
+            node.heartbeat("c", 1.0)
             samples.append(health(node).healthy)
         node.fail("b has not said hello within 30 s", "lost")
     assert samples[: int(PATIENCE)] == [True] * int(PATIENCE)  # in progress, within its patience
@@ -63,7 +66,7 @@ def test_attempts_that_fail_again_and_again_never_look_healthy(clock):
     assert found.links_down == ["b"]
     assert "the last calibration failed: b has not said hello within 30 s" in found.words
     assert "no message from {b}: the device or the link to it is down" in found.words
-    node.heartbeat("b")
+    node.heartbeat("b", 1.0)
     node.certify(calibration(), run=14)
     assert health(node) == (True, [], [], [])
 
@@ -107,8 +110,8 @@ def test_an_asynchronous_run_that_hears_nothing_more_is_unhealthy_and_names_who_
     assert found.codes == ["overdue"]
     assert any("not heard in this run: {b}" in words for words in found.words)
     node.certify(calibration(), run=4)
-    node.heartbeat("b")
-    node.heartbeat("c")
+    node.heartbeat("b", 1.0)
+    node.heartbeat("c", 1.0)
     assert health(node).healthy
 
 
@@ -144,6 +147,36 @@ def test_a_link_is_down_after_the_patience_or_three_heartbeats(clock, heartbeat)
         status = json.loads(ask_service(service, "GET", "/status")[2])
         assert [status["neighbours"][name]["up"] for name in "bc"] == [False, True]
         assert json.loads(ask_service(service, "GET", "/health")[2])["links_down"] == ["b"]
+
+
+def test_a_neighbour_is_judged_by_the_interval_of_its_own_heartbeats(clock):
+    node = made(clock)
+    interval = 2 * PATIENCE
+    for _ in range(3):
+        node.heartbeat("b", interval)
+        node.heartbeat("c", interval)
+        clock.pass_by(interval)
+        assert health(node).links_down == []
+    node.heartbeat("c", 1.0)  # it was started again with another interval
+    clock.pass_by(PATIENCE + 1)
+    assert health(node).links_down == ["c"]
+    clock.pass_by(3 * interval)
+    assert health(node).links_down == ["b", "c"]
+
+
+def test_a_neighbour_without_heartbeats_is_judged_by_runs_only(clock):
+    """Also one that was started again without them."""
+    node = made(clock)
+    node.heartbeat("c", 1.0)
+    clock.pass_by(PATIENCE + 1)
+    node.heard("b", size=10)
+    node.heard("c", size=10)
+    clock.pass_by(100 * PATIENCE)
+    assert health(node).links_down == []
+    node.request()
+    clock.pass_by(PATIENCE + 1)
+    node.heard("c", size=10)
+    assert health(node).links_down == ["b"]
 
 
 def test_a_refusal_for_the_sake_of_privacy_says_its_reason(clock):
@@ -200,6 +233,34 @@ def test_a_probe_that_cannot_be_closed_is_deleted(tmp_path, monkeypatch):
         with pytest.raises(OSError, match="No space left"):
             write_probe(tmp_path / "probe")
     assert not [*tmp_path.iterdir()]
+
+
+def test_health_is_judged_by_the_patience_that_was_reloaded(node):
+    toml = node.config.folder / "device.toml"
+    before = node.config.patience
+    toml.write_text(toml.read_text().replace(f"patience = {before}", "patience = 300.0"))
+    node.reload()
+    node._look_at_files(at_once=True)
+    node.state.request()
+    assert node.config.patience == 300.0 != before
+    assert node.state.snapshot()["request"]["patience"] == 300.0 + node.config.settings.linger
+
+
+def test_the_interval_of_a_neighbour_is_read_from_its_heartbeat(node):
+    own, other = node.config.devices
+    sender = Pulses(other, 300.0, 1)
+    sender.under(node.config.devices, [own], node.config.roster_number)
+    data = sender.say(vitals_of(NodeState(other).snapshot(), 300.0), 0.0)
+
+    class Links:
+        def asides(self, kind):
+            return [(other, data, time.monotonic())]
+
+        def send_aside(self, kind, data):
+            pass
+
+    node.beating._once(Links())
+    assert node.state._neighbours[other].interval == 300.0
 
 
 def test_a_threshold_that_cannot_be_written_is_written_later(node, monkeypatch):

@@ -56,8 +56,9 @@ def test_json_has_a_line_for_each_record(log):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The time of log records, moved by hand."""
+    """The time, moved by hand."""
     now = [1000.0]
+    monkeypatch.setattr(logging.time, "monotonic", lambda: now[0])
     monkeypatch.setattr(logging.time, "time", lambda: now[0])
     monkeypatch.setattr(logging.time, "time_ns", lambda: int(now[0] * 1e9), raising=False)
     return now
@@ -87,6 +88,19 @@ def test_the_same_line_is_written_once_in_ten_seconds_with_a_count(log, clock):
         ("refused", 2),
         ("the end", None),
     ]
+
+
+def test_lines_are_written_after_the_clock_was_set_back(log, clock, monkeypatch):
+    logger, stream = log()
+    monkeypatch.setattr(logging.time, "time", lambda: clock[0] + 3600)
+    monkeypatch.setattr(logging.time, "time_ns", lambda: int((clock[0] + 3600) * 1e9), raising=False)
+    logger.info("again")
+    monkeypatch.setattr(logging.time, "time", lambda: clock[0])
+    monkeypatch.setattr(logging.time, "time_ns", lambda: int(clock[0] * 1e9), raising=False)
+    for _ in range(5):
+        clock[0] += 60
+        logger.info("again")
+    assert stream.getvalue().count("again") == 6
 
 
 def test_what_differs_is_written_at_once(log, clock):

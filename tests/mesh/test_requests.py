@@ -325,6 +325,15 @@ def large_head(length=LARGEST_BODY):
     return b"POST /predict HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % length
 
 
+def test_a_request_that_is_refused_half_way_keeps_none_of_its_bytes():
+    """Its client may stay connected for long, and the limit of bytes over all connections no longer counts them."""
+    with serving(patience=0.3, whole=20.0) as service, contextlib.ExitStack() as stack:
+        (link,) = connected(service, stack, 1)
+        link.sendall(large_head() + bytes(2**20))
+        assert link.recv(12) == b"HTTP/1.1 408"
+        assert [len(client.request._data) for client in [*service._clients]] == [0]
+
+
 def test_large_bodies_share_one_budget_and_small_ones_need_none():
     """Refused before any of its bytes is read; when another body has gone, there is room again."""
     with serving() as service, contextlib.ExitStack() as stack:

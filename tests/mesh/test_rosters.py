@@ -1,5 +1,6 @@
 """Rosters as documents: nothing but the exact signed bytes is accepted, and what was in force once is never undone."""
 
+import errno
 import json
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from conformesh import Network
+from conformesh.io.files import write_file
 from conformesh.mesh.config.certificate_names import WINDOW, accepted_names, not_accepted
 from conformesh.mesh.config.device_toml import device_text, read_device
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster, in_one_form, read_document, read_roster_file
@@ -326,6 +328,50 @@ def test_a_file_that_is_refused_is_put_aside(root, members):
     members.look(3.0)
     members.look(4.0)
     assert members.offered() == body
+
+
+def full_for(*names):
+    """`write_file`, on a disk that takes none of these files."""
+
+    def write(path, *more):
+        if path.name in names:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write_file(path, *more)
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["roster.refused.json", "roster.json"])
+def test_a_file_that_is_refused_on_a_full_disk_is_put_aside_later(root, members, monkeypatch, name):
+    """Otherwise the next start would refuse it; and the node must not end."""
+    folder = root / "device-00"
+    good = (folder / "roster.json").read_bytes()
+    (folder / "roster.json").write_text("half of a ros")
+    with monkeypatch.context() as patch:
+        patch.setattr("conformesh.mesh.node.membership.write_file", full_for(name))
+        members.look(1.0)
+        members.look(2.0)
+        assert "a roster is JSON" in members.problem
+        assert "No space left on device" in members.problem
+        members.problem = ""
+        members.look(3.0)
+        assert members.problem == ""  # the same words once
+    members.look(4.0)
+    assert (folder / "roster.json").read_bytes() == good
+    assert (folder / "roster.refused.json").read_text() == "half of a ros"
+
+
+def test_a_roster_whose_state_cannot_be_written_is_in_force_and_the_state_is_written_later(root, members, monkeypatch):
+    members.verify()
+    folder, body = root / "device-00", later(root)
+    with monkeypatch.context() as patch:
+        patch.setattr("conformesh.mesh.node.membership.write_file", full_for("roster.state"))
+        assert members.accept(body) == 2
+    assert members.moving
+    assert (folder / "roster.json").read_bytes() == body
+    assert json.loads((folder / "roster.state").read_text())["number"] == 1
+    members.look(1.0)
+    assert json.loads((folder / "roster.state").read_text())["number"] == 2
 
 
 def test_a_device_that_is_removed_knows_it(root):

@@ -11,12 +11,13 @@ import threading
 
 import pytest
 
-from conformesh.mesh.http.address import SOCKET_NAME, find
+from conformesh.mesh.http.address import SOCKET_NAME, find, second_paths
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.http.server import Service
 from conformesh.mesh.node.state import NodeState, Trouble
 from conformesh.mesh.node.store import ResultStore
 
+from .disks import unwritable
 from .nodes import ask, asked, calibration, numbers, serving, short_folder, state
 from .test_store import own
 
@@ -198,6 +199,42 @@ def test_a_socket_left_by_a_crash_is_replaced_and_a_living_one_is_not():
             with pytest.raises(ValueError, match="another node answers"):
                 Service(state(), folder).start()
             assert asked(service, "GET", "/threshold")[0] == 200
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """A temporary folder of the system, in which no node has listened yet."""
+    with short_folder() as folder:
+        monkeypatch.setattr("tempfile.tempdir", str(folder))
+        monkeypatch.delenv("RUNTIME_DIRECTORY", raising=False)
+        yield folder
+
+
+def test_the_second_path_is_the_same_through_a_link(temporary):
+    (temporary / "dev").mkdir()
+    (temporary / "link").symlink_to(temporary / "dev")
+    paths = [second_paths(find(temporary / name)) for name in ("dev", "link", "link/../dev")]
+    assert len(paths[0]) == 1
+    assert paths[0] == paths[1] == paths[2]
+
+
+def test_on_a_read_only_disk_the_runtime_directory_comes_first(temporary, monkeypatch):
+    for name, mode in (("dev", 0o755), ("open", 0o755), ("run", 0o700)):
+        (temporary / name).mkdir(mode=mode)
+    monkeypatch.setenv("RUNTIME_DIRECTORY", f"{temporary / 'open'}:{temporary / 'run'}")
+    with unwritable(temporary / "dev", errno.EROFS), Service(state(), temporary / "dev") as service:
+        assert service.address.path.parent == temporary / "run"
+        assert Client(temporary / "dev").threshold() == 0.75
+
+
+def test_a_node_goes_on_where_no_place_takes_its_socket(temporary, caplog):
+    (temporary / "dev").mkdir()
+    (temporary / f"conformesh-{os.getuid()}").mkdir()
+    os.chmod(temporary / f"conformesh-{os.getuid()}", 0o777)  # as if another user had made it
+    with unwritable(temporary / "dev", errno.EROFS), Service(state(), temporary / "dev"):
+        assert "local programs get no answers" in caplog.text
+        with pytest.raises(NodeError):
+            Client(temporary / "dev").threshold()
 
 
 def test_another_file_is_not_removed():

@@ -21,6 +21,7 @@ from conformesh.cli import app
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.serving import Node
+from conformesh.mesh.node.state import Phase
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
 from conformesh.peer.frames import SIZE
@@ -593,6 +594,42 @@ def test_a_pause_after_a_failure_ends_where_there_is_a_reason_to_try_at_once(tmp
         node.stopping.set()
     pausing.join(30)
     assert not pausing.is_alive()
+
+
+class Talking:
+    """Links on which device-01 sends these frames; then the node is stopped."""
+
+    def __init__(self, node, frames):
+        self.node, self.frames, self.sent = node, list(frames), []
+
+    def receive(self, timeout, enough=1):
+        time.sleep(0.1)
+        if not self.frames:
+            self.node.stopping.set()
+            return ()
+        return [(1, self.frames.pop())]
+
+    def send(self, to, data):
+        self.sent.append(data)
+
+
+def test_links_are_up_while_frames_arrive_in_a_pause(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    node = Node(read_device(folders[0]))
+    node._pause(600.0, Talking(node, [b"?"]))
+    assert node.state._neighbours["device-01"].alive is not None
+
+
+def test_links_are_up_while_frames_arrive_at_a_node_that_stays_out(tmp_path):
+    folders, _ = make_mesh(tmp_path / "m", Network.chain(2), insecure=True)
+    node, other = (Node(read_device(folder)) for folder in folders)
+    greeting = Talking(other, [])
+    other._look_at_files(at_once=True)
+    other._live(greeting, once=False)
+    (folders[0] / "scores.csv").write_text("no number\n")
+    node._live(Talking(node, greeting.sent[:1] * 4), once=False)
+    assert node.state.phase is Phase.FAILED
+    assert node.state.snapshot()["neighbours"]["device-01"]["frames_received"] > 0
 
 
 def test_a_folder_has_one_process_and_a_crash_leaves_none():

@@ -1,7 +1,7 @@
 """Where a node's local service listens: a Unix socket, or a port of the loopback interface.
 
 A socket is a file, and a read-only or full disk may take none. A node that starts on such a disk answers at a second
-path outside its folder, which the client tries where nobody answers in the folder itself (`second_path`).
+path outside its folder, which the client tries where nobody answers in the folder itself (`second_paths`).
 
 Light on purpose: the client imports it too.
 """
@@ -12,12 +12,14 @@ import os
 import re
 import socket
 import stat
+from contextlib import suppress
 from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
 
 SOCKET_NAME = "node.sock"
 VARIABLE = "CONFORMESH_NODE"
+RUNTIME = "RUNTIME_DIRECTORY"  # set by systemd; folders are separated by colons
 LONGEST_PATH = 103  # bytes; macOS allows 104 with the final zero, Linux 108
 
 
@@ -80,19 +82,23 @@ def _loopback(host: str, port: int, text: str) -> Address:
     return Address(host=host, port=port)
 
 
-def second_path(address: Address) -> Path | None:
-    """Return where a node answers whose folder can take no socket; None for a port.
+def second_paths(address: Address) -> list[Path]:
+    """Return where a node answers whose folder can take no socket, in the order they are tried; none for a port.
 
-    The path follows from that of the folder, so that node and client need not tell each other. It lies in a folder that
-    only the user of the node may enter.
+    The names follow from the path of the folder, so that node and client need not tell each other. A path counts only
+    if `is_private` holds for its folder. The first folder is that of systemd's RuntimeDirectory=, if there is one.
     """
     if address.path is None or not hasattr(os, "getuid"):
-        return None
+        return []
     import hashlib
     import tempfile
 
-    digest = hashlib.sha256(os.fsencode(address.path.absolute())).hexdigest()[:32]
-    return Path(tempfile.gettempdir()) / f"conformesh-{os.getuid()}" / f"{digest}.sock"
+    place = os.path.join(os.path.realpath(address.path.parent), address.path.name)
+    name = f"{hashlib.sha256(os.fsencode(place)).hexdigest()[:32]}.sock"
+    folders = [Path(one) for one in os.environ.get(RUNTIME, "").split(":") if one]
+    with suppress(OSError):  # there is no temporary folder
+        folders.append(Path(tempfile.gettempdir()) / f"conformesh-{os.getuid()}")
+    return [folder / name for folder in folders]
 
 
 def is_private(folder: Path) -> bool:

@@ -14,7 +14,7 @@ import os
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from conformesh.mesh.http.address import Address, find, is_private, second_path
+from conformesh.mesh.http.address import Address, find, is_private, second_paths
 from conformesh.mesh.http.interface import (
     CALIBRATION,
     HEALTH,
@@ -244,10 +244,12 @@ def _connection(address: Address, timeout: float) -> HTTPConnection:
             try:
                 self._connect_to(address)
             except (FileNotFoundError, ConnectionRefusedError):
-                other = second_path(address)  # of a node that has started on a read-only or full disk
-                if other is None or not is_private(other.parent) or not other.exists():
-                    raise
-                self._connect_to(Address(path=other))
+                for other in second_paths(address):  # of a node that has started on a read-only or full disk
+                    if is_private(other.parent) and other.exists():
+                        with suppress(FileNotFoundError, ConnectionRefusedError):
+                            self._connect_to(Address(path=other))
+                            return
+                raise
 
         def _connect_to(self, there: Address) -> None:
             self.close()

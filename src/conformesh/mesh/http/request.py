@@ -70,8 +70,14 @@ class Request:
         """Return the body, once it is whole, and forget it: it may be large."""
         with memoryview(self._data) as data:
             body = bytes(data[: self.length])
-        self._data, self.length = bytearray(), 0
+        self.forget()
         return body
+
+    def forget(self) -> None:
+        """Free the bytes of a request that is answered or refused; `whole` stays as it is."""
+        if self.whole:
+            self.length = 0
+        self._data = bytearray()
 
     def _look_for_head(self, start: int) -> None:
         ends = [(at, len(end)) for end in ENDS if (at := self._data.find(end, start)) >= 0]

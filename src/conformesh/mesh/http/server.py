@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from conformesh.io.files import UNWRITABLE
-from conformesh.mesh.http.address import Address, find, is_private, second_path
+from conformesh.mesh.http.address import Address, find, is_private, second_paths
 from conformesh.mesh.http.interface import LARGEST_BODY, MONITORING
 from conformesh.mesh.http.observing import Learns
 from conformesh.mesh.http.request import CONTINUE, Request, in_bytes, refusal
@@ -130,7 +130,11 @@ class Service:
         try:
             self._listener = _listening(self.address)
         except OSError as problem:
-            self.address, self._listener = _listening_elsewhere(self.address, problem)
+            found = _listening_elsewhere(self.address, problem)
+            if found is None:
+                LOG.error("%s; the node runs, but local programs get no answers until it is started again", problem)
+                return self
+            self.address, self._listener = found
         if self.address.path is None:
             self.address = Address(host=self.address.host, port=self._listener.getsockname()[1])
         else:
@@ -324,6 +328,7 @@ class Service:
 
     def _answer(self, client: _Client, answer: Answer) -> None:
         client.out, client.answered = memoryview(in_bytes(answer, client.request.verb)), True
+        client.request.forget()  # from now on only the answer is counted
         client.room = len(client.out)
         client.since = client.heard = time.monotonic()  # the time it takes to read an answer counts anew
         if self._traced is not None:
@@ -419,16 +424,26 @@ def _listening(address: Address) -> socket.socket:
     return listener
 
 
-def _listening_elsewhere(address: Address, problem: OSError) -> tuple[Address, socket.socket]:
-    """Listen outside the folder if its disk is full or read-only: the last threshold must be served all the same."""
-    other = second_path(address)
-    if other is None or problem.errno not in UNWRITABLE:
+def _listening_elsewhere(address: Address, problem: OSError) -> tuple[Address, socket.socket] | None:
+    """Listen outside the folder if its disk is full or read-only: the last threshold must be served all the same.
+
+    None if there is no other place either; the node must take part in runs all the same.
+    """
+    if address.path is None or problem.errno not in UNWRITABLE:
         raise problem
-    other.parent.mkdir(mode=0o700, exist_ok=True)
-    if not is_private(other.parent):
-        raise problem
-    LOG.warning("%s; answering at %s instead", problem, other)
-    return Address(path=other), _listening(Address(path=other))
+    for path in second_paths(address):
+        try:
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            if not is_private(path.parent):
+                LOG.warning("%s is not used: it must belong to this user, with mode 0700", path.parent)
+                continue
+            listener = _listening(Address(path=path))
+        except OSError as other:
+            LOG.warning("%s", other)
+            continue
+        LOG.warning("%s; answering at %s instead", problem, path)
+        return Address(path=path), listener
+    return None
 
 
 def _clear(address: Address) -> None:

@@ -85,8 +85,8 @@ class Beating:
         own = self._vitals()
         with self._lock:
             for sender, data, came in transport.asides(PULSE):
-                self._state.heartbeat(sender)
                 self._pulses.hear(sender, data, came)
+                self._state.heartbeat(sender, self._pulses.interval_of(sender))
             said = self._pulses.say(own, time.monotonic())
         if said is not None:
             transport.send_aside(PULSE, said)

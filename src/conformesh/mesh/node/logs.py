@@ -162,13 +162,14 @@ class _NodeHandler(logging.StreamHandler[TextIO]):
         if record.levelno < logging.INFO:
             super().emit(record)
             return
-        self._write_repeated(record.created - INTERVAL)
+        now = time.monotonic()  # the time of the record may be set back
+        self._write_repeated(now - INTERVAL)
         key = record.levelno, getattr(record, "run", None), record.getMessage(), record.exc_text
         if key in self._lately:
             _, written, count = self._lately[key]
             self._lately[key] = record, written, count + 1
             return
-        self._lately[key] = record, record.created, 0
+        self._lately[key] = record, now, 0
         super().emit(record)
         if len(self._lately) > MOST_LINES:
             self._write_first()

@@ -53,6 +53,7 @@ class Membership:
         self._document = self._read()
         self._next: Document | None = None
         self._watch = FileWatch(self._path)
+        self._unmended = ""  # why a refused file is still in the place of the roster
         self._floor = self._recall()
         self.rosters = self._rosters()
 
@@ -111,19 +112,13 @@ class Membership:
         except OSError:  # gone: whoever did that may know why, and the next start will say what is missing
             return
         if self._latest is not None and body == self._latest.bytes():
+            self._unmended = ""
             return
         try:
             self._offered.append(self._check(body).bytes())
-            self.problem = ""
+            self.problem = self._unmended = ""
         except ValueError as problem:
-            self.problem = str(problem)
-            # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
-            # would leave a folder that cannot start.
-            write_file(self._path.with_name(REFUSED), body)
-            if self._latest is None:
-                self._path.unlink()
-            else:
-                self._write(self._latest)
+            self._put_aside(body, str(problem))
 
     def offered(self) -> bytes | None:
         """Return a roster that was handed to this node and is for its device to take; None if there is none."""
@@ -136,10 +131,11 @@ class Membership:
             if document.roster.number > self._latest_number:
                 try:
                     self._write(document)
-                    self._next = document
-                    self._keep_state()
                 except OSError as problem:
                     raise ValueError(f"roster {document.roster.number} cannot be kept: {problem}") from None
+                self._next = document
+                with suppress(OSError):  # tried again with every look
+                    self._keep_state()
         return document.roster.number
 
     # --- pieces -------------------------------------------------------------------------------------------------------
@@ -203,6 +199,26 @@ class Membership:
 
     def _read(self) -> Document | None:
         return None if self.config.roster is None else read_document(self._path.read_bytes(), str(self._path))
+
+    def _put_aside(self, body: bytes, why: str) -> None:
+        """Replace a refused file by the roster in force; if the disk takes nothing, every look tries again."""
+        try:
+            # The copy first, then the good roster over it in one step: at no moment is there none, or a crash here
+            # would leave a folder that cannot start.
+            write_file(self._path.with_name(REFUSED), body)
+            if self._latest is None:
+                self._path.unlink()
+            else:
+                self._write(self._latest)
+        except OSError as problem:
+            words = f"{why}; {self._path} cannot be replaced by the roster in force: {problem}"
+            if words != self._unmended:  # said once, not with every look
+                self.problem = self._unmended = words
+            self._watch.read_again()
+            return
+        if not self._unmended:
+            self.problem = why
+        self._unmended = ""
 
     def _write(self, document: Document) -> None:
         write_file(self._path, document.bytes())

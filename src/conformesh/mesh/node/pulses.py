@@ -176,6 +176,11 @@ class Pulses:
         for record in pulse.others if pulse.roster == self.roster else ():
             self._take_told(sender, record, now)
 
+    def interval_of(self, neighbour: str) -> float | None:
+        """Return the seconds between two heartbeats of a neighbour, as it says itself; None if it has sent none."""
+        held = self._direct.get(neighbour)
+        return None if held is None else held.vitals.interval / 10
+
     def _read(self, sender: str, data: bytes) -> Pulse:
         if sender not in self.neighbours:
             raise _RefusedError("a stranger")

@@ -71,8 +71,7 @@ class Node:
         self.state = NodeState(
             config.name,
             [neighbour.name for neighbour in config.neighbours],
-            # A run that is asked for while a result is young begins when that has stood for `linger`.
-            patience=config.patience + config.settings.linger,
+            patience=_total_patience(config),
             heartbeat=config.pulse,
         )
         self.members = Membership(config)
@@ -184,6 +183,7 @@ class Node:
             return
         self._reloaded |= config != self.config
         self.config = self.members.config = config
+        self.state.set_patience(_total_patience(config))
         self.scores.under(config)
         self.certificate.under(config)
         wait = f"; {', '.join(later)} of device.toml count from the next start on" if later else ""
@@ -316,6 +316,7 @@ class Node:
         end, device, unwritable = time.monotonic() + seconds, self._device, bool(self.disk.problem)
         while (left := end - time.monotonic()) > 0 and not self.stopping.is_set():
             for sender, data in transport.receive(min(left, LOOK)):
+                self.state.note_alive(self.config.devices[sender])
                 if device is not None and is_roster(data):  # all else is repeated in time
                     device.receive(data, sender, time.monotonic())
             self._look_at_files()
@@ -341,14 +342,14 @@ class Node:
             feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
             if self.certificate.late:
                 late = self.certificate.late
-                return self._stay_out(device, transport, once, OwnError(late, "certificate"), late)
+                return self._stay_out(device, feed, transport, once, OwnError(late, "certificate"), late)
             if self.scores.scores is None:
                 unreadable = OwnError(self.scores.problem, "scores")
-                return self._stay_out(device, transport, once, unreadable, UNREADABLE)
+                return self._stay_out(device, feed, transport, once, unreadable, UNREADABLE)
             if full is None and self.disk.problem:
                 full = OSError(self.disk.problem)
             if full is not None:
-                return self._stay_out(device, transport, True, full, FULL)
+                return self._stay_out(device, feed, transport, True, full, FULL)
             drive(device, transport, lambda: self._enough(device, once), lambda: self._attend(device, feed, once))
             if once and isinstance(device, Anytime) and not device.final:
                 self._certify(device)  # nothing new came for long: what is certain of the heard
@@ -375,7 +376,7 @@ class Node:
             return MemoryJournal(), problem
 
     def _stay_out(
-        self, device: Device | Anytime, transport: Transport, once: bool, problem: Exception, told: str
+        self, device: Device | Anytime, feed: Feed, transport: Transport, once: bool, problem: Exception, told: str
     ) -> Exception | None:
         """Tell the neighbours that this device cannot take part, for as long as it cannot, or `once` for a while."""
         self._fail(str(problem), None if once else failure_of(problem))  # else it counts when this ends
@@ -387,7 +388,11 @@ class Node:
                 return device.handed or not device.rosters.moving
             return device.over if once else not self.certificate.late and self.scores.scores is not None
 
-        drive(device, transport, enough, lambda: self._take_offered(device))
+        def attend() -> None:
+            self._take_offered(device)
+            feed.look_at_counts(time.monotonic())
+
+        drive(device, transport, enough, attend)
         return problem if once else None
 
     def _log(self, words: str) -> None:
@@ -527,3 +532,8 @@ class Node:
             self._unsaved = made
             self.disk.fail(problem)
             self.state.judge(Trouble.DISK, self.disk.problem)
+
+
+def _total_patience(config: DeviceConfig) -> float:
+    """Return how long a requested run may take to advance: it begins when the last result is `linger` seconds old."""
+    return config.patience + config.settings.linger

@@ -51,6 +51,8 @@ class Neighbour:
 
     last_heard: float | None = None  # a frame, on the monotonic clock
     alive: float | None = None  # a frame or a heartbeat
+    last_heartbeat: float = 0.0
+    interval: float | None = None  # seconds between two heartbeats, as it says itself; None while it sends none
     round: int | None = None
     frames: int = 0
     bytes: int = 0
@@ -99,8 +101,9 @@ class NodeState:
     patience
         Seconds that a requested run may take without any advance, and a neighbour may be silent.
     heartbeat
-        Seconds between two heartbeats of a neighbour; 0 where there are none, and silence means nothing while no run
-        is requested.
+        Seconds between two heartbeats of this node; 0 if it neither sends nor reads them. Each neighbour is judged by
+        the interval in its own heartbeats. The silence of a neighbour that sends none, or whose are not read, means
+        nothing while no run is requested.
     clock, wall
         Seconds that only move forward, and seconds since 1970.
     """
@@ -166,11 +169,24 @@ class NodeState:
             if self._request is not None and reached > self._request.reached:
                 self._request.reached, self._request.advanced = reached, self._clock()
 
-    def heartbeat(self, neighbour: str) -> None:
-        """Note that a neighbour's heartbeat has arrived."""
+    def heartbeat(self, neighbour: str, interval: float | None) -> None:
+        """Note that a neighbour's heartbeat has arrived, and the seconds between two of them, if that is known."""
+        with self._lock:
+            found = self._neighbours.get(neighbour)
+            if found is not None:
+                found.alive = found.last_heartbeat = self._clock()
+                found.interval = interval
+
+    def note_alive(self, neighbour: str) -> None:
+        """Note that a neighbour has sent something that is not counted, since nobody reads it."""
         with self._lock:
             if neighbour in self._neighbours:
                 self._neighbours[neighbour].alive = self._clock()
+
+    def set_patience(self, seconds: float) -> None:
+        """Judge silence and overdue runs by another patience from now on."""
+        with self._lock:
+            self._patience = seconds
 
     def under(self, roster: int, floor: int) -> None:
         """Say which roster is in force, and that all before the floor are out of use."""
@@ -192,7 +208,9 @@ class NodeState:
         """Count what arrived from a neighbour: `size` bytes in so many frames, the last of this round."""
         with self._lock:
             found = self._neighbours.setdefault(neighbour, Neighbour())
-            found.last_heard = found.alive = self._clock()
+            found.last_heard = found.alive = now = self._clock()
+            if found.interval is not None and now - found.last_heartbeat > self._longest_silence(found.interval):
+                found.interval = None  # it is up and sends no heartbeats any more: started again without them
             found.frames += frames
             found.bytes += size
             if round is not None:
@@ -375,11 +393,18 @@ class NodeState:
     def _is_up(self, neighbour: Neighbour, now: float) -> bool:
         """Whether the link to a neighbour is up, as far as its silence tells."""
         since = max(self._expected, neighbour.alive or 0.0)
-        if not self._heartbeat:  # without heartbeats a neighbour has nothing to say while no run is requested
+        if neighbour.interval is not None:
+            return now - since <= self._longest_silence(neighbour.interval)
+        if neighbour.alive is not None or not self._heartbeat:
+            # Without heartbeats a neighbour has nothing to say while no run is requested.
             if self._request is None:
                 return True
-            since = max(since, self._request.since)
-        return now - since <= max(self._patience, 3 * self._heartbeat)  # one late heartbeat, or two lost ones
+            return now - max(since, self._request.since) <= self._patience
+        return now - since <= self._longest_silence(self._heartbeat)
+
+    def _longest_silence(self, interval: float) -> float:
+        """Return how long a neighbour with such heartbeats may be silent: one may be late, or two be lost."""
+        return max(self._patience, 3 * interval)
 
     def _enter(self, phase: Phase) -> None:
         if phase is not self._phase:

@@ -56,6 +56,10 @@ class FileWatch:
         """Take the file as it is now for read."""
         self._read = stamp_of(self.path)
 
+    def read_again(self) -> None:
+        """Take the file for unread: the next look finds it changed."""
+        self._read = None
+
     def changed(self, time: float) -> bool:
         """Whether there is another file than was read; it counts as read then."""
         now = stamp_of(self.path)
