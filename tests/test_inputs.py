@@ -522,3 +522,27 @@ def test_outputs_as_people_have_them(kind):
     }[kind]()
     np.testing.assert_array_equal(scores.APS()(given, TRUTH[:20]), scores.APS()(p, TRUTH[:20]))
     np.testing.assert_array_equal(scores.LAC().sets(given, 0.5), scores.LAC().sets(p, 0.5))
+
+
+# --- the score of a result --------------------------------------------------------------------------------------------
+
+
+def test_results_refuse_another_score_than_their_own():
+    p = [[0.7, 0.3], [0.4, 0.6]]
+    held = [[0.1, 0.2, 0.3, 0.4]] * 3
+    aps = scores.APS(randomised=True, seed=3)
+    one = calibrate(held, "chain", 0.3, score="lac")
+    by_group = calibrate_several(held, "chain", [0.3], groups=[["a", "b", "a", "b"]] * 3, score="lac")
+    for answer in (
+        lambda given: one.predict(p, score=given),
+        lambda given: one.evaluate(p, [0, 1], score=given),
+        lambda given: by_group.predict(p, groups=["a", "b"], score=given),
+    ):
+        with pytest.raises(ValueError, match=r"was calibrated with LAC\(\), got APS\(.*\); leave score out"):
+            answer("aps")
+        answer(scores.LAC())
+    drawn = calibrate(held, "chain", 0.3, score=aps)
+    np.testing.assert_array_equal(drawn.predict(p, score="aps"), drawn.predict(p))  # a name alone: options as recorded
+    drawn.predict(p, score=scores.APS(randomised=True, seed=4))
+    with pytest.raises(ValueError, match=r"got APS\(randomised=False"):
+        drawn.predict(p, score=scores.APS())

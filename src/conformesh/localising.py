@@ -41,7 +41,7 @@ from conformesh.result.certificate import KINDS, Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Function, Score, as_score
+from conformesh.scores import Function, Score, as_score, result_score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
 from conformesh.shifting import as_rows, inputs_of
@@ -409,9 +409,7 @@ class LocalCalibration:
         self, outputs: Any, inputs: Any, score: Any, rng: Rng | None, keys: Iterable[Any] | None
     ) -> tuple[Score, NDArray[Any], Floats, Mapping[str, Floats]]:
         """Return the score, its outputs, the threshold of the centre that each row draws, and the score's own draws."""
-        kind = self.by_centre.score if score is None else as_score(score)
-        if kind is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        kind = result_score(self.by_centre.score, score)
         table, given = as_array(outputs, "outputs"), None if keys is None else [*keys]
         drawn = self.centres.draw(inputs, rng=rng, keys=given)
         if len(drawn) != len(table):

@@ -25,7 +25,7 @@ from conformesh.quantities import in_bits, in_count
 from conformesh.result.certificate import KINDS, Certificate, Cost, Noise
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
-from conformesh.scores import Function, Score, as_score, saved_score
+from conformesh.scores import Function, Score, result_score, saved_score
 from conformesh.scores.base import places_of
 from conformesh.scores.draws import Rng
 
@@ -424,10 +424,7 @@ class Calibration:
         )
 
     def _score(self, score: Score | str | Function | None) -> Score:
-        found = self.score if score is None else as_score(score)
-        if found is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
-        return found
+        return result_score(self.score, score)
 
     def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
         """Return labels as column numbers, where they are classes or names of the columns of outputs."""
