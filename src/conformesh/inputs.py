@@ -303,7 +303,7 @@ def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
     each, starts = np.unique(names[order], return_index=True)
     note_alike(each.tolist(), "devices")
     if ID in columns:
-        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame")
+        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame", names.tolist())
     return {str(name): part for name, part in zip(each, np.split(values[order], starts[1:]), strict=True)}
 
 
