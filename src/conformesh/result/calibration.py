@@ -190,7 +190,10 @@ class Calibration:
             For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call. A generator; an
             integer, with which the draw of a row follows from the integer and the row's outputs; or one key per row,
             so that a row has the same draw in any call. Coverage holds with each of them, also for rows predicted one
-            at a time, but for one case: with an integer, rows with equal outputs in separate calls share one draw.
+            at a time, unless rows share a draw: with an integer, rows with equal outputs in separate calls do; with a
+            new generator of the same seed for every call, rows at the same place of each call do, so make one
+            generator and use it for all calls; and with keys that repeat in separate calls, rows of equal keys do.
+            Keys that repeat within a call are refused.
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
