@@ -542,3 +542,11 @@ def test_streams_by_device_name_are_in_the_order_of_the_network():
 def test_what_a_self_loop_says_to_do_works():
     found = calibrate(SCORES, Network.from_networkx(LOOPED, self_loops="drop"))
     assert found.threshold == calibrate(SCORES, NETWORK).threshold
+
+
+def test_a_seed_is_refused_with_the_reason():
+    held = [[0.1, 0.2, 0.3, 0.4]] * 3
+    with pytest.raises(TypeError, match="detect takes rng="):
+        detect(held, "chain", held, seed=3)
+    with pytest.raises(ValueError, match="'p-dcp' has no seed"):
+        calibrate(held, "chain", 0.3, "p-dcp", seed=3)

@@ -5,11 +5,23 @@ from decimal import Decimal
 
 import networkx as nx
 import numpy as np
+import pandas as pd
 import polars as pl
 import pytest
 from scipy import sparse
 
-from conformesh import Calibration, CalibrationNote, Network, Samples, calibrate, calibrate_several, scores
+from conformesh import (
+    Calibration,
+    CalibrationNote,
+    Centres,
+    Network,
+    Samples,
+    calibrate,
+    calibrate_local,
+    calibrate_several,
+    calibrate_shifted,
+    scores,
+)
 from conformesh.comparing import compare, ways_of
 
 RNG = np.random.default_rng(0)
@@ -522,3 +534,45 @@ def test_outputs_as_people_have_them(kind):
     }[kind]()
     np.testing.assert_array_equal(scores.APS()(given, TRUTH[:20]), scores.APS()(p, TRUTH[:20]))
     np.testing.assert_array_equal(scores.LAC().sets(given, 0.5), scores.LAC().sets(p, 0.5))
+
+
+# --- the score of a result --------------------------------------------------------------------------------------------
+
+
+def test_results_refuse_another_score_than_their_own():
+    p = [[0.7, 0.3], [0.4, 0.6]]
+    held = [[0.1, 0.2, 0.3, 0.4]] * 3
+    aps = scores.APS(randomised=True, seed=3)
+    one = calibrate(held, "chain", 0.3, score="lac")
+    by_group = calibrate_several(held, "chain", [0.3], groups=[["a", "b", "a", "b"]] * 3, score="lac")
+    for answer in (
+        lambda given: one.predict(p, score=given),
+        lambda given: one.evaluate(p, [0, 1], score=given),
+        lambda given: by_group.predict(p, groups=["a", "b"], score=given),
+    ):
+        with pytest.raises(ValueError, match=r"was calibrated with LAC\(\), got APS\(.*\); leave score out"):
+            answer("aps")
+        answer(scores.LAC())
+    drawn = calibrate(held, "chain", 0.3, score=aps)
+    np.testing.assert_array_equal(drawn.predict(p, score="aps"), drawn.predict(p))  # a name alone: options as recorded
+    drawn.predict(p, score=scores.APS(randomised=True, seed=4))
+    with pytest.raises(ValueError, match=r"got APS\(randomised=False"):
+        drawn.predict(p, score=scores.APS())
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        lambda held, other: calibrate_several(held, "chain", [0.3], groups=other),
+        lambda held, other: calibrate_local(held, "chain", 0.3, inputs=other, centres=Centres.at([0.0, 1.0], 0.5)),
+        lambda held, other: calibrate_shifted(held, "chain", [0.3], weight=other, weight_bound=2),
+    ],
+    ids=["groups", "inputs", "weights"],
+)
+def test_pandas_columns_in_another_order_than_the_scores_are_refused(run):
+    rows = [10, 11, 12, 13]
+    held = {name: pd.Series([0.1, 0.2, 0.3, 0.4], index=rows) for name in "abc"}
+    other = pd.Series([1.0, 0.5, 1.0, 0.5], index=rows)
+    run(held, dict.fromkeys("abc", other))
+    with pytest.raises(ValueError, match=r"\['b'\] have the index of scores\['b'\] in another order"):
+        run(held, {"a": other, "b": other.iloc[::-1], "c": other})

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import Network, TooFewScores, calibrate
-from conformesh.promises import conformal_rank, conformal_threshold, exact_alpha, make_promise
+from conformesh.promises import as_levels, conformal_rank, conformal_threshold, exact_alpha, make_promise
 
 
 @pytest.mark.parametrize(
@@ -244,3 +244,10 @@ def test_many_sizes_without_a_small_common_multiple_are_rounded_to_the_safe_side
         need = ((1 - alpha) * (sizes.sum() + 100) + 1 + Fraction(1, 37)) / (sizes.sum() + 100)
         given = Fraction(demand.required(promise, alpha, 0, 0, demand.total, 0), demand.total)
         assert need <= given < need + Fraction(1, 2**24)
+
+
+@pytest.mark.parametrize("levels", [{0.1}, {0.1: "a"}.keys(), {"a": 0.1}.values(), (0.1,), np.array([0.1])], ids=str)
+def test_levels_may_be_any_collection(levels):
+    assert as_levels(levels, "alphas") == [0.1]
+    with pytest.raises(TypeError, match="alphas must be a list of numbers"):
+        as_levels(np.array(0.1), "alphas")

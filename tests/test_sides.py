@@ -43,6 +43,12 @@ def test_one_run_finds_what_two_would(method, alpha):
     assert result.certificate.kind == "counted"
 
 
+def test_sides_refuse_another_score_than_their_own():
+    made = calibrate_sides(HELD, NETWORK, 0.2, score="cqr")
+    with pytest.raises(ValueError, match=r"calibrated with CQR\(\), got AbsoluteResidual\(\); leave score out"):
+        made.predict([0.0], score="absolute-residual")
+
+
 def test_both_sides_cost_less_than_two_runs():
     both = calibrate_sides(HELD, NETWORK).cost
     alone = [calibrate([table[:, side] for table in HELD], NETWORK, 0.05).cost for side in (0, 1)]

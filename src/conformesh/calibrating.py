@@ -22,6 +22,7 @@ from conformesh.inputs import (
     as_held,
     as_network,
     as_target,
+    check_rows,
     check_same_form,
     check_scores,
     in_rows_of,
@@ -301,6 +302,8 @@ def calibrate_several(
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network, mine))
         of = None if labels is None else held_here(host, in_rows_of(labels, network, mine, "groups"), "groups")
+        if of is not None:
+            check_rows(own, of, mine, "groups")
         parts = _by_atom(host, own, of, mine, expected)
         samples = Samples.of_trials(parts.scores, mine)
         check_scores(score, samples, own, mine)

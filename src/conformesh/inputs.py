@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.io.arrays import as_array, columns_of, note_alike, note_duplicates
+from conformesh.io.arrays import as_array, check_index, columns_of, note_alike, note_duplicates
 from conformesh.io.memberships import Memberships
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.notes import note
@@ -165,6 +165,12 @@ def check_same_form(scores: Held, others: Held, what: str) -> None:
         raise TypeError(f"scores and {what} must both go by device name or both by order, got one of each")
 
 
+def check_rows(scores: Sequence[Any], others: Sequence[Any], names: Sequence[str], what: str) -> None:
+    """Compare the index of each device's scores with that of its `others`, where both are of pandas."""
+    for name, own, other in zip(names, scores, others, strict=True):
+        check_index(own, other, f"{what}[{name!r}]", f"scores[{name!r}]")
+
+
 def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "scores") -> Any:
     """Return what devices hold in the order of the network's rows, or of the devices `here`.
 
@@ -303,7 +309,7 @@ def _of_frame(frame: Any, columns: list[str], column: str) -> dict[str, Any]:
     each, starts = np.unique(names[order], return_index=True)
     note_alike(each.tolist(), "devices")
     if ID in columns:
-        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame")
+        note_duplicates(as_array(frame[ID], f"column {ID!r}").tolist(), "the frame", names.tolist())
     return {str(name): part for name, part in zip(each, np.split(values[order], starts[1:]), strict=True)}
 
 

@@ -28,7 +28,7 @@ from conformesh.calibrating import Place, calibrate_batch, collected, running
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, check_scores, in_rows_of
+from conformesh.inputs import as_held, as_network, as_target, check_rows, check_same_form, check_scores, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
@@ -41,7 +41,7 @@ from conformesh.result.certificate import KINDS, Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.several import Calibrations
 from conformesh.samples import Samples
-from conformesh.scores import Function, Score, as_score
+from conformesh.scores import Function, Score, as_score, result_score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng, drawn_by_key, drawn_by_rng
 from conformesh.shifting import as_rows, inputs_of
@@ -409,9 +409,7 @@ class LocalCalibration:
         self, outputs: Any, inputs: Any, score: Any, rng: Rng | None, keys: Iterable[Any] | None
     ) -> tuple[Score, NDArray[Any], Floats, Mapping[str, Floats]]:
         """Return the score, its outputs, the threshold of the centre that each row draws, and the score's own draws."""
-        kind = self.by_centre.score if score is None else as_score(score)
-        if kind is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
+        kind = result_score(self.by_centre.score, score)
         table, given = as_array(outputs, "outputs"), None if keys is None else [*keys]
         drawn = self.centres.draw(inputs, rng=rng, keys=given)
         if len(drawn) != len(table):
@@ -489,8 +487,10 @@ def calibrate_local(
     promise = replace(make_promise(as_target(devices, target), rank), part=True, bounds=tuple(centres.caps.tolist()))
     with running(engine, network, observer) as host:
         names = ids_here(host)
-        own = [as_array(values, "scores") for values in held_here(host, in_rows_of(held, network, names))]
+        raw = held_here(host, in_rows_of(held, network, names))
         where = held_here(host, in_rows_of(given, network, names, "inputs"), "inputs")
+        check_rows(raw, where, names, "inputs")
+        own = [as_array(values, "scores") for values in raw]
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
         samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)

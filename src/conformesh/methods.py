@@ -385,6 +385,10 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
     refuse_confidence(given)
     known = {f.name for f in fields(method.options)}
     for key in given:
+        if key == "seed" and name == "p-dcp":
+            raise ValueError(
+                "method 'p-dcp' has no seed: masks and noise that can be repeated hide nothing; leave it out"
+            )
         if key not in known:
             owners = [other for other, entry in METHODS.items() if key in {f.name for f in fields(entry.options)}]
             belongs = f"it belongs to {', '.join(owners)}" if owners else "no method has it"
@@ -416,6 +420,8 @@ def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None
     if strange:
         known = {f.name for entry in METHODS.values() for f in fields(entry.options)}
     for key in strange:
+        if key == "seed" and function == "detect":
+            raise TypeError("detect has no argument 'seed'; detect takes rng=, a whole number or a generator")
         if key not in known and (instead := _instead(function, key)):
             raise TypeError(f"{function} has no argument {key!r}; {instead}")
 

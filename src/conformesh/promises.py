@@ -97,7 +97,8 @@ def check_alpha(alpha: Alpha) -> Fraction:
 
 def as_levels(given: Any, what: str) -> list[Any]:
     """Return several levels as a list; one number, or a text, is refused."""
-    if isinstance(given, str | bytes) or not hasattr(given, "__iter__") or np.ndim(given) == 0:
+    scalar = isinstance(given, np.ndarray) and given.ndim == 0
+    if isinstance(given, str | bytes) or not hasattr(given, "__iter__") or scalar:
         raise TypeError(f"{what} must be a list of numbers, got {given!r}; for one level write {what}=[{given}]")
     return [*given]
 

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, check_same_form, held_column, in_rows_of
+from conformesh.inputs import Held, as_held, check_rows, check_same_form, held_column, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise, as_levels
@@ -154,11 +154,10 @@ class Shift:
                 "weights of their own with Samples.weighing, for calibrate_batch"
             )
         check_same_form(held, self.given, self.what)
-        scores = [
-            as_array(own, f"device {name}")
-            for name, own in zip(names, held_here(host, in_rows_of(held, host.network, names)), strict=True)
-        ]
+        raw = held_here(host, in_rows_of(held, host.network, names))
+        scores = [as_array(own, f"device {name}") for name, own in zip(names, raw, strict=True)]
         given = held_here(host, in_rows_of(self.given, host.network, names, self.what), self.what)
+        check_rows(raw, given, names, self.what)
         weights = []
         for name, own, mine in zip(names, scores, given, strict=True):
             many = len(as_array(mine, f"device {name}, {self.what}")) if np.ndim(mine) else -1

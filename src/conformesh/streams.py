@@ -3,8 +3,8 @@
 Functions take `rng` as SPEC 7 of Scientific Python names it. What happens without it depends on what the draw is for:
 
 - A guarantee averages over the draw (`detect`, group regression, `scores make`): fresh entropy, by `recorded_seed`. A
-  fixed seed would be one fixed draw, for which nothing is proved. The result records the seed, and `rng=result.seed`
-  repeats the run.
+  fixed seed would be one fixed draw, for which nothing is proved. The result records the seed: `rng=result.seed`
+  repeats `detect`, and `rng=result.options["group_seed"]` group regression.
 - No guarantee depends on the draw (topologies, layouts, k-means, generated data): the seed 0, by `seed_of`, so that
   devices that draw separately draw the same. These functions also take `seed`.
 """

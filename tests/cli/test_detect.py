@@ -75,3 +75,12 @@ def test_what_cannot_be_is_one_line(run, files, words, said):
 
 def test_only_one_file_can_come_from_a_pipe(run):
     assert "only one of SCORES and TESTS" in run("detect", "-", "-").stderr
+
+
+def test_scores_and_tests_of_two_kinds_are_refused(run):
+    assert run("scores", "synthetic", "--rows", 400, "--classes", 4, "--out", "o.npz").exit_code == 0
+    for name in ("lac", "aps"):
+        assert run("scores", "make", "o.npz", "--out", f"{name}.csv", "--devices", 4, "--score", name).exit_code == 0
+    refused = run("detect", "lac.csv", "aps.csv")
+    assert refused.exit_code == 2
+    assert "lac.csv and aps.csv: holds scores of two kinds, lac and aps" in refused.stderr

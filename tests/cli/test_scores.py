@@ -385,6 +385,21 @@ def test_files_of_two_kinds_are_not_mixed(run, outputs, tmp_path):
     assert "holds scores of two kinds" in run("calibrate", "folder").stderr
 
 
+def test_randomised_scores_of_several_seeds_are_of_one_kind(run, outputs):
+    """`scores make` draws a fresh seed, so every device that makes its scores records another one."""
+    parts = []
+    for name in ("a.csv", "b.csv"):
+        words = ("--devices", 4, "--score", "aps", "--score-option", "randomised=true")
+        assert run("scores", "make", "o.npz", "--out", name, *words).exit_code == 0
+        parts.append(pl.read_csv(name, schema_overrides={"classes": pl.String}))
+    assert read_scores("a.csv").made_by.options["seed"] != read_scores("b.csv").made_by.options["seed"]
+    pl.concat(parts).drop("id", strict=False).write_csv("both.csv")
+    assert read_scores("both.csv").made_by == ("aps", {"randomised": True})
+    done = run("calibrate", "both.csv", "--out", "r.json")
+    assert done.exit_code == 0, done.stderr
+    assert Calibration.load("r.json").score == get_score("aps", randomised=True)
+
+
 @pytest.mark.parametrize(
     ("score", "values", "words"),
     [

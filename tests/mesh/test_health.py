@@ -10,8 +10,8 @@ import pytest
 
 from conformesh import Network
 from conformesh.mesh.config.device_toml import read_device
-from conformesh.mesh.node.disk import write_probe
 from conformesh.mesh.node.beating import vitals_of
+from conformesh.mesh.node.disk import write_probe
 from conformesh.mesh.node.health import judged
 from conformesh.mesh.node.pending import FILE, PendingRun
 from conformesh.mesh.node.pulses import Pulses

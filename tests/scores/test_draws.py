@@ -151,6 +151,7 @@ def test_class_conditional_sets_draw_once_per_row():
         ({"rng": True}, TypeError, "rng must be"),
         ({"keys": "abc"}, TypeError, "keys must be one key for each row, got the single text 'abc'"),
         ({"keys": [1, 2]}, ValueError, "got 2 keys for 200 rows"),
+        ({"keys": [7, *range(199)]}, ValueError, "keys must differ, .*got key '7' 2 times"),
     ],
 )
 def test_mistakes_are_named(how, error, words):

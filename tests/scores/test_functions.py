@@ -82,6 +82,19 @@ def test_calibrate_takes_a_function(tmp_path):
     assert several.predict(P).shape == P.shape
 
 
+def test_a_result_refuses_another_function(tmp_path):
+    def other(p, y):
+        return 2 * one_minus(p, y)
+
+    made = calibrate(np.split(one_minus(P, Y), 5), NETWORK, 0.2, score=one_minus)
+    np.testing.assert_array_equal(made.predict(P, score=one_minus), made.predict(P))
+    for named in (other, "lac"):
+        with pytest.raises(
+            ValueError, match=r"calibrated with FunctionScore\(called='one_minus'\), got .*leave score out"
+        ):
+            made.predict(P, score=named)
+
+
 def test_regression_needs_the_inverse_too(tmp_path):
     x, y = RNG.normal(size=40), RNG.normal(size=40)
     mine, built_in = of_function(distance, intervals=around, name="mine"), AbsoluteResidual()

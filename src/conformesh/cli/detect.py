@@ -19,7 +19,7 @@ from conformesh.detecting import RULES, THINNED
 from conformesh.detecting import detect as find
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
-from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.io.score_files import ScoreFile, one_score, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
 from conformesh.names import natural_order
@@ -123,6 +123,7 @@ def detect(
                     _with_tests(known, judged), topology, topology_option or [], graph, start or 0
                 ),
             )
+        one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         mine = tuple(ids_here(host))
         with rounds_on_a_bar(f"detect on {host.network.name}") as observer, console.warnings_in_one_line():
             host.observer = observer

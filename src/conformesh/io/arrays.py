@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Set
 from decimal import Decimal
+from itertools import repeat
 from numbers import Integral, Real
 from typing import Any
 
@@ -65,14 +66,23 @@ def note_alike(names: Iterable[str], what: str) -> None:
         )
 
 
-def note_duplicates(ids: Iterable[Any], where: str) -> None:
-    """Say so where an id is there twice: an example that is counted twice is no two examples."""
-    twice, times = next(iter(Counter(ids).most_common(1)), (None, 0))
+def note_duplicates(ids: Iterable[Any], where: str, devices: Iterable[Any] | None = None) -> None:
+    """Say so where a device has an id twice: an example that is counted twice is no two examples.
+
+    Every device may number its own rows, and rows may have no id: it is empty, None or NaN.
+    """
+    pairs = zip(repeat(None) if devices is None else devices, ids, strict=False)
+    counts = Counter((device, each) for device, each in pairs if _is_id(each))
+    (_, twice), times = next(iter(counts.most_common(1)), ((None, None), 0))
     if times > 1:
         note(
             f"{where}: id {str(twice)!r} is there {times} times; if these rows are one example, drop all but one: "
             "coverage is proven for different examples"
         )
+
+
+def _is_id(each: Any) -> bool:
+    return str(each).strip().lower() not in ("", "none", "nan", "nat", "<na>")
 
 
 def check_index(rows: Any, others: Any, what: str, of: str) -> None:
@@ -85,7 +95,7 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
     if not hasattr(one, "equals") or not hasattr(other, "equals") or len(one) != len(other) or one.equals(other):
         return
     counted = any(type(each).__name__ == "RangeIndex" for each in (one, other))  # 0, 1, ...: of a column made anew
-    if not counted and one.sort_values().equals(other.sort_values()):
+    if not counted and Counter(one.tolist()) == Counter(other.tolist()):  # labels of mixed types cannot be sorted
         raise ValueError(
             f"{what} have the index of {of} in another order, and are read by position; align them: "
             f"{what}.loc[{of}.index], or pass {what}.to_numpy() if they are in order"

@@ -227,13 +227,22 @@ def _recorded(table: Table, text: str) -> RecordedScore:
 
 
 def one_score(recorded: Iterable[RecordedScore | None], where: str) -> RecordedScore | None:
-    """Return the score that several records agree on, None where there is no record."""
+    """Return the score that several records agree on, None where there is no record.
+
+    Devices that make randomised scores draw a seed each: these are scores of one kind, and the record has no seed then.
+    """
     known: list[RecordedScore] = []
     known += (one for one in recorded if one is not None and one not in known)
-    if len(known) > 1:
-        kinds = " and ".join(map(str, known[:2]))
-        raise ValueError(f"{where}: holds scores of two kinds, {kinds}; make all scores with one, and keep them apart")
-    return known[0] if known else None
+    kinds: list[RecordedScore] = []
+    kinds += (kind for kind in map(_without_seed, known) if kind not in kinds)
+    if len(kinds) > 1:
+        two = " and ".join(map(str, kinds[:2]))
+        raise ValueError(f"{where}: holds scores of two kinds, {two}; make all scores with one, and keep them apart")
+    return known[0] if len(known) == 1 else kinds[0] if kinds else None
+
+
+def _without_seed(made_by: RecordedScore) -> RecordedScore:
+    return RecordedScore(made_by.name, {name: value for name, value in made_by.options.items() if name != "seed"})
 
 
 def classes_column(classes: Sequence[str], rows: int) -> list[str]:

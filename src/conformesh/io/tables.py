@@ -23,6 +23,7 @@ from conformesh.io.text import SNIFFED, CellError, check_finite, numbers_in, rea
 from conformesh.names import closest
 
 STDIN = "-"
+DEVICES = ("device", "devices")  # what the column of devices is called
 ID = "id"  # the column that names each row, where there is one
 CLASSES = "classes"  # the column or array in which a file names its classes
 SCORE_FUNCTION = "score_function"  # the column or array in which a file of scores names the score that made them
@@ -291,11 +292,16 @@ def same_length(table: Table, names: Iterable[str]) -> None:
 
 
 def note_ids(table: Table, layout: Layout) -> None:
-    """Say so where the column of ids, if there is one, names a row twice."""
+    """Say so where the column of ids, if there is one, names a row of a device twice."""
     name = layout.id or ID
+    device = layout.device or next((each for each in DEVICES if each in table.columns), None)
     if name in table.columns and np.ndim(table.columns[name]) == 1:
-        cells = table.columns[name]
-        note_duplicates(cells.tolist() if isinstance(cells, np.ndarray) else [*cells], table.name)
+        owners = table.columns.get(device)
+        note_duplicates(_cells(table.columns[name]), table.name, _cells(owners) if np.ndim(owners) == 1 else None)
+
+
+def _cells(column: Any) -> list[Any]:
+    return column.tolist() if isinstance(column, np.ndarray) else [*column]
 
 
 def groups_in(table: Table, columns: tuple[str, ...]) -> Memberships:

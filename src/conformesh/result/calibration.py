@@ -25,7 +25,7 @@ from conformesh.quantities import in_bits, in_count
 from conformesh.result.certificate import KINDS, Certificate, Cost, Noise
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.files import FORMAT, CostFields, checked_calibration
-from conformesh.scores import Function, Score, as_score, saved_score
+from conformesh.scores import Function, Score, result_score, saved_score
 from conformesh.scores.base import places_of
 from conformesh.scores.draws import Rng
 
@@ -190,7 +190,10 @@ class Calibration:
             For a randomised score (APS, RAPS), which otherwise draws anew for every row of every call. A generator; an
             integer, with which the draw of a row follows from the integer and the row's outputs; or one key per row,
             so that a row has the same draw in any call. Coverage holds with each of them, also for rows predicted one
-            at a time, but for one case: with an integer, rows with equal outputs in separate calls share one draw.
+            at a time, unless rows share a draw: with an integer, rows with equal outputs in separate calls do; with a
+            new generator of the same seed for every call, rows at the same place of each call do, so make one
+            generator and use it for all calls; and with keys that repeat in separate calls, rows of equal keys do.
+            Keys that repeat within a call are refused.
         """
         kind = self._score(score)
         threshold = self.thresholds_for(device)
@@ -424,10 +427,7 @@ class Calibration:
         )
 
     def _score(self, score: Score | str | Function | None) -> Score:
-        found = self.score if score is None else as_score(score)
-        if found is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
-        return found
+        return result_score(self.score, score)
 
     def columns_of(self, labels: NDArray[Any], outputs: Any = None) -> NDArray[Any]:
         """Return labels as column numbers, where they are classes or names of the columns of outputs."""

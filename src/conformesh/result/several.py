@@ -22,7 +22,7 @@ from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Certificate, Cost
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets, evaluation_of
 from conformesh.result.files import SEVERAL, checked_calibrations
-from conformesh.scores import Function, Score, as_score
+from conformesh.scores import Function, Score, result_score
 from conformesh.scores.draws import Rng
 
 MOST = 20  # groups that the printed table shows
@@ -332,10 +332,7 @@ class Calibrations:
         return self._first.certificate.losses is not None
 
     def _score(self, score: Score | str | Function | None) -> Score:
-        kind = self.score if score is None else as_score(score)
-        if kind is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.LAC()")
-        return kind
+        return result_score(self.score, score)
 
     def _alpha(self, alpha: float | None) -> float:
         if alpha is None and len(self.alphas) == 1:

@@ -19,7 +19,7 @@ from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Certificate, Cost, Kind
 from conformesh.result.evaluation import Evaluation, of_intervals
 from conformesh.result.files import SIDES, checked_sides
-from conformesh.scores import RegressionScore, Score, as_score
+from conformesh.scores import RegressionScore, Score, result_score
 
 
 @dataclass(frozen=True, repr=False)
@@ -208,10 +208,7 @@ class Sides:
         return f"Sides({self.lower.method}, alpha={self.alpha:g}: {', '.join(each)} {where})"
 
     def _score(self, score: RegressionScore | str | None) -> RegressionScore:
-        found = self.score if score is None else as_score(score)
-        if found is None:
-            raise ValueError("this calibration was not told its score: pass score=..., for instance scores.CQR()")
-        return two_sided(found)
+        return two_sided(result_score(self.score, score, "CQR"))
 
 
 def two_sided(score: Score) -> RegressionScore:

@@ -12,7 +12,7 @@ from typing import Any
 from conformesh.names import unknown
 from conformesh.scores.base import ClassificationScore, RegressionScore, Score
 from conformesh.scores.classification import APS, LAC, RAPS, SAPS, Logit, Margin, OrdinalAPS, Rank
-from conformesh.scores.functions import Function, of_function, of_saved_function
+from conformesh.scores.functions import Function, FunctionScore, IntervalFunctionScore, of_function, of_saved_function
 from conformesh.scores.regression import CQR, AbsoluteResidual, NormalisedResidual
 
 __all__ = [
@@ -108,3 +108,35 @@ def as_score(score: Any) -> Score | None:
         f"score must be a Score, its name ({', '.join(SCORES)}) or a function of outputs and labels, got "
         f"{type(score).__name__} {score!r:.40}"
     )
+
+
+def result_score(calibrated: Score | None, named: Any, example: str = "LAC") -> Score:
+    """Return the score of a result: the one it was calibrated with, or the `named` one where it records none.
+
+    Another score is refused, since its thresholds would not fit. The seed of draws may differ, and a name or a class
+    alone says nothing of options. The function of a saved result is the one that is named.
+    """
+    score = calibrated if named is None else as_score(named)
+    if score is None:
+        raise ValueError(f"this calibration was not told its score: pass score=..., for instance scores.{example}()")
+    if named is None or calibrated is None:
+        return score
+    if type(score) is not type(calibrated):
+        same = False
+    elif isinstance(named, str | type):
+        return calibrated
+    elif isinstance(calibrated, FunctionScore | IntervalFunctionScore):
+        same = calibrated.function is None or _functions(score) == _functions(calibrated)
+    else:
+        same = _options_but_seed(score) == _options_but_seed(calibrated)
+    if not same:
+        raise ValueError(f"the result was calibrated with {calibrated!r}, got {score!r}; leave score out")
+    return score
+
+
+def _options_but_seed(score: Score) -> dict[str, Any]:
+    return {name: value for name, value in score.options().items() if name != "seed"}
+
+
+def _functions(score: Any) -> tuple[Any, Any]:
+    return score.function, getattr(score, "inverse", None)

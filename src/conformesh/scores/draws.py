@@ -52,6 +52,9 @@ def drawn_by_key(seed: int, purpose: str, keys: Iterable[Any], rows: int) -> Flo
     names = [device_name(key) for key in keys]
     if len(names) != rows:
         raise ValueError(f"keys must be one for each row: got {len(names)} keys for {rows} rows")
+    if len({*names}) < rows:
+        name, times = Counter(names).most_common(1)[0]
+        raise ValueError(f"keys must differ, since rows of one key share a draw: got key {name!r} {times} times")
     return _hashed([f"{seed} {purpose} {name}".encode() for name in names])
 
 
