@@ -183,11 +183,7 @@ class Spreading(Linked):
         self.counts.resent += wait.sent([key for key, _ in entries], self.now)
 
     def _due(self, wait: Waiting) -> Entries:
-<<<<<<< HEAD
         """Return what a neighbour lacks and was not sent lately: up to `AT_ONCE` bytes, or one larger entry."""
-=======
-        """Return what a neighbour is not known to have and was not sent lately: `AT_ONCE` bytes, or one larger entry."""
->>>>>>> r-u
         entries: Entries = []
         size = 0
         for key in in_order(self._keys & ~wait.has):
