@@ -331,3 +331,19 @@ def test_a_roster_that_is_too_large_is_refused_before_anything_is_changed(tmp_pa
         add_device(root, "four", ["device-00"])
     assert (root / "authority.json").read_bytes() == record
     assert add_device(root, "four", ["device-00"], settled=4).is_dir()
+
+
+@pytest.mark.parametrize("taken", ["revoked/device-04/notes.txt", "revoked"])
+def test_a_device_whose_folder_cannot_move_is_not_revoked(root, taken):
+    """The roster was written ahead, and then no command could move the folder, nor do anything else."""
+    record, path = (root / "authority.json").read_bytes(), root / taken
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("kept")
+    with pytest.raises(ValueError, match=r"move (that|it) away first"):
+        revoke_device(root, "device-04")
+    assert (root / "authority.json").read_bytes() == record
+    path.rename(root / "kept.txt")
+    if path.parent != root:
+        path.parent.rmdir()
+    assert revoke_device(root, "device-04")
+    assert (root / "revoked" / "device-04" / "device.toml").is_file()
