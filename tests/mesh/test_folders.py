@@ -1,5 +1,6 @@
 """The folders of a mesh: made whole, changed whole, and checked from one device's view."""
 
+import errno
 import os
 import shutil
 import stat
@@ -25,6 +26,7 @@ from conformesh.mesh.config.folders import (
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.config.certificates import read_certificate
 from conformesh.mesh.config.identity import check_pair
+from tests.mesh.disks import unwritable
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "roster.json", "scores.csv"]
 
@@ -347,3 +349,11 @@ def test_a_device_whose_folder_cannot_move_is_not_revoked(root, taken):
         path.parent.rmdir()
     assert revoke_device(root, "device-04")
     assert (root / "revoked" / "device-04" / "device.toml").is_file()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_mesh_is_not_changed_without_a_lock(root, code):
+    """Two commands at once could sign two rosters of one number."""
+    (root / "authority.lock").unlink()
+    with unwritable(root / "authority.lock", code), pytest.raises(OSError, match=r"authority\.lock: cannot be written"):
+        renew_device(root, "device-04")
