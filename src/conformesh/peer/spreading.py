@@ -184,7 +184,8 @@ class Spreading(Linked):
 
     def _due(self, wait: Waiting) -> Entries:
         """Return what a neighbour lacks and was not sent lately: up to `AT_ONCE` bytes, or one larger entry."""
-        entries, size = [], 0
+        entries: Entries = []
+        size = 0
         for key in in_order(self._keys & ~wait.has):
             length = len(self._entries[key])
             if wait.is_due(key, self.now) and (not entries or size + length <= AT_ONCE):
