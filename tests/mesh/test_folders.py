@@ -1,5 +1,6 @@
 """The folders of a mesh: made whole, changed whole, and checked from one device's view."""
 
+import errno
 import os
 import shutil
 import stat
@@ -25,6 +26,7 @@ from conformesh.mesh.config.folders import (
 pytest.importorskip("cryptography", reason="certificates need the extra `mesh`")
 from conformesh.mesh.config.certificates import read_certificate
 from conformesh.mesh.config.identity import check_pair
+from tests.mesh.disks import unwritable
 
 FILES = ["ca.pem", "device.key", "device.pem", "device.toml", "roster.json", "scores.csv"]
 
@@ -331,3 +333,27 @@ def test_a_roster_that_is_too_large_is_refused_before_anything_is_changed(tmp_pa
         add_device(root, "four", ["device-00"])
     assert (root / "authority.json").read_bytes() == record
     assert add_device(root, "four", ["device-00"], settled=4).is_dir()
+
+
+@pytest.mark.parametrize("taken", ["revoked/device-04/notes.txt", "revoked"])
+def test_a_device_whose_folder_cannot_move_is_not_revoked(root, taken):
+    """The roster was written ahead, and then no command could move the folder, nor do anything else."""
+    record, path = (root / "authority.json").read_bytes(), root / taken
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("kept")
+    with pytest.raises(ValueError, match=r"move (that|it) away first"):
+        revoke_device(root, "device-04")
+    assert (root / "authority.json").read_bytes() == record
+    path.rename(root / "kept.txt")
+    if path.parent != root:
+        path.parent.rmdir()
+    assert revoke_device(root, "device-04")
+    assert (root / "revoked" / "device-04" / "device.toml").is_file()
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS])
+def test_a_mesh_is_not_changed_without_a_lock(root, code):
+    """Two commands at once could sign two rosters of one number."""
+    (root / "authority.lock").unlink()
+    with unwritable(root / "authority.lock", code), pytest.raises(OSError, match=r"authority\.lock: cannot be written"):
+        renew_device(root, "device-04")

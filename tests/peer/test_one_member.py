@@ -171,6 +171,31 @@ def test_a_device_that_was_away_for_very_long_catches_up_in_steps(kind):
     assert {(device.phase, device.result, device.number) for device in devices} == {("finished", 4, ahead + 1)}
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_device_far_behind_goes_at_once_to_where_all_its_neighbours_are(kind):
+    """Step by step it would hold up the others for longer than their patience, again and again."""
+    ahead = 600 * MOST_AHEAD
+
+    def start(k, journal):
+        if k and not journal.data:
+            journal.begin(Heading(ahead, frozenset(), 0, "").pack())
+        return starter(kind=kind, patience=5.0)(k, journal)
+
+    devices = ends(start, limit=20.0)
+    assert {(device.phase, device.result, device.number) for device in devices} == {("finished", 4, ahead + 1)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_lowest_number_of_all_neighbours_bounds_a_step(kind):
+    device = one(kind)
+    senders = sorted(device._linked)
+    for sender in senders[:-1]:
+        device._bounded(sender, MOST_RUNS - 1)
+    assert device._bounded(senders[0], MOST_RUNS - 1) == device.number + MOST_AHEAD
+    device._bounded(senders[-1], 7 * MOST_AHEAD)
+    assert device._bounded(senders[0], MOST_RUNS - 1) == 7 * MOST_AHEAD
+
+
 # --- who counts -------------------------------------------------------------------------------------------------------
 
 

@@ -19,7 +19,7 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
 from conformesh.peer.vault import Vault
-from conformesh.peer.words import in_a_line, words_for_neighbours, words_of
+from conformesh.peer.words import MOST_AHEAD, in_a_line, words_for_neighbours, words_of
 from conformesh.protocols.ledger import Ledger
 
 Make = Callable[[Network, int], Generator[Any, Any, Any]]
@@ -80,6 +80,7 @@ class Linked(ABC):
         self._links = frozenset(self._linked)
         self._out: list[tuple[int, bytes]] = []
         self._unread: dict[int, str] = {}  # why a neighbour's bytes were no frame
+        self._runs_said: dict[int, int] = {}  # the run in which each neighbour last said it is
         self._followed_at = -math.inf  # when this device last followed a neighbour into a later run
 
     # --- what an engine calls -----------------------------------------------------------------------------------------
@@ -207,6 +208,18 @@ class Linked(ABC):
         Each move costs frames, log lines and, without rounds, a new journal; a neighbour could ask for thousands.
         """
         return self.now >= self._followed_at + self.settings.retry
+
+    def _bounded(self, sender: int, run: int) -> int:
+        """Return up to which run a neighbour's greeting with this number may move this device.
+
+        One neighbour alone moves it by `MOST_AHEAD`. If there are two or more it may go at once to where all of them
+        are: a device that was away while the others moved far ahead would hold them up otherwise.
+        """
+        self._runs_said[sender] = run
+        most = self.number + MOST_AHEAD
+        if 1 < len(self._linked) == len(self._runs_said):
+            most = max(most, min(self._runs_said.values()))
+        return min(run, most)
 
     def _refuse(self, sender: int, problem: FrameError) -> None:
         words = in_a_line(str(problem))  # which may quote what the neighbour has sent

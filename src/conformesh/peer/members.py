@@ -20,7 +20,7 @@ from conformesh.peer.memory import ENDED, REPORTED, Heading
 from conformesh.peer.rounds import Rounds
 from conformesh.peer.settings import Failure
 from conformesh.peer.view import View, part_of
-from conformesh.peer.words import MOST_AHEAD, Hello, News, differences, pack_rows, unpack_rows
+from conformesh.peer.words import Hello, News, differences, pack_rows, unpack_rows
 
 MOST_LOST = 3  # journals in a row: then it is no lost journal that puts a neighbour ahead
 MOST_WAITS = 10  # a device that is lost again and again waits at most 2 to the power of this times as long
@@ -79,9 +79,10 @@ class Members(Rounds):
         if self.full.devices - len(theirs.lost) < self.needed:
             raise FrameError("a hello that leaves out more devices than was agreed on")
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
+        run = self._bounded(frame.sender, theirs.run)
         if theirs.run > self.number and not self._may_follow:
             return  # it repeats its greeting
-        mine, view = View(self.number, self.lost), View(min(theirs.run, self.number + MOST_AHEAD), theirs.lost)
+        mine, view = View(self.number, self.lost), View(run, theirs.lost)
         if self.row in view.lost and (view.number > mine.number or frame.sender not in mine.lost):
             self._leave(frame.sender, view)
         elif frame.sender in mine.lost:
@@ -92,7 +93,7 @@ class Members(Rounds):
             self._followed_at = self.now
         if told := sorted((self.lost & theirs.lost) - mine.lost):  # so that it can be found out who chose who counts
             self.log(f"{self._name(frame.sender)} says that it has lost {listed([self._name(k) for k in told])}")
-        same = view == (self.number, self.lost)
+        same = (theirs.run, theirs.lost) == (self.number, self.lost)  # not `view`, which may be bounded
         if self.phase != "failed" and (frame.wants or not (same or frame.sender in self.lost)):
             self._send(frame.sender, self._hello())
         if same:

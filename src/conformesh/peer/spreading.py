@@ -32,7 +32,7 @@ from conformesh.peer.shelf import (
     unsealed,
 )
 from conformesh.peer.waiting import Waiting
-from conformesh.peer.words import MOST_AHEAD, Hello, differences, in_a_line
+from conformesh.peer.words import Hello, differences, in_a_line
 from conformesh.result.certificate import Cost
 
 MOST_CLASHES = 8  # runs that a device asks for because others have heard other words
@@ -130,11 +130,12 @@ class Spreading(Linked):
             self._differ(frame, theirs.agreement)
             return
         self.unlike.pop(frame.sender, None)
+        run = self._bounded(frame.sender, theirs.run)
         if theirs.run > self.number:
             if not self._may_follow:
                 return  # its next frame is of another run for this device, which then greets it
             self._followed_at = self.now
-            self._join(min(theirs.run, self.number + MOST_AHEAD))
+            self._join(run)
         elif theirs.run < self.number:
             self._send(frame.sender, self._hello())
             return

@@ -21,7 +21,7 @@ from conformesh.peer.rosters import FIELD, number_in
 
 # Run numbers never fall, so one that is near the end would end all later runs. A device follows a neighbour by at most
 # MOST_AHEAD numbers at a time, and not more often than once in `Settings.retry` seconds (0.2): one member needs about
-# 2**43 steps, 50,000 years, to use them up. An honest mesh needs years to be that far ahead of a device that was away.
+# 2**43 steps, 50,000 years, to use them up. A device with two or more neighbours goes at once to where all of them are.
 MOST_RUNS = 2**63
 MOST_AHEAD = 2**20
 LONGEST = 1000  # characters of a reason

@@ -199,7 +199,7 @@ def opened(root: Path, new: bool = False) -> Iterator[Authority]:
                 "the same number might be signed. Put it back from the place where this mesh was made or from a "
                 "backup; if there is none, make a new mesh"
             )
-    with sole_process(root, LOCK, BUSY):
+    with sole_process(root, LOCK, BUSY, needed=True):
         remove_drafts(root / FILE)
         authority = Authority(root, read_record(root) or Record())
         authority.finish()

@@ -11,6 +11,7 @@ ROOT/README.md           what to copy where, in plain words
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Sequence
 from dataclasses import replace
@@ -20,7 +21,7 @@ from typing import Any, Literal
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.io.files import make_folder
 from conformesh.mesh.config.authority import FILE as RECORD
-from conformesh.mesh.config.authority import LOCK, Authority, Change, interrupted, opened, read_record
+from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
 from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
 from conformesh.mesh.config.certificates import (
     CERT,
@@ -267,6 +268,7 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
             raise ValueError(unknown("device", name, known.devices))
         if len(known.devices) == 1:
             raise ValueError(f"device {name!r} is the only one of its mesh; delete the folder {root} instead")
+        _check_can_move(root, name)
         signed = [] if known.insecure else _issued(root, name)
         before = _last_roster(authority, known)
         roster = _next(
@@ -293,6 +295,15 @@ def revoke_device(root: Path, name: str, *, settled: int | None = None, forget: 
         change.removed = name
         authority.make(change)
     return signed[-1].serial if signed else ""
+
+
+def _check_can_move(root: Path, name: str) -> None:
+    """Refuse to revoke a device whose folder could not move to ``revoked/``, before anything is changed."""
+    target = root / REVOKED / name
+    if os.path.lexists(target):
+        raise ValueError(f"{target}: the folder of {name!r} moves there, and the name is taken; move that away first")
+    if os.path.lexists(target.parent) and not target.parent.is_dir():
+        raise ValueError(f"{target.parent}: the folder of {name!r} moves into it, and it is a file; move it away first")
 
 
 def renew_device(root: Path, name: str, *, days: int = 365) -> Identity:

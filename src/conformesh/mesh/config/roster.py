@@ -162,8 +162,8 @@ def check_size(document: Document) -> None:
     words = f"roster {roster.number} would have {size:,} bytes, and devices read at most {LARGEST:,}"
     if roster.earlier:
         words += (
-            f"; it lists the devices of all rosters from {roster.settled} to {roster.number - 1}. If a later one of "
-            "these has a certified result (its number is in /status), say --settled NUMBER, which leaves out those before it"
+            f"; it lists the devices of all rosters from {roster.settled} to {roster.number - 1}. If a later one "
+            "has a certified result (its number is in /status), say --settled NUMBER, which leaves out those before it"
         )
     raise ValueError(f"{words}; nothing was changed")
 

@@ -18,11 +18,12 @@ RUNS = "runs this device already; stop it first, or give this one another folder
 
 
 @contextmanager
-def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[None]:
+def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS, needed: bool = False) -> Iterator[None]:
     """Have a folder to oneself; refuse in words where another process has it: what that is `busy` with.
 
     The system ends the lock with its process, so that a crash leaves a file and no lock. Where there are no such locks
-    (outside POSIX) nobody is refused.
+    (outside POSIX) nobody is refused. On a disk that is full or read-only and has no lock file a process goes on
+    without a lock, unless it is `needed`.
     """
     try:
         import fcntl
@@ -31,7 +32,7 @@ def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[N
         return
     path = folder / file
     try:
-        handle = _opened(path)
+        handle = _opened(path, needed)
     except OSError as problem:
         words = f"{path}: cannot be written: {problem.strerror}; this needs a folder that it may write to"
         raise OSError(problem.errno, words) from None
@@ -52,14 +53,16 @@ def sole_process(folder: Path, file: str = LOCK, busy: str = RUNS) -> Iterator[N
         os.close(handle)
 
 
-def _opened(path: Path) -> int | None:
-    """Return the open lock file; None on a disk that is full or read-only and has none, where nobody can write."""
+def _opened(path: Path, needed: bool) -> int | None:
+    """Return the open lock file; None on a disk that is full or read-only and has none, unless it is needed."""
     try:
         return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
     except OSError as problem:
-        if problem.errno not in UNWRITABLE:
+        if problem.errno not in UNWRITABLE or (needed and not path.exists()):
             raise
     try:
         return os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # which can be locked as well
     except FileNotFoundError:
+        if needed:
+            raise
         return None
