@@ -112,11 +112,11 @@ def online(
     """
     scores, network = _checked(streams, network, largest)
     rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
-    present, delays = _by_row(present, network, "present"), _by_row(delays, network, "delays")
-    there = None if present is None else spread(np.asarray(present, dtype=np.bool_), scores.shape, "present", "value")
+    during, late = _by_row(present, network, "present"), _by_row(delays, network, "delays")
+    there = None if during is None else spread(np.asarray(during, dtype=np.bool_), scores.shape, "present", "value")
     if there is not None:
         scores = np.where(there, scores, np.nan)
-    arrivals = Arrivals.of(scores, delays, there)
+    arrivals = Arrivals.of(scores, late, there)
     run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
     return run.through(observer or (lambda done: None), saved, resume)
