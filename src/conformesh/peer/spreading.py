@@ -178,12 +178,13 @@ class Spreading(Linked):
         self.counts.resent += wait.sent([key for key, _ in entries], self.now)
 
     def _due(self, wait: Waiting) -> Entries:
-        """Return what a neighbour is not known to have and was not sent lately, as much as fits a frame."""
+        """Return what a neighbour is not known to have and was not sent lately: `AT_ONCE` bytes, or one larger entry."""
         entries, size = [], 0
         for key in in_order(self._keys & ~wait.has):
-            if wait.is_due(key, self.now) and size < AT_ONCE:
+            length = len(self._entries[key])
+            if wait.is_due(key, self.now) and (not entries or size + length <= AT_ONCE):
                 entries.append((key, self._entries[key]))
-                size += len(self._entries[key])
+                size += length
         return entries
 
     # --- entries ------------------------------------------------------------------------------------------------------
