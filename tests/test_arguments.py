@@ -550,3 +550,18 @@ def test_a_seed_is_refused_with_the_reason():
         detect(held, "chain", held, seed=3)
     with pytest.raises(ValueError, match="'p-dcp' has no seed"):
         calibrate(held, "chain", 0.3, "p-dcp", seed=3)
+
+
+def test_levels_that_are_probably_meant_the_other_way_get_a_note():
+    held = [np.linspace(0, 1, 40)] * 3
+    sides = [np.column_stack([own, own]) for own in held]
+    words = "pac_confidence=0.05 lets 95 % of calibrations miss their coverage; did you mean pac_confidence=0.95?"
+    for run in (
+        lambda: calibrate(held, "chain", 0.3, pac_confidence=0.05),
+        lambda: calibrate_sides(sides, "chain", 0.4, pac_confidence=0.05),
+    ):
+        with pytest.warns(CalibrationNote) as notes:
+            run()
+        assert [str(each.message) for each in notes].count(words) == 1
+    with pytest.warns(CalibrationNote, match="fdr=0.9 lets 90 % of the flagged points be wrong; did you mean fdr=0.1"):
+        detect(held, "chain", held, 0.9)

@@ -23,6 +23,7 @@ from conformesh import (
     scores,
 )
 from conformesh.comparing import compare, ways_of
+from conformesh.inputs import check_scores
 
 RNG = np.random.default_rng(0)
 NAMES = ["b", "a", "d10", "d2"]  # the network sorts them: a, b, d2, d10
@@ -576,3 +577,15 @@ def test_pandas_columns_in_another_order_than_the_scores_are_refused(run):
     run(held, dict.fromkeys("abc", other))
     with pytest.raises(ValueError, match=r"\['b'\] have the index of scores\['b'\] in another order"):
         run(held, {"a": other, "b": other.iloc[::-1], "c": other})
+
+
+def test_scores_out_of_range_are_found_in_every_trial_and_on_a_part_of_the_devices():
+    lac = scores.LAC()
+    trials = Samples.of_trials([[[0.1], [0.2]], [[0.3], [1.5]]], ["a", "b"])  # by trial: the second one is out of range
+    with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
+        check_scores(lac, trials, trials, ["a", "b"])
+    here = Samples.of([[0.4, 1.5, 0.1]], ["b"])  # a rank with one of two devices
+    with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
+        check_scores(lac, here, [[0.2], [0.4, 1.5, 0.1]], ["b"])
+    with pytest.raises(ValueError, match=r"device b, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):
+        check_scores(lac, here, [[0.4, 1.5, 0.1]], ["b"])

@@ -33,7 +33,7 @@ from conformesh.graph.network import Network
 from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.methods import check_keywords, make_options
-from conformesh.notes import CalibrationNote
+from conformesh.notes import CalibrationNote, note
 from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
@@ -118,6 +118,9 @@ def detect(
     check_keywords("detect", "e-dcp", options)
     started, seed = time.perf_counter(), recorded_seed(rng)
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
+    if level > Fraction(1, 2):
+        right = float(1 - level)
+        note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
     held, tested = as_held(devices), as_held(test_scores, what="test_scores")
@@ -140,8 +143,8 @@ def detect(
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
         whole = _of_all(host, arrays)
         judged = None if counted is None or told is None else _p_values_of(site, counted, told, whole)
-    for note in found.notes:
-        warnings.warn(note, CalibrationNote, stacklevel=2)
+    for words in found.notes:
+        warnings.warn(words, CalibrationNote, stacklevel=2)
     if p_values and judged is None:  # nobody has a test point
         judged = [np.empty(0) for _ in whole]
     return Detection(

@@ -198,14 +198,17 @@ def check_scores(score: Score | None, samples: Samples, held: Held | Sequence[An
     """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
     if score is None or not (outside := score.outside(samples.values)).any():
         return
-    k = int(np.searchsorted(samples.offsets, outside.argmax(), side="right") - 1) // samples.trials
-    values: Any = samples.segment(k)  # sorted; better the order in which the user has them
+    first = int(outside.argmax())
+    k = int(np.searchsorted(samples.offsets, first, side="right") - 1) // samples.trials
+    values: Any = ()  # in the order in which the user has them, where that is known
     if isinstance(held, dict):
         values = held[names[k]]
     elif not isinstance(held, Samples) and len(held) == len(names):
         values = held[k]
     values = np.asarray(as_array(values, "scores"), dtype=np.float64)
-    score.check_range(values, f"device {names[k]}")
+    if values.ndim == 1:
+        score.check_range(values, f"device {names[k]}")
+    score.check_range(samples.values[first : first + 1], f"device {names[k]}", ordered=False)
 
 
 def as_network(network: Any, held: Held) -> Network:

@@ -95,6 +95,17 @@ def check_alpha(alpha: Alpha) -> Fraction:
     return value
 
 
+def check_pac_confidence(pac_confidence: Alpha) -> Fraction:
+    """Return pac_confidence exactly, with a note where it is below 1/2: most likely delta was given instead."""
+    value = exact_alpha(pac_confidence, "pac_confidence")
+    if value < Fraction(1, 2):
+        note(
+            f"pac_confidence={pac_confidence} lets {100 * float(1 - value):g} % of calibrations miss their coverage; "
+            f"did you mean pac_confidence={float(1 - value):g}?"
+        )
+    return value
+
+
 def as_levels(given: Any, what: str) -> list[Any]:
     """Return several levels as a list; one number, or a text, is refused."""
     scalar = isinstance(given, np.ndarray) and given.ndim == 0
@@ -468,7 +479,7 @@ def make_promise(
     target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, pac_confidence: Alpha | None = None
 ) -> Promise:
     """Return the promise that a user asked for: a target by name or as shares by device, a rule, and pac_confidence."""
-    level = None if pac_confidence is None else exact_alpha(pac_confidence, "pac_confidence")
+    level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if isinstance(target, str):
         if target not in CHOSEN:
             raise ValueError(unknown("target", target, CHOSEN))

@@ -19,7 +19,7 @@ from conformesh.inputs import as_frame, as_held, as_network, as_target, held_col
 from conformesh.io.arrays import as_array, columns_of
 from conformesh.methods import check_keywords
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, Alpha, check_alpha, exact_alpha, make_promise
+from conformesh.promises import AUTO, Alpha, check_alpha, check_pac_confidence, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.samples import Samples
@@ -81,10 +81,10 @@ def calibrate_sides(
     held = _held(devices)
     network = as_network(network, held)
     levels = [lower] if lower == upper else [lower, upper]
-    sure = None if pac_confidence is None else exact_alpha(pac_confidence, "pac_confidence")
+    sure = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if sure is not None and len(levels) == 1:  # several levels share what may fail; two sides of one level do it here
         sure = (1 + sure) / 2
-    promise = make_promise(as_target(devices, target), rank, sure)
+    promise = replace(make_promise(as_target(devices, target), rank), pac_confidence=sure)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,

@@ -2,6 +2,7 @@
 
 from itertools import product
 
+import networkx as nx
 import numpy as np
 import polars as pl
 import pytest
@@ -292,3 +293,13 @@ def test_an_account_is_of_somebody_and_some_time():
         result.account("x")
     with pytest.raises(ValueError, match="after 1 to 300 steps, got 301"):
         result.account(after=301)
+
+
+@pytest.mark.parametrize("what", ["present", "delays"])
+def test_tables_beside_streams_go_by_name_where_the_graph_lists_its_nodes_otherwise(what):
+    graph = nx.path_graph(["c", "a", "b"])
+    streams = {name: np.linspace(0.1, 0.9, 5) for name in "abc"}
+    table = np.ones((3, 5), dtype=bool if what == "present" else int)
+    with pytest.raises(ValueError, match=f"{what} are a list, and the order of devices is ambiguous"):
+        online(streams, graph, 0.2, **{what: table})
+    online(streams, graph, 0.2, **{what: dict(zip("abc", table, strict=True))})

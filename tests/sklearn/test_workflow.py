@@ -154,3 +154,27 @@ def test_notebooks_show_the_diagram_and_the_certificate():
         assert not hasattr(fitted, "_repr_html_")
     intervals = MeshRegressor(LinearRegression().fit(X, Y), symmetric=False).calibrate(X, Y)
     assert "above, e-dcp at alpha 0.1" in intervals._repr_html_()
+
+
+class Unpicklable:
+    """Rows that scikit-learn reads as an array and that cannot be pickled."""
+
+    def __init__(self, rows):
+        self.rows, self.shape = rows, rows.shape
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __array__(self, dtype=None, copy=None):
+        return np.array(self.rows, dtype=dtype)
+
+    def __reduce_ex__(self, protocol):
+        raise pickle.PicklingError("rows of a database")
+
+
+def test_rows_that_cannot_be_pickled_are_taken():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    y = (x[:, 0] + rng.normal(size=80) > 0).astype(int)
+    model = MeshClassifier(LogisticRegression()).fit(Unpicklable(x[:40]), y[:40])
+    assert model.calibrate(Unpicklable(x[40:]), y[40:]).calibration_.scores == 40

@@ -296,8 +296,9 @@ def note_ids(table: Table, layout: Layout) -> None:
     name = layout.id or ID
     device = layout.device or next((each for each in DEVICES if each in table.columns), None)
     if name in table.columns and np.ndim(table.columns[name]) == 1:
-        owners = table.columns.get(device)
-        note_duplicates(_cells(table.columns[name]), table.name, _cells(owners) if np.ndim(owners) == 1 else None)
+        owners = None if device is None else table.columns.get(device)
+        known = owners is not None and np.ndim(owners) == 1
+        note_duplicates(_cells(table.columns[name]), table.name, _cells(owners) if known else None)
 
 
 def _cells(column: Any) -> list[Any]:

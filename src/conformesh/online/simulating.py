@@ -61,8 +61,8 @@ def online(
     local: float | None = None,
     scale: float | None = None,
     faults: Faults | Mapping[str, Any] | None = None,
-    delays: ArrayLike | None = None,
-    present: ArrayLike | None = None,
+    delays: ArrayLike | Mapping[Any, ArrayLike] | None = None,
+    present: ArrayLike | Mapping[Any, ArrayLike] | None = None,
     largest: float | None = None,
     observer: Callable[[int], None] | None = None,
     checkpoint: str | Path | None = None,
@@ -89,10 +89,11 @@ def online(
         What goes wrong between devices: loss, activation and links of `Faults`. Mixing uses links that worked both
         ways.
     delays
-        After how many further steps each label comes, (devices, steps), or one number; negative where it never does.
+        After how many further steps each label comes, (devices, steps), a dict by device name, or one number; negative
+        where it never does.
     present
-        Which devices are there, (devices, steps). Who comes later starts from the network; labels that have not come
-        when a device leaves are lost.
+        Which devices are there, (devices, steps) or a dict by device name. Who comes later starts from the network;
+        labels that have not come when a device leaves are lost.
     largest
         A bound of the scores, if one is known: infinite thresholds are cut to it.
     observer
@@ -111,10 +112,11 @@ def online(
     """
     scores, network = _checked(streams, network, largest)
     rule = _rule(float(check_alpha(alpha)), learner, coupling, local, scale, scores)
-    there = None if present is None else spread(np.asarray(present, dtype=np.bool_), scores.shape, "present", "value")
+    during, late = _by_row(present, network, "present"), _by_row(delays, network, "delays")
+    there = None if during is None else spread(np.asarray(during, dtype=np.bool_), scores.shape, "present", "value")
     if there is not None:
         scores = np.where(there, scores, np.nan)
-    arrivals = Arrivals.of(scores, delays, there)
+    arrivals = Arrivals.of(scores, late, there)
     run = _Run(rule, network, as_faults(faults), scores, arrivals, there, np.inf if largest is None else largest)
     saved = None if checkpoint is None else Checkpoint(Path(checkpoint), run.settings())
     return run.through(observer or (lambda done: None), saved, resume)
@@ -300,6 +302,15 @@ def _checked(streams: Any, network: Any, largest: float | None) -> tuple[Floats,
     if largest is not None and top > largest:
         raise ValueError(f"largest must be a bound of the scores, got {largest:g} though there is a score of {top:g}")
     return scores, network
+
+
+def _by_row(given: Any, network: Network, what: str) -> Any:
+    """Return values of devices and steps in the order of the network's rows; one for all devices as it is."""
+    if isinstance(given, Mapping):
+        return in_rows_of(as_held(given, what=what), network, network.ids, what)
+    if given is not None and np.ndim(given) == 2:
+        network.check_list(what)
+    return given
 
 
 def _table(streams: Any) -> Floats:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from pickle import PicklingError
 from typing import Any, ClassVar, Self
 
 import joblib
@@ -88,7 +89,7 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
             fit_params = process_routing(self, "fit", **fit_params).estimator.fit
         if self.calibration_size is None:
             self._train(X, y, fit_params)
-            self._trained, self._training_digest = True, joblib.hash(X)
+            self._trained, self._training_digest = True, _digest(X)
             return self
         rows = Rows.of(who, X, y, owners)
         n = len(rows.labels)
@@ -125,7 +126,8 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         if not getattr(self, "_trained", False):
             self.estimator_ = self._given(who)
         rows = Rows.of(who, X, y, devices, self._features())
-        if len(rows.tables) == 1 and joblib.hash(rows.tables[0]) == getattr(self, "_training_digest", None):
+        digest = getattr(self, "_training_digest", None)  # only where something was trained here
+        if digest is not None and len(rows.tables) == 1 and _digest(rows.tables[0]) == digest:
             note(
                 f"{who}: the model was trained with these very rows; their scores are too small, and sets will cover "
                 "less than 1 - alpha: calibrate with rows that it has not seen, or set calibration_size=0.25 and fit"
@@ -393,6 +395,14 @@ class MeshEstimator(MetaEstimatorMixin, BaseEstimator):  # type: ignore[misc] # 
         if isinstance(self.estimator, list | tuple):
             return router
         return router.add(estimator=self.estimator, method_mapping=MethodMapping().add(caller="fit", callee="fit"))
+
+
+def _digest(X: Any) -> str | None:
+    """Return a hash of rows, None where they cannot be pickled."""
+    try:
+        return str(joblib.hash(X))
+    except (PicklingError, TypeError, AttributeError):
+        return None
 
 
 def is_fitted(model: Any) -> bool:
