@@ -23,7 +23,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,11 @@ from numpy.typing import NDArray
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
+from conformesh.samples import Samples
 from conformesh.streams import fresh_bytes
+
+if TYPE_CHECKING:
+    from conformesh.privacy.account import Account
 
 Words = NDArray[np.int32]
 Ints = NDArray[np.int64]
@@ -46,29 +50,34 @@ MOST = 10_000  # devices: each hears everybody's key, and agrees on DEGREE secre
 
 @dataclass(frozen=True, eq=False)
 class Secrets:
-    """What the devices here keep to themselves in one run, and how they know others' keys.
+    """What the local devices keep to themselves in one attempt, and how they verify the keys of others.
+
+    An attempt is one execution of the protocol by the devices of one view. Secrets live in memory only: a device that
+    restarts takes part in a new attempt with new secrets, because repeating an old one would reveal twice.
 
     Attributes
     ----------
     seeds
-        A secret of 32 bytes for each device here, fresh for every run: its key pair and its noise follow from it. It
-        outlives a crash in the same run, so that a device says the same again.
+        A secret of 32 bytes for each local device, fresh for every attempt: its key pair, its self-mask and its noise
+        follow from it.
     context
-        What names the run, the same on all devices.
+        Names the attempt, the same on all devices: the run, its number, and the devices that take part.
     prove
-        Returns what shows others that a device here has said something; nothing where one program hosts all devices.
+        Signs bytes for a local device; empty where one process hosts all devices.
     genuine
-        Says whether the device of that name has said something, by its proof.
-    permit
-        Called once before anything that depends on scores is said, with the epsilon that it costs (None: sums without
-        noise). It raises where that must not be.
+        Verifies such a signature: (name of the device, bytes, signature).
+    account
+        What this device has revealed so far. It refuses or charges releases; None in a simulation.
+    scores_of
+        Returns the scores of the local devices of one epoch; None if all scores are of the released epoch.
     """
 
     seeds: tuple[bytes, ...] = field(repr=False)
     context: bytes
-    prove: Callable[[bytes], bytes] = field(default=lambda said: b"")
-    genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, said, proof: not proof)
-    permit: Callable[[float | None], None] = field(default=lambda epsilon: None)
+    prove: Callable[[bytes], bytes] = field(default=lambda message: b"")
+    genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, message, proof: not proof)
+    account: Account | None = None
+    scores_of: Callable[[int], Samples] | None = None
 
     @classmethod
     def simulated(cls, site: Site) -> Secrets:

@@ -20,6 +20,7 @@ Departures  none
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -125,13 +126,19 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     secrets = site.secrets or Secrets.simulated(site)
     masks = yield from agree_on_masks(site, secrets)
     sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
-    secrets.permit(options.epsilon)
+    if secrets.account is not None and options.epsilon is None:
+        secrets.account.charge_exact(site.network.ids, _digest(samples), options.coalition + 2)
     if plan is None:
         outcome = yield from _exact(site, samples, alphas, options, sums)
     else:
         outcome = yield from _noisy(site, samples, plan, options, sums, secrets)
     yield from sums.compared()
     return outcome if site.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
+
+
+def _digest(samples: Samples) -> str:
+    """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
+    return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
 def _refuse_number(devices: int, options: PDCP) -> None:
