@@ -32,6 +32,7 @@ COMMANDS: Table = {
     "predict": ("predict", "Turn model outputs into prediction sets."),
     "evaluate": ("evaluate", "Coverage and size of a result's sets on labelled outputs."),
     "detect": ("detect", "Flag anomalies among test points, with few false alarms."),
+    "quantiles": ("quantiles", "Quantiles of any column over all devices, exact or private."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),
     "privacy": ("privacy", "Who learns what from a run: of a result, or before it is made."),
