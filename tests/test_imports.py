@@ -40,6 +40,7 @@ UPWARD = {  # what may look up, when first called, and why
     ("result/evaluation.py", "plots"): "`Evaluation.plot` draws",
     ("result/several.py", "plots"): "`Calibrations.plot` draws",
     ("result/quantiles.py", "plots"): "`Quantiles.plot` draws",
+    ("result/quantiles.py", "quantile"): "`Quantiles.with_q` reads other quantiles from its release",
     ("comparing.py", "compared"): "a `Comparison` in a notebook says which to use",
     ("comparing.py", "plots"): "`Comparison.plot` draws",
     ("planning/planner.py", "plots"): "`Plan.plot` draws",

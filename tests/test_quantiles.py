@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Quantiles, Samples, quantiles
-from conformesh.quantile import rank_of
+from conformesh import CalibrationNote, Network, Quantiles, Samples, quantiles
+from conformesh.quantile import as_release, rank_of
 
 PARTS = st.lists(st.integers(0, 100).map(lambda percent: Fraction(percent, 100)), min_size=1, max_size=5)
 VALUES = st.one_of(st.integers(-3, 3).map(float), st.floats(allow_nan=False))  # few integers: many ties
@@ -92,7 +92,79 @@ def test_a_saved_result_is_read_again(tmp_path):
         found.save(tmp_path / "quantiles.txt")
 
 
+# --- with epsilon -----------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def ages():
+    rng = np.random.default_rng(4)
+    return [rng.integers(18, 95, rng.integers(0, 200)) for _ in range(20)]
+
+
+@pytest.fixture(scope="module")
+def private(ages):
+    return quantiles(ages, Network.torus(5, 4), [0.1, 0.5, 0.9], epsilon=2, range=(0, 120))
+
+
+def test_private_quantiles_of_a_run_are_within_their_rank_error(ages, private):
+    """All three ranks of one run: wrong with a chance below .01 at confidence .99 (measured on releases: far below).
+
+    Power: values that ignore the data, such as those of other quantiles, are off by 400 ranks and more.
+    """
+    found, pooled = private.with_q(private.q, 0.99), np.sort(np.concatenate(ages))
+    ranks = np.searchsorted(pooled, np.asarray(found), side="right")
+    assert (np.abs(ranks - np.array(found.q) * len(pooled)) <= found.rank_error).all()
+    assert found.rank_error.max() < 150
+    assert abs(found.n - len(pooled)) < 100  # noise of epsilon .2: beyond 100 with a chance below 1e-8
+    assert np.isin(found.values, as_release(found.release).pivots).all()  # points of the public grid, no true values
+
+
+def test_other_quantiles_of_a_release_cost_nothing(private):
+    other = private.with_q([0.25, 0.5])
+    assert other.cost is None
+    assert other.q == (0.25, 0.5)
+    assert other[1] == private[1]
+    assert other.release == private.release
+    assert other.privacy == private.privacy
+    assert other.rank_error[1] < private.rank_error[1]  # two share the risk of 1 - confidence, and not three
+    assert private.with_q(0.5, 0.5).rank_error[0] < private.with_q(0.5, 0.999).rank_error[0]
+    with pytest.raises(ValueError, match="exact and hold no release"):
+        quantiles(HELD, "chain").with_q(0.5)
+
+
+def test_a_private_result_says_what_it_claims_and_that_a_simulation_protects_nothing(private, tmp_path):
+    assert "with probability 0.95 over the noise, for all 3 quantiles at once" in str(private)
+    assert "none: this was a simulation" in private.privacy
+    assert "epsilon 2 for each value if 19 of 20 devices keep their noise secret" in private.privacy
+    assert repr(private).splitlines()[0].startswith("Quantiles(about ")
+    assert "counted with noise" in private._repr_html_()
+    private.save(tmp_path / "private.json")
+    again = Quantiles.load(tmp_path / "private.json")
+    assert [*again.with_q([0.3])] == [*private.with_q([0.3])]
+
+
+def test_what_makes_a_quantile_useless_is_noted(ages):
+    """The notes depend on noise: at these numbers other words are rarer than 1e-6."""
+    network = Network.torus(5, 4)
+    with pytest.warns(CalibrationNote, match="because many values lie in one cell of the grid; give range="):
+        quantiles([own + 10_000 for own in ages], network, 0.5, epsilon=2)
+    with pytest.warns(CalibrationNote, match="because of the noise; use more values"):
+        quantiles([own[:5] for own in ages], network, 0.5, epsilon=0.2, range=(0, 120))
+
+
+def test_whole_devices_are_protected_if_asked_for(ages):
+    with pytest.warns(CalibrationNote, match="because of the noise"):
+        found = quantiles(ages, Network.torus(5, 4), 0.5, epsilon=20, range=(0, 120), unit="device", cap=50)
+    assert "for each device, of which at most 50 values count, if 19 of 20" in found.privacy
+
+
 HELD = [[1.0, 2.0], [3.0]]
+
+
+def private_of(**given):
+    return quantiles([[1.0, 2.0], [3.0], [4.0]], "chain", **{"epsilon": 1, **given})
+
+
 FRAME = {"device": ["a", "a", "b"], "age": [1.0, 2.0, 3.0]}
 MISTAKES = {
     "a percentile": (lambda: quantiles(HELD, "chain", 50), "from 0 to 1, got 50; for the percentile 50 write 0.5"),
@@ -106,6 +178,16 @@ MISTAKES = {
     "a number": (lambda: quantiles(5, "chain"), "data must be one array of values per device.*got int '5'"),
     "no value": (lambda: quantiles([[], []], "chain"), "at least one value, got none on any device"),
     "trials": (lambda: quantiles(Samples.of_trials([HELD, HELD]), "chain"), "one trial without weights"),
+    "a range without epsilon": (
+        lambda: quantiles(HELD, "chain", range=(0, 1)),
+        "must not come from the data: give eps",
+    ),
+    "a range upside down": (lambda: private_of(range=(1, 0)), "LO below HI"),
+    "a range that is none": (lambda: private_of(range=5), "range must be 2 values"),
+    "no epsilon": (lambda: private_of(epsilon=0), "epsilon must be above 0"),
+    "the largest value": (lambda: private_of(q=[0.5, 1]), "strictly between 0 and 1, got 1: .*one record"),
+    "a confidence in percent": (lambda: private_of(confidence=95), "confidence must lie strictly between 0 and 1"),
+    "sums with errors": (lambda: private_of(aggregate="gossip"), "aggregate must be 'tree' or 'flood'"),
     "an option of another method": (lambda: quantiles(HELD, "chain", bins=3), "no option 'bins'"),
 }
 

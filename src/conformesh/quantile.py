@@ -8,8 +8,8 @@ r.
 the data. Any number of them costs one epsilon. Let F(v) be the number of values at or below v, and
 :math:`B_j = F(p_j) - q n = (1 - q) n - above_j` at pivot j. The release gives :math:`B_j` with noise,
 :math:`\tilde B_j = B_j + Z_j`. The answer is the pivot next to the last crossing of 0 with the smaller
-:math:`|\tilde B|`. Where :math:`|Z_j| \le e_j` at all pivots at once, :math:`|F(p_j) - q n| \le |\tilde B_j| + e_j`: the
-*rank error*, of which the first part is the resolution of the grid and the second the noise (`noise_bound`). For
+:math:`|\tilde B|`. Where :math:`|Z_j| \le e_j` at all pivots at once, :math:`|F(p_j) - q n| \le |\tilde B_j| + e_j`:
+the *rank error*, of which the first part is the resolution of the grid and the second the noise (`noise_bound`). For
 several quantiles each has an equal part of the risk (union bound), so all rank errors hold at once.
 """
 
@@ -24,7 +24,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import to_builtins
+from msgspec import json
 from numpy.typing import ArrayLike
 
 from conformesh.calibrating import calibrate_batch, running, samples_here
@@ -49,7 +49,7 @@ QUARTILES = (0.25, 0.5, 0.75)
 SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
 FOURIER = 1e-11  # absolute error of a tail of a law that was formed by the Fourier transform: 10^5 numbers of 1e-16
 PRECISION = 1e-3  # relative, of a rank error: finer would not matter to anybody
-LARGE = 0.25  # of n: with a larger rank error a median may be a quartile, which deserves a note
+LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 quantile, which deserves a note
 
 
 def quantiles(
@@ -206,8 +206,8 @@ def _private(
     """Release one noisy histogram, and read all parts from it."""
     half = (Fraction(1, 2),)  # a level, which `calibrate_batch` needs and a release does not depend on
     batch = calibrate_batch(samples, host.network, half, "p-dcp", engine=host, **options)
-    facts = {**batch.outcome.facts}
-    release = as_release(facts.pop("release"))
+    facts = {name: value for name, value in batch.outcome.facts.items() if name not in ("release", "privacy")}
+    release = as_release(batch.outcome.facts["release"])
     noise = batch.outcome.certificates[0][0].noise
     assert noise is not None  # as epsilon was given
     found = quantiles_of(release, parts, confidence, noise)
@@ -238,9 +238,29 @@ def quantiles_of(release: Release, parts: Sequence[Fraction], confidence: Fracti
         epsilon=noise.epsilon,
         column="",
         devices=noise.devices,
-        release=to_builtins(release),
-        options={"unit": noise.unit, "cap": noise.cap, "resolution": [resolution for _, resolution, _ in read]},
+        privacy=_protects(noise),
+        release=json.decode(json.encode(release)),
+        options={"resolution": [resolution for _, resolution, _ in read]},
     )
+
+
+def reread(found: Quantiles, q: Any, confidence: Alpha) -> Quantiles:
+    """Return other quantiles of the release of a result."""
+    if found.release is None or found.epsilon is None:
+        raise ValueError("these quantiles are exact and hold no release; ask for others with quantiles(data, ...)")
+    noise = Noise(found.epsilon, "score", found.devices, found.devices, found.release["cells"], 0.0, 0.0)
+    other = quantiles_of(as_release(found.release), as_parts(q), exact_alpha(confidence, "confidence"), noise)
+    return replace(other, column=found.column, network=found.network, privacy=found.privacy)
+
+
+def _protects(noise: Noise) -> str:
+    """Say what a release protects."""
+    unit = "value" if noise.cap is None else f"device, of which at most {noise.cap:,} values count,"
+    who = f"{noise.honest} of {noise.devices} devices keep their noise secret"
+    words = f"epsilon {noise.epsilon:g} for each {unit} if {who}"
+    if noise.simulated:
+        return f"none: this was a simulation, and one program saw all values. A run on a mesh would have {words}"
+    return words
 
 
 def _read(release: Release, part: Fraction, risk: float) -> tuple[float, float, float]:

@@ -43,6 +43,7 @@ class _QuantilesFields(Struct, forbid_unknown_fields=True):
     cost: CostFields | None
     network: str
     seconds: float
+    privacy: str
     options: dict[str, Any]
     release: dict[str, Any] | None
 
@@ -72,10 +73,12 @@ class Quantiles:
     cost
         Rounds, numbers and bits that each device sent; None where the quantiles were read from a stored release, which
         costs nothing.
+    privacy
+        What the run protects, and under which condition, in words; empty where quantiles are exact.
     release
         The noisy histogram as JSON, from which `with_q` reads other quantiles; None where quantiles are exact.
     options
-        What was chosen on the way, and with epsilon what the run protects.
+        What was chosen on the way.
     """
 
     q: tuple[float, ...]
@@ -89,6 +92,7 @@ class Quantiles:
     cost: Cost | None = None
     network: str = ""
     seconds: float = 0.0
+    privacy: str = ""
     release: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
 
@@ -114,14 +118,20 @@ class Quantiles:
         """What holds for the values, in words."""
         if self.epsilon is None:
             return (
-                f"each value is the smallest with at least q n of the n = {self.n:,} values at or below it, exactly as "
-                "if the data were pooled"
+                f"each value is the smallest with at least the part q of all {self.n:,} values at or below it, exactly "
+                "as if the data were pooled"
             )
-        all_ = "" if len(self) == 1 else f" for all {len(self)} quantiles at once"
+        together = "" if len(self) == 1 else f", for all {len(self)} quantiles at once"
         return (
-            f"with probability {self.confidence:g} over the noise{all_}, the number of values at or below the returned "
-            "value differs from q n by at most the rank error"
+            f"with probability {self.confidence:g} over the noise{together}, the number of values at or below the "
+            "returned value differs from q times the number of all values by at most the rank error"
         )
+
+    def with_q(self, q: Any, confidence: Any = None) -> Quantiles:
+        """Return other quantiles of the same release, with their own rank errors; no further epsilon is spent."""
+        from conformesh.quantile import reread
+
+        return reread(self, q, self.confidence if confidence is None else confidence)
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return a table with a row for each quantile: q, value and rank error."""
@@ -151,6 +161,7 @@ class Quantiles:
                 "cost": None if self.cost is None else self.cost.to_dict(),
                 "network": self.network,
                 "seconds": self.seconds,
+                "privacy": self.privacy,
                 "options": self.options,
                 "release": self.release,
             }
@@ -196,6 +207,7 @@ class Quantiles:
             cost=None if file.cost is None else cost_of(file.cost, file.devices),
             network=file.network,
             seconds=file.seconds,
+            privacy=file.privacy,
             release=file.release,
             options={name: with_infinities(value) for name, value in file.options.items()},
         )
@@ -209,7 +221,8 @@ class Quantiles:
     def lines(self) -> list[list[str]]:
         """Return the table in words, its heading first; rank errors only where there can be some."""
         noisy = self.epsilon is not None
-        errors = [f"{error:,.0f}" for error in np.ceil(self.rank_error)] if noisy else [""] * len(self)
+        parts = 100 * self.rank_error / max(self.n, 1)
+        errors = [f"{e:,.0f} ({part:.2g} %)" for e, part in zip(np.ceil(self.rank_error), parts, strict=True)]
         rows = [[f"{q:g}", f"{value:.6g}", error] for q, value, error in zip(self.q, self.values, errors, strict=True)]
         table = [["q", "value", "rank error"], *rows]
         return table if noisy else [row[:2] for row in table]
@@ -217,11 +230,10 @@ class Quantiles:
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know besides the table."""
         found = [("guarantee", f"{self.kind}: {self.guarantee}"), ("data", self._held)]
-        if self.epsilon is not None:
-            found.append(("private", f"epsilon {self.epsilon:g} {self.options.get('unit_in_words', 'for each value')}"))
-        if "privacy" in self.options:
-            found.append(("privacy", self.options["privacy"]))
-        found.append(("cost", "none: read from a stored release" if self.cost is None else str(self.cost)))
+        if self.privacy:
+            found.append(("privacy", self.privacy))
+        stored = "none: read from a stored release, which spends no further epsilon"
+        found.append(("cost", stored if self.cost is None else str(self.cost)))
         return [*found, ("network", self.network)] if self.network else found
 
     @property
