@@ -35,7 +35,7 @@ COMMANDS: Table = {
     "quantiles": ("quantiles", "Quantiles of any column over all devices, exact or private."),
     "compare": ("compare", "Every method on every topology with your scores, and which to use."),
     "plan": ("plan", "What each method would cost on a network and a link, without running it."),
-    "privacy": ("privacy", "Who learns what from a run: of a result, or before it is made."),
+    "privacy": ("privacy", "Who learns what from a run, what noise protects and costs, and what is left to spend."),
     "online": ("online", "Streams of scores: thresholds that follow them, with a bound on misses."),
     "sweep": ("sweep", "Many networks, methods, alphas and draws in one call."),
     "node": ("node", "Run one device of a mesh."),

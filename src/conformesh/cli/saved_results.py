@@ -57,5 +57,5 @@ def releases_in(saved: Saved) -> dict[str | None, Private]:
     for (group, _), one in parts.items():
         if one.certificate.noise is not None and "release" in one.options:
             release = checked(one.options["release"], Release, f"{saved.name}: release")
-            found[group] = Private(release, one.certificate.noise)
+            found.setdefault(group, Private(release, one.certificate.noise))  # the noise of the first level
     return found
