@@ -135,9 +135,7 @@ def _protects(noise: Noise) -> str:
 
 
 def _condition(noise: Noise) -> str:
-    return (
-        f"at least {noise.honest} of the {noise.devices} devices keep their noise secret, and all follow the protocol"
-    )
+    return f"at least {noise.honest} of {noise.devices} devices keep their noise secret, and all follow the protocol"
 
 
 def _survivors(noise: Noise, roster: int) -> str:
@@ -421,8 +419,8 @@ def _exact_runs(fields: AccountFields) -> str:
 def _next(fields: AccountFields, rules: _Rules) -> str:
     if rules.exact:
         return (
-            "exact; refused if the scores of this device have changed since the last exact run, or if rosters differ by "
-            "so few devices that the difference of two sums would tell of them"
+            "exact; refused if the scores of this device have changed since the last exact run, or if rosters differ "
+            "by so few devices that the difference of two sums would tell of them"
         )
     left = rules.releases - fields.releases(rules.epoch)
     return f"may release epoch {rules.epoch} ({several(left, 'release')} left), unless other devices know of more"
