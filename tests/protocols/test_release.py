@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, Samples, calibrate, calibrate_batch, calibrate_several
+from conformesh import Network, Samples, calibrate, calibrate_batch, calibrate_several, calibrate_sides
 from conformesh.calibrating import CalibrationNote
 from conformesh.engines import Simulator
 from conformesh.methods import make_options, promised
@@ -155,6 +155,16 @@ def test_groups_without_enough_scores_have_an_infinite_threshold_and_a_note(know
     with pytest.warns(CalibrationNote, match=r"the threshold is \+inf for 1 of 2 groups"):
         found = calibrate_several(table, Network.cycle(6), (0.1,), "p-dcp", groups=labels, **NOISY | {"epsilon": 0.5})
     assert (found.get(0.1, "a").threshold < np.inf, found.get(0.1, "b").threshold) == (True, np.inf)
+
+
+def test_both_sides_of_an_interval_would_spend_epsilon_twice():
+    """Unlike groups, two sides count the same examples."""
+    sides = [np.stack([SCORES[0][:20], SCORES[1][:20]], axis=1)] * 6
+    with pytest.raises(
+        ValueError, match="both sides of an interval would count it twice, which costs twice the epsilon"
+    ):
+        calibrate_sides(sides, Network.cycle(6), 0.2, "p-dcp", **NOISY)
+    assert calibrate_sides(sides, Network.cycle(6), 0.2, "p-dcp", grid="logit").certificate.kind == "counted"
 
 
 def test_trials_of_a_simulation_are_independent_releases(known):
