@@ -21,6 +21,7 @@ from conformesh import (
     control,
     detect,
     p_values,
+    quantiles,
     scores,
 )
 from conformesh import calibrate as agree
@@ -78,6 +79,7 @@ def results():
     groups = [np.array([EVIL, "two"])[rng.integers(0, 2, 40)] for _ in held]
     found["Calibrations"] = calibrate_several(held, network, [0.1, 0.2], groups=groups, score=lac)
     found["PValues"] = p_values(held, network, probabilities[:15], score=lac, classes=[EVIL, "y", "z"])
+    found["Quantiles"] = quantiles({"device": range(6), "score": rng.random(6)}, Network.cycle(6))
     found["Detection"] = detect(held, network, [rng.random(5) for _ in held], 0.3)
     inputs = [rng.random(40) for _ in held]
     found["LocalCalibration"] = calibrate_local(
@@ -105,6 +107,7 @@ def results():
 
 NAMES = [
     *("Calibration", "local", "average", "Certificate", "Cost", "Evaluation", "Calibrations", "PValues", "Detection"),
+    "Quantiles",
     *("LocalCalibration", "LocalEvaluation", "Comparison", "Front", "Plan", "Network", "Control", "RiskEvaluation"),
     *("Batch", "Sides", "SidesCertificate", "Slab"),
 ]

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from conformesh import Network, TooFewScores, calibrate, calibrate_several, scores
+from conformesh import Network, TooFewScores, calibrate, calibrate_several, quantiles, scores
 from conformesh.comparing import compare, fronts, ways_of
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
@@ -103,3 +103,13 @@ def test_comparisons_fronts_and_plans_draw_themselves(held, tmp_path):
     fronts(held, [NETWORK])[0].plot(tmp_path / "front.png")
     plan(NETWORK, 40, methods=["e-dcp"]).plot(tmp_path / "plan.png")
     assert {path.name for path in tmp_path.iterdir()} == {"comparison.png", "front.png", "plan.png"}
+
+
+def test_quantiles_are_drawn_over_their_parts(held, tmp_path):
+    found = quantiles(held, NETWORK, [0.1, 0.5])
+    figure = found.plot(path=tmp_path / "q.svg")
+    (points,) = figure.axes[0].lines
+    assert (list(points.get_xdata()), list(points.get_ydata())) == ([0.1, 0.5], found.values.tolist())
+    assert (tmp_path / "q.svg").exists()
+    axes = Figure().add_subplot()
+    assert found.plot(ax=axes) is axes.figure

@@ -30,12 +30,14 @@ if TYPE_CHECKING:
     from conformesh.notes import CalibrationNote
     from conformesh.promises import conformal_rank, conformal_threshold
     from conformesh.pvalues import p_values
+    from conformesh.quantile import quantiles
     from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate, Cost
     from conformesh.result.control import Control
     from conformesh.result.detection import Detection
     from conformesh.result.evaluation import Evaluation
     from conformesh.result.pvalues import PValues
+    from conformesh.result.quantiles import Quantiles
     from conformesh.result.several import Calibrations
     from conformesh.result.sides import Sides
     from conformesh.samples import Samples
@@ -60,6 +62,7 @@ __all__ = [
     "LocalCalibration",
     "Network",
     "PValues",
+    "Quantiles",
     "Ratios",
     "Samples",
     "Sides",
@@ -80,6 +83,7 @@ __all__ = [
     "estimate_ratios",
     "losses",
     "p_values",
+    "quantiles",
     "scores",
     "sweep",
 ]
@@ -102,6 +106,7 @@ _HOMES = {
     "LocalCalibration": "localising",
     "Network": "graph.network",
     "PValues": "result.pvalues",
+    "Quantiles": "result.quantiles",
     "Ratios": "shifting",
     "Samples": "samples",
     "Sides": "result.sides",
@@ -120,6 +125,7 @@ _HOMES = {
     "detect": "detecting",
     "estimate_ratios": "shifting",
     "p_values": "pvalues",
+    "quantiles": "quantile",
     "sweep": "sweeping.running",
 }
 

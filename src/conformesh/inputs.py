@@ -51,12 +51,16 @@ def as_held(devices: Any, column: str = SCORE, what: str = "devices") -> Held:
     return devices if isinstance(devices, np.ndarray) and devices.ndim > 1 else _by_device([*devices], what)
 
 
+# What the first argument of a public function is called, and what it holds; other arguments stand beside it.
+_FIRST = {"devices": "scores", "data": "values"}
+
+
 def _allowed(what: str) -> str:
     """Return the forms in which an argument may be given."""
-    if what == "devices":
+    if what in _FIRST:
         return (
-            "devices must be one array of scores per device, a dict by device name, or a frame with the columns "
-            f"{DEVICE!r} and {SCORE!r}"
+            f"{what} must be one array of {_FIRST[what]} per device, a dict by device name, or a frame with the "
+            f"columns {DEVICE!r} and {SCORE!r}"
         )
     return f"{what} must be one array per device in the order of the scores, or a dict by device name"
 
@@ -104,15 +108,16 @@ def _by_device(devices: list[Any], what: str) -> list[Any]:
     flat = devices and all(
         isinstance(own, int | float | str | np.generic) or getattr(own, "shape", None) == () for own in devices
     )
-    if flat and what != "devices":
+    if flat and what not in _FIRST:
         raise ValueError(
             f"{_allowed(what)}, got {len(devices)} values in a row, which do not say whose they are; split them as the "
             f"scores are split, or give scores in a frame and name a column: {what}='...'"
         )
     if flat:
         raise ValueError(
-            f"devices must be one array of scores per device, got {len(devices)} numbers in a row, which do not say "
-            f"whose they are; for a single device pass [scores], else a frame with the columns {DEVICE!r} and {SCORE!r}"
+            f"{what} must be one array of {_FIRST[what]} per device, got {len(devices)} numbers in a row, which do not "
+            f"say whose they are; for a single device pass [{_FIRST[what]}], else a frame with the columns {DEVICE!r} "
+            f"and {SCORE!r}"
         )
     return devices
 

@@ -407,6 +407,7 @@ FUNCTIONS = (  # that take options of a method, and whose own arguments are easi
     "control",
     "control_several",
     "p_values",
+    "quantiles",
     "detect",
 )
 LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # how often, or how much, a result may err
@@ -440,6 +441,8 @@ def _instead(function: str, key: str) -> str:
             else ""
         )
         return f"it takes {own}=, one number{more if key.endswith('s') else ''}"
+    if key in LEVELS and function == "quantiles":
+        return "it takes q=, the parts of the data, such as q=[0.25, 0.5]"
     if key == "alpha":
         return "p-values belong to every alpha: p_values(...).sets(alpha) returns the prediction sets of one"
     if owners := [name for name in FUNCTIONS if key in arguments[name]]:

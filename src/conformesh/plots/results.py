@@ -19,6 +19,7 @@ from conformesh.quantities import several
 if TYPE_CHECKING:
     from conformesh.result.calibration import Calibration
     from conformesh.result.evaluation import Coverage, Evaluation
+    from conformesh.result.quantiles import Quantiles
     from conformesh.result.several import Calibrations
 
 NAMED = 30  # devices, groups or classes up to which each has its name at the axis
@@ -239,4 +240,26 @@ def draw_calibrations(found: Calibrations, ax: Any = None, path: Where = None) -
         axes.set_title(f"thresholds by group; {next(iter(found.items.values())).certificate.kind}", fontsize=9.5)
         if len(found.alphas) > 1:
             axes.legend(title="risk" if found.controlled else "alpha", fontsize=8.5, title_fontsize=8.5)
+        return kept(root_of(axes), path)
+
+
+def draw_quantiles(found: Quantiles, ax: Any = None, path: Where = None) -> Any:
+    """Draw the values over q; horizontal bars are rank errors as parts of n."""
+    import matplotlib as mpl
+
+    from conformesh.plots.figures import Picture, kept, root_of
+
+    with mpl.rc_context(STYLE):
+        axes = Picture(figsize=(5.2, 3.7), layout="constrained").add_subplot() if ax is None else ax
+        finite = np.isfinite(found.values)
+        q, values = np.array(found.q)[finite], found.values[finite]
+        if found.epsilon is not None:
+            error = found.rank_error[finite] / max(found.n, 1)
+            axes.errorbar(q, values, xerr=error, fmt="none", ecolor=FAINT, elinewidth=2, zorder=0)
+        axes.plot(q, values, "o", color=BLUE, markersize=5)
+        axes.set_xlim(-0.03, 1.03)  # q lies from 0 to 1, however wide the bars are
+        axes.set_xlabel("q, the part of the values at or below")
+        axes.set_ylabel(found.column or "value")
+        bars = "" if found.epsilon is None else f"; bars: rank error, confidence {found.confidence:g}"
+        axes.set_title(f"{found.kind}{bars}", fontsize=9.5)
         return kept(root_of(axes), path)

@@ -407,7 +407,7 @@ class Calibration:
             device_ids=tuple(file.device_ids),
             scores=file.scores,
             certificate=Certificate(**certificate),
-            cost=_cost_of(file.cost, file.devices),
+            cost=cost_of(file.cost, file.devices),
             estimate=None if file.estimate is None else number(file.estimate, "estimate"),
             seconds=file.seconds,
             network=file.network,
@@ -487,10 +487,10 @@ def _some(names: Sequence[str]) -> str:
     return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")
 
 
-def _cost_of(fields: CostFields, devices: int) -> Cost:
+def cost_of(fields: CostFields, devices: int) -> Cost:
     """Rebuild a cost from its means over the devices."""
     numbers, bits = np.full(devices, float(fields.numbers_per_device)), np.full(devices, float(fields.bits_per_device))
-    return Cost(fields.rounds, numbers, bits, None if fields.sent is None else _cost_of(fields.sent, devices))
+    return Cost(fields.rounds, numbers, bits, None if fields.sent is None else cost_of(fields.sent, devices))
 
 
 def refuse_nan(thresholds: NDArray[np.float64], method: str) -> None:

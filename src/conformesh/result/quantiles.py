@@ -1,0 +1,270 @@
+"""Quantiles: values at given parts of the pooled data, how far their ranks may be off, and what they cost."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from msgspec import Meta, Struct
+from numpy.typing import NDArray
+
+from conformesh._version import __version__
+from conformesh.io.files import write_file
+from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
+from conformesh.io.schemas import Number, checked
+from conformesh.io.writing import ENDINGS, check_ending, write_columns
+from conformesh.quantities import several
+from conformesh.result.calibration import cost_of
+from conformesh.result.certificate import KINDS, Cost
+from conformesh.result.files import CostFields
+
+Floats = NDArray[np.float64]
+FORMAT = "conformesh-quantiles/1"
+
+
+class _QuantilesFields(Struct, forbid_unknown_fields=True):
+    """`Quantiles` as JSON."""
+
+    format: Literal["conformesh-quantiles/1"]
+    version: str
+    column: str
+    q: Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=1)]
+    values: list[Number]
+    rank_error: list[Number]
+    confidence: Annotated[float, Meta(gt=0, le=1)]
+    epsilon: Annotated[float, Meta(gt=0)] | None
+    n: int
+    devices: Annotated[int, Meta(ge=1)]
+    guarantee: str
+    cost: CostFields | None
+    network: str
+    seconds: float
+    privacy: str
+    options: dict[str, Any]
+    release: dict[str, Any] | None
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Quantiles:
+    """The result of `quantiles`: behaves like the array of its values.
+
+    Attributes
+    ----------
+    q
+        Which parts of the data were asked for, as given.
+    values
+        One value for each q, the same on every device.
+    n
+        How many values all devices hold together; with epsilon the released number, which has noise.
+    rank_error
+        For each q: with probability `confidence`, for all q at once, the number of values at or below the returned one
+        differs from q n by at most this. Zeros without epsilon, where each value is exactly the one of rank
+        ceil(q n), at least 1.
+    confidence
+        The probability over the noise with which all rank errors hold; 1 without epsilon.
+    epsilon
+        The privacy loss of the release; None where quantiles are exact.
+    column, devices, network
+        The name of the column where the data were a frame, how many devices there are, and who talks to whom.
+    cost
+        Rounds, numbers and bits that each device sent; None where the quantiles were read from a stored release, which
+        costs nothing.
+    privacy
+        What the run protects, and under which condition, in words; empty where quantiles are exact.
+    release
+        The noisy histogram as JSON, from which `with_q` reads other quantiles; None where quantiles are exact.
+    options
+        What was chosen on the way.
+    """
+
+    q: tuple[float, ...]
+    values: Floats
+    n: int
+    rank_error: Floats
+    confidence: float
+    epsilon: float | None
+    column: str
+    devices: int
+    cost: Cost | None = None
+    network: str = ""
+    seconds: float = 0.0
+    privacy: str = ""
+    release: dict[str, Any] | None = None
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.values.tolist())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.values[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self.values, dtype) if copy is None else np.array(self.values, dtype, copy=copy)
+
+    @property
+    def kind(self) -> str:
+        """How the ranks are known: a name of `KINDS`."""
+        return "counted" if self.epsilon is None else "counted with noise"
+
+    @property
+    def guarantee(self) -> str:
+        """What holds for the values, in words."""
+        if self.epsilon is None:
+            return (
+                f"each value is the smallest with at least the part q of all {self.n:,} values at or below it, exactly "
+                "as if the data were pooled"
+            )
+        together = "" if len(self) == 1 else f", for all {len(self)} quantiles at once"
+        return (
+            f"with probability {self.confidence:g} over the noise{together}, the number of values at or below the "
+            "returned value differs from q times the number of all values by at most the rank error"
+        )
+
+    def with_q(self, q: Any, confidence: Any = None) -> Quantiles:
+        """Return other quantiles of the same release, with their own rank errors; no further epsilon is spent."""
+        from conformesh.quantile import reread
+
+        return reread(self, q, self.confidence if confidence is None else confidence)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table with a row for each quantile: q, value and rank error."""
+        return {"q": np.array(self.q, dtype=np.float64), "value": self.values, "rank_error": self.rank_error}
+
+    def to_frame(self) -> Any:
+        """Return the table as a Polars frame; see `columns`."""
+        import polars as pl
+
+        return pl.DataFrame(self.columns())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the JSON object; infinity is the string "inf"."""
+        clean: dict[str, Any] = in_json(
+            {
+                "format": FORMAT,
+                "version": __version__,
+                "column": self.column,
+                "q": [*self.q],
+                "values": self.values.tolist(),
+                "rank_error": self.rank_error.tolist(),
+                "confidence": self.confidence,
+                "epsilon": self.epsilon,
+                "n": self.n,
+                "devices": self.devices,
+                "guarantee": f"{self.kind}: {self.guarantee}",
+                "cost": None if self.cost is None else self.cost.to_dict(),
+                "network": self.network,
+                "seconds": self.seconds,
+                "privacy": self.privacy,
+                "options": self.options,
+                "release": self.release,
+            }
+        )
+        return clean
+
+    def to_json(self) -> str:
+        """Return the JSON object on one line."""
+        return to_json(self.to_dict())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
+        path = Path(path)
+        check_ending(path, (".json", *ENDINGS))
+        if path.suffix.lower() == ".json":
+            write_file(path, to_json(self.to_dict(), indent=2))
+        else:
+            write_columns(path, self.columns())
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Quantiles:
+        """Read what `save` wrote as JSON. Of the cost it knows the means over the devices."""
+        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
+
+    @classmethod
+    def from_dict(cls, raw: Any, where: str = "quantiles") -> Quantiles:
+        """Rebuild a result from its JSON object; `where` names it in an error."""
+        file = checked(raw, _QuantilesFields, where)
+        if not len(file.q) == len(file.values) == len(file.rank_error):
+            raise ValueError(
+                f"{where}: q, values and rank_error must have one number for each quantile, got {len(file.q)}, "
+                f"{len(file.values)} and {len(file.rank_error)}; it was changed or damaged since it was written"
+            )
+        return cls(
+            q=tuple(file.q),
+            values=np.array([number(value) for value in file.values]),
+            n=file.n,
+            rank_error=np.array([number(value) for value in file.rank_error]),
+            confidence=file.confidence,
+            epsilon=file.epsilon,
+            column=file.column,
+            devices=file.devices,
+            cost=None if file.cost is None else cost_of(file.cost, file.devices),
+            network=file.network,
+            seconds=file.seconds,
+            privacy=file.privacy,
+            release=file.release,
+            options={name: with_infinities(value) for name, value in file.options.items()},
+        )
+
+    def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
+        """Draw the values over q, with the rank errors as parts of n; returns the figure."""
+        from conformesh.plots.results import draw_quantiles
+
+        return draw_quantiles(self, ax, path)
+
+    def lines(self) -> list[list[str]]:
+        """Return the table in words, its heading first; rank errors only where there can be some."""
+        noisy = self.epsilon is not None
+        parts = 100 * self.rank_error / max(self.n, 1)
+        errors = [f"{e:,.0f} ({part:.2g} %)" for e, part in zip(np.ceil(self.rank_error), parts, strict=True)]
+        rows = [[f"{q:g}", f"{value:.6g}", error] for q, value, error in zip(self.q, self.values, errors, strict=True)]
+        table = [["q", "value", "rank error"], *rows]
+        return table if noisy else [row[:2] for row in table]
+
+    def facts(self) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know besides the table."""
+        found = [("guarantee", f"{self.kind}: {self.guarantee}"), ("data", self._held)]
+        if self.privacy:
+            found.append(("privacy", self.privacy))
+        stored = "none: read from a stored release, which spends no further epsilon"
+        found.append(("cost", stored if self.cost is None else str(self.cost)))
+        return [*found, ("network", self.network)] if self.network else found
+
+    @property
+    def _held(self) -> str:
+        about, named = "" if self.epsilon is None else "about ", f" of {self.column}" if self.column else ""
+        return f"{about}{several(self.n, 'value')}{named} on {several(self.devices, 'device')}"
+
+    def __str__(self) -> str:
+        return f"{self._summary}; {self.kind}: {self.guarantee}"
+
+    @property
+    def _summary(self) -> str:
+        return ", ".join(f"{q:g}: {value:.6g}" for q, value in zip(self.q, self.values, strict=True))
+
+    def __repr__(self) -> str:
+        cost = "no cost" if self.cost is None else str(self.cost)
+        epsilon = "" if self.epsilon is None else f", epsilon {self.epsilon:g}"
+        lines = self.lines()
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        table = ["  ".join(map(str.rjust, line, widths)) for line in lines]
+        return "\n".join([f"Quantiles({self._held}, {self.kind}{epsilon}; {cost})", *table])
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        head, *rows = self.lines()
+        facts = [(name, words) for name, words in self.facts() if name != "guarantee"]
+        return cards.card(
+            several(len(self), "quantile") + (f" of {self.column}" if self.column else ""),
+            kind=self.kind,
+            claim=f"{KINDS[self.kind].capitalize()}: {self.guarantee}." if self.epsilon is None else self.guarantee,
+            rows=facts,
+            parts=[cards.table(head, rows, right=head)],
+        )
