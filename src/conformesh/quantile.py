@@ -94,8 +94,8 @@ def quantiles(
         As in `calibrate`.
     **options
         Without epsilon those of the method `e-dcp` (`aggregate`, `prefer`, `schedule`, `width`), which change the cost
-        and not the values. With epsilon those of `p-dcp`: `cells` or `expected_scores`, how many values all devices
-        are expected to hold together, from which the number of cells follows; `grid`; `coalition` or `honest`; `unit`
+        and not the values. With epsilon those of `p-dcp`: `cells` or `expected_scores`, how many values a device is
+        expected to hold, from which the number of cells follows; `grid`; `coalition` or `honest`; `unit`
         and `cap`.
 
     Returns
