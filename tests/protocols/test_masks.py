@@ -415,9 +415,9 @@ def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
     """One device has another secret with one other: the devices do not add up to their number."""
     network, right, made_so_far = Network.cycle(6), masks._shared, []
 
-    def wrong(private, other, context, i, j, keys):
+    def wrong(private, other, flooded, i, j):
         made_so_far.append((i, j))
-        found = right(private, other, context, i, j, keys)
+        found = right(private, other, flooded, i, j)
         return bytes(KEY) if (i, j) == (1, 4) and made_so_far.count((1, 4)) == 1 else found
 
     monkeypatch.setattr(masks, "_shared", wrong)
@@ -425,6 +425,31 @@ def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
     with pytest.raises(ArithmeticError, match=r"6 devices add up to .* in stage 0: masks have not cancelled"):
         together(network, made(network, SCORES), said=said)
     assert {raw for *_, raw in said.masked}  # it was found in what was heard, not before
+
+
+def test_devices_that_received_different_claims_have_masks_that_do_not_cancel():
+    """Device 3 signs two claims with one key, and sends one to device 0 and the other to devices 1 and 2.
+
+    Were the masks the same, device 0 would release another epoch in the same sum. So its masks with 1 and 2 must
+    differ, while those between 1 and 2, which received the same, cancel.
+    """
+    site = site_of(4)
+
+    def string(row, claim):
+        alone = replace(site, here=np.array([row]))
+        return next(agree_on_masks(alone, secrets_of(site.network, row), claim)).packets[0]
+
+    same = [string(row, b"epoch 1") for row in range(3)]
+    floods = {0: [*same, string(3, b"epoch 2")]} | dict.fromkeys((1, 2), [*same, string(3, b"epoch 1")])
+    pairs = {}
+    for row, everybody in floods.items():
+        alone = replace(site, here=np.array([row]))
+        masks_of = agreed(alone, secrets_of(site.network, row), everybody, b"epoch 1").masks
+        others = [other for other in range(4) if other != row]
+        pairs |= {(row, other): secret for other, (*_, secret) in zip(others, masks_of.pairs, strict=True)}
+    assert pairs[1, 2] == pairs[2, 1]
+    assert pairs[0, 1] != pairs[1, 0]
+    assert pairs[0, 2] != pairs[2, 0]
 
 
 def stages_of(said):

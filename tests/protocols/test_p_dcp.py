@@ -267,7 +267,7 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
         ({"epsilon": 1.0, "window": 0}, "window must be at least 1"),
         ({"epsilon": 1.0, "releases": 0}, "releases must be at least 1"),
         ({"epsilon": 1.0, "epoch_seconds": 0}, "epoch_seconds must be at least 1"),
-        ({"epsilon": 1.0, "honest": 7}, "honest must be a number from 1 to the 6 devices, got 7"),
+        ({"epsilon": 1.0, "honest": 6}, "6 devices without a coalition of 1 leave 5 .* and honest asks for 6"),
         ({"epsilon": 1.0, "cap": 10}, "unit 'device' needs cap"),
         ({"epsilon": 1.0, "unit": "device"}, "unit 'device' needs cap"),
         ({"epsilon": 1.0, "unit": "device", "cap": 0}, "cap must be at least 1"),

@@ -115,10 +115,14 @@ class PDCP:
         return "powers" if self.grid == "auto" else self.grid
 
     def honest_of(self, devices: int) -> int:
-        """Return H, of so many devices."""
-        honest = devices - self.coalition if self.honest is None else self.honest
-        if not 0 < honest <= devices:
-            raise ValueError(f"honest must be a number from 1 to the {devices} devices, got {honest}")
+        """Return H: the coalition knows its own noise, so H devices beside it must be there."""
+        most = devices - self.coalition
+        honest = most if self.honest is None else self.honest
+        if not 0 < honest <= most:
+            raise ValueError(
+                f"{devices} devices without a coalition of {self.coalition} leave {max(most, 0)} that can keep their "
+                f"noise secret, and honest asks for {honest}; use a smaller honest or coalition, or more devices"
+            )
         return honest
 
     def fill_of(self, mixture: Mixture) -> int | None:
