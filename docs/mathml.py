@@ -26,9 +26,9 @@ OPERATORS = {
     **{"lbrace": "{", "rbrace": "}", "langle": "⟨", "rangle": "⟩"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
-LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min"}  # what has its bounds below and above in a display
+LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min", "sup": "sup"}  # what has its bounds below and above in a display
 FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
-ACCENTS = {"hat": "^", "tilde": "~", "bar": "¯"}
+ACCENTS = {"hat": "^", "tilde": "~", "widetilde": "~", "bar": "¯"}
 FENCES = "()[]|"
 RELATIONS = ("=", "<", ">", r"\le", r"\ge", r"\to", r"\leftarrow", r"\sim", r"\propto")
 OPENING, CLOSING = (

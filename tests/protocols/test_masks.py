@@ -440,7 +440,8 @@ def test_devices_that_received_different_claims_have_masks_that_do_not_cancel():
         return next(agree_on_masks(alone, secrets_of(site.network, row), claim)).packets[0]
 
     same = [string(row, b"epoch 1") for row in range(3)]
-    floods = {0: [*same, string(3, b"epoch 2")]} | dict.fromkeys((1, 2), [*same, string(3, b"epoch 1")])
+    honest = [*same, string(3, b"epoch 1")]
+    floods = {0: [*same, string(3, b"epoch 2")], 1: honest, 2: honest}
     pairs = {}
     for row, everybody in floods.items():
         alone = replace(site, here=np.array([row]))
