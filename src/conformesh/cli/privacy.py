@@ -112,7 +112,7 @@ def privacy(
         chosen = checked_options(method, options)
         if method == "p-dcp" and chosen.get("epsilon") is not None:
             private = explain_plan(network, level, chosen)
-        found = exposure_of(method, network, coalition=who, scores=held, alpha=level, **chosen)
+        found = exposure_of(method, network, coalition=who, scores=held, alpha=alpha or "0.1", **chosen)
     if as_json:
         everything = {**found.to_dict(), **({} if private is None else {"private": private.to_dict()})}
         print(json.dumps(in_json(everything), allow_nan=False))

@@ -60,6 +60,9 @@ Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists
+WIDE = (
+    0.1  # a part of the noisy scores in the threshold's own cell that deserves a note: coverage may be as much higher
+)
 DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
 SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
 ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
@@ -373,11 +376,23 @@ def _notes(windows: list[Release], answers: list[list[Answer]], alphas: tuple[Fr
     release, answer = windows[0], answers[0][hardest]
     cost, missed = release.slack + answer.inflation.value, alphas[hardest] * release.number
     if DEAR * cost <= missed:
-        return ()
+        return _wide_cell(release, answer)
     return (
         f"p-dcp: noise costs {float(cost / release.slack):.3g} scores where {float(missed / release.slack):.3g} of "
         f"about {release.number // release.slack:,} may be missed, so prediction sets are much larger than without "
         f"noise; {instead}",
+    )
+
+
+def _wide_cell(release: Release, answer: Answer) -> tuple[str, ...]:
+    """Say where the grid is too coarse for the scores, by the release alone."""
+    below = int(np.searchsorted(release.pivots, answer.threshold))  # pivots below the threshold
+    held = release.totals[1 - release.cells :][below - 1] if below else 0
+    if held <= WIDE * release.number:
+        return ()
+    return (
+        f"p-dcp: about {held / release.number:.0%} of the scores lie between the threshold {answer.threshold:.6g} and "
+        f"the grid point below it, and coverage may be as much higher; name the score, or give a grid and its range",
     )
 
 
