@@ -113,7 +113,8 @@ class HistogramPlan:
     devices, honest
         K devices take part; noise is private if H of them keep their share to themselves.
     unit
-        What epsilon protects: one score, or all scores of a device.
+        What epsilon protects, by its presence or absence: one score, or all scores of a device. (Replacing a unit by
+        another is one absence and one presence, so it loses up to 2 epsilon.)
     cap
         With unit *device* and mixture *sizes*: more scores than this are thinned at random.
     mixture
@@ -238,7 +239,10 @@ class HistogramPlan:
 
     @property
     def most(self) -> int:
-        """How many scores or items a device counts, at most; more saturate, without a word that others could read."""
+        """How many scores a device counts in all and in each cell, at most; more saturate, and others do not notice.
+
+        Saturated counts still move by at most one score, so privacy holds; coverage assumes that nobody has more.
+        """
         return ROW_LIMIT // self.devices
 
     @cached_property
