@@ -30,7 +30,8 @@ E above(q)/R <= alpha.
 **Privacy.** One score more or less changes n by 1 and one cell by 1 (sizes): noise of epsilon/10 and 9 epsilon/10 makes
 the release epsilon-differentially private. For *equal* and *given* the cells change by at most 2 V_k in L1: with one
 score more no multiplicity of another score rises (`HistogramPlan.change`), and the number of items is fixed. For whole
-devices as unit all its scores change at once.
+devices as unit all its scores change at once, in one histogram: a device has scores in several groups and epochs, so
+releases of groups and of epochs add up their epsilon for it.
 """
 
 from __future__ import annotations
