@@ -506,7 +506,7 @@ def test_windows_of_different_plans_are_refused(other):
         Release.summed([])
 
 
-# --- spread and quantiles ---------------------------------------------------------------------------------------------
+# --- spread -----------------------------------------------------------------------------------------------------------
 
 
 def draw_noise(rng, plan):
@@ -544,65 +544,6 @@ def test_spread_of_an_infinite_threshold_is_zero_and_never_above_one_half():
     assert plan.release(np.array([3, 0, 0, 0, 0])).answer(TENTH).spread == 0
     wide = linear(5, unit="device", cap=90).release(np.array([10**4, 0, 0, 0, 0]))
     assert wide.answer(HALF).spread <= 0.5
-
-
-def quantile_failure(plan, counts, q, confidence, part=1.0):
-    """The exact chance that the rank error is larger than said, or than so large a part of it."""
-    n, above = sum(counts), above_of(counts)
-    chances, lost = answers(
-        above,
-        n,
-        Rule(1 - q, Fraction(0)),
-        Noise(plan.epsilons[0], (plan.shape,) * (plan.cells - 1), plan.epsilons[1], plan.shape),
-    )
-    ranks = [
-        -math.inf,
-        *(float((1 - q) * n) - a for a in above),
-        math.inf,
-    ]  # B at each place; -inf and +inf are never wrong
-    failed = lost
-    for at, chance in enumerate(chances.tolist()):
-        cells = min(plan.cells - at, plan.cells - 1)
-        zero = plan.release(np.zeros(plan.numbers, dtype=np.int64))
-        error = part * zero._noise_bound(1 - q, cells, (1 - confidence) / 2)
-        failed += chance * (ranks[at + 1] < -error or ranks[at] > error)
-    return failed
-
-
-def test_theorem_rank_error_of_a_quantile_holds():
-    """All noise on stairs of every steepness: more than the stated error is rarer than stated; a third of it is not."""
-    plan, rng, third = linear(7, 1.0, 5, 4), np.random.default_rng(7), []
-    for q in (Fraction(1, 4), HALF, Fraction(9, 10)):
-        for confidence in (0.5, 0.9, 0.99):
-            for n in (20, 200):
-                for _ in range(4):
-                    counts = tuple(rng.multinomial(n, rng.dirichlet(np.full(7, rng.choice([0.3, 3.0])))).tolist())
-                    assert quantile_failure(plan, counts, q, confidence) <= 1 - confidence
-                    third.append(quantile_failure(plan, counts, q, confidence, 1 / 3) > 1 - confidence)
-    assert sum(third) > 5
-
-
-def test_quantiles_of_a_column_lie_where_they_say():
-    """120 releases of 1,000 numbers with confidence .9: a false alarm is 25 failures, below 3e-4 if each had chance .1.
-
-    An error a third as large fails in .36 of the releases, which is found out with a chance above .99.
-    """
-    rng, plan = np.random.default_rng(8), linear(512, 1.0, 20, 19)
-    values, failures = np.sort(rng.beta(2, 5, 1000)), {1.0: 0, 1 / 3: 0}
-    for _ in range(120):
-        found = plan.release(plan.count(values, 0, no_bytes) + draw_noise(rng, plan)).quantile(HALF, 0.9)
-        low, high = (np.searchsorted(values, end, side="right") - 500 for end in (found.lower, found.value))
-        for part in failures:
-            failures[part] += low > part * found.rank_error or high < -part * found.rank_error
-        assert found.rank_error < 100
-    assert failures[1.0] < 25 <= failures[1 / 3]
-
-
-def test_quantiles_say_what_they_cannot():
-    with pytest.raises(ValueError, match="quantiles are for mixture 'sizes'"):
-        PLANS[2].release(np.zeros(8)).quantile(HALF)
-    with pytest.raises(ValueError, match=r"q and confidence must lie in \(0, 1\)"):
-        PLANS[0].release(np.zeros(9)).quantile(Fraction(1))
 
 
 # --- public numbers ---------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-r"""One noisy histogram, and the thresholds, levels, windows and quantiles that follow from it.
+r"""One noisy histogram, and the thresholds, levels and windows that follow from it (quantiles: `conformesh.quantile`).
 
 Devices agree on public pivots :math:`p_1 < \dots < p_w` before they see data (`grids`). Each counts its scores in the
 w cells above p_1, adds its share of noise, and only the totals over all devices are ever readable: a *release*.
@@ -71,19 +71,6 @@ class Answer(NamedTuple):
     threshold: float
     inflation: Inflation
     spread: float
-
-
-class Quantile(NamedTuple):
-    """Where a quantile lies: above `lower` and at or below `value`, up to `rank_error` ranks.
-
-    With probability at least `confidence`, at least q n - rank_error values are at or below `value`, and at most
-    q n + rank_error are at or below `lower`.
-    """
-
-    value: float
-    lower: float
-    rank_error: float
-    confidence: float
 
 
 def chosen_cells(expected: int, epsilon: float) -> int:
@@ -465,44 +452,11 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         at = self._last_crossing(math.floor(alpha * self.number - self.slack - cost.value))
         return Answer(float(np.append(self.pivots, math.inf)[at]), cost, self._spread(alpha, at))
 
-    def quantile(self, q: Fraction, confidence: float = 0.95) -> Quantile:
-        """Return where the q quantile lies, not conservatively: without slack and inflation.
-
-        Let B_j = (1 - q) n - above_j = below_j - q n, and Z_j its noise; the value is the pivot after the last one with
-        B_j + Z_j < 0. Let e_j be so large that P(Z_j > e_j) and P(Z_i < -e_j for some i >= j) are each at most
-        (1 - confidence)/2. Let a be the last pivot with B_a < -e_a, and b the first with B_b > e_b: both are fixed
-        before the noise is drawn. If the value is at or below p_a, pivot a was accepted, so Z_a > e_a. If `lower` is at
-        or above p_b, some pivot i >= b was rejected, where B_i >= B_b > e_b, so Z_i < -e_b. Otherwise B >= -e at the
-        value and B <= e at `lower`, and the rank error is the larger e, that of `lower`. The two chances are bounded
-        by Doob's inequality for exp(rate Z), whose mean grows with the shape: leaving out noise does no harm.
-        """
-        if self.items is not None:
-            raise ValueError(f"quantiles are for mixture 'sizes', got {self.mixture!r}, whose padding is no value")
-        if not (0 < q < 1 and 0 < confidence < 1):
-            raise ValueError(f"q and confidence must lie in (0, 1), got {float(q):g} and {confidence:g}")
-        at = self._last_crossing(math.floor((1 - q) * self.number))
-        ends = np.concatenate([[-math.inf], self.pivots, [math.inf]])
-        cells = min(self.cells - at, self.cells - 1)  # above `lower`, or above the value where that is the first pivot
-        error = self._noise_bound(1 - q, cells, (1 - confidence) / 2)
-        return Quantile(float(ends[at + 1]), float(ends[at]), error, confidence)
-
     def _last_crossing(self, limit: int) -> int:
         """Return the place of the pivot after the last one with above~ > limit, from 0; w stands for +infinity."""
         above = np.cumsum(self.totals[::-1][: self.cells - 1])[::-1]
         rejected = np.flatnonzero(above > limit)
         return int(rejected[-1]) + 1 if len(rejected) else 0
-
-    def _noise_bound(self, factor: Fraction, cells: int, risk: float) -> float:
-        """Return what factor X' + X_1 + .. + X_j exceeds for some j <= cells with a chance of at most `risk`."""
-        shape, cell, number = (
-            float(Fraction(self.shape)),
-            Fraction(self.cell_epsilon),
-            Fraction(self.number_epsilon or 1),
-        )
-        part = np.linspace(0.01, 0.99, 99)
-        rate = part * min(float(cell), float(number) / float(factor))
-        moments = cells * _log_moment(cell, rate) + _log_moment(number, rate * float(factor))
-        return float(np.min((shape * moments + math.log(1 / risk)) / rate))
 
     def _spread(self, alpha: Fraction, at: int) -> float:
         """Return the standard deviation of coverage to expect at this pivot.
@@ -555,9 +509,3 @@ def _variance(epsilon: Fraction) -> float:
     """Return the variance of noise of shape 1."""
     p = rounded_p(epsilon)
     return 2 * p / (1 - p) ** 2
-
-
-def _log_moment(epsilon: Fraction, rate: Floats) -> Floats:
-    """Return log E exp(rate X) of noise of shape 1; |rate| must be below epsilon."""
-    e = float(epsilon)
-    return np.asarray(2 * math.log(-math.expm1(-e)) - np.log(-np.expm1(rate - e)) - np.log(-np.expm1(-rate - e)))
