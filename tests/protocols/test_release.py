@@ -148,6 +148,8 @@ def test_each_group_has_its_own_release_with_full_epsilon(known):
     assert found.cost.rounds == single.rounds
     with pytest.raises(ValueError, match="groups with target 'equal' and epsilon: how many scores of a group"):
         calibrate_several(table, network, alphas, "p-dcp", groups=labels, target="equal", **NOISY)
+    with pytest.raises(ValueError, match="groups with unit 'device': a device may have scores in every group"):
+        calibrate_several(table, network, alphas, "p-dcp", groups=labels, unit="device", cap=60, **NOISY)
 
 
 def test_groups_without_enough_scores_have_an_infinite_threshold_and_a_note(known):

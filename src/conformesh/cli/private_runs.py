@@ -231,7 +231,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
             "an attempt that fails before the masks are revealed costs no epsilon and starts again with the others; "
             f"one that fails later costs epsilon {plan.epsilon:g} like a release",
         ),
-        ("budget", _budget(options.releases, plan.epsilon)),
+        ("budget", _budget(options.releases, plan.epsilon, plan.unit)),
     ]
     data = {
         **{key: value for key, value in _noise_data(noise).items() if key not in ("epochs", "simulated")},
@@ -277,11 +277,12 @@ def _sent(network: Network, held: int, alpha: Fraction, given: dict[str, Any]) -
     return sent.rounds, sent.bits
 
 
-def _budget(releases: int, epsilon: float) -> str:
-    return (
-        f"each epoch may be released {several(releases, 'time')} at epsilon {epsilon:g}: a score loses at most "
-        f"{releases * epsilon:g} in its lifetime"
-    )
+def _budget(releases: int, epsilon: float, unit: str) -> str:
+    """Say what is lost over a lifetime: a score is in one epoch, a device may have scores in all of them."""
+    released = f"each epoch may be released {several(releases, 'time')} at epsilon {epsilon:g}"
+    if unit == "device":
+        return f"{released}: a device loses at most {releases * epsilon:g} for every epoch in which it has scores"
+    return f"{released}: a score loses at most {releases * epsilon:g} in its lifetime"
 
 
 # --- the account of a device ------------------------------------------------------------------------------------------
@@ -360,12 +361,13 @@ class _Rules:
     seconds: float | None
     exact: bool
     words: str
+    unit: str = "score"
 
     @property
     def budget(self) -> str:
         """How much a score may lose."""
         if self.epsilon is not None:
-            return _budget(self.releases, self.epsilon)
+            return _budget(self.releases, self.epsilon, self.unit)
         if not self.exact:
             return "not known without device.toml; one release of each epoch is assumed"
         return "not limited: runs of this mesh have no epsilon and are exact"
@@ -388,7 +390,8 @@ class _Rules:
         if epochs.problem:
             words += f"; {epochs.problem}"
         exact = options.epsilon is None
-        return cls(epoch, options.releases, options.window, options.epsilon, options.epoch_seconds, exact, words)
+        seconds, unit = options.epoch_seconds, options.unit
+        return cls(epoch, options.releases, options.window, options.epsilon, seconds, exact, words, unit)
 
 
 def _config(folder: Path) -> DeviceConfig | None:

@@ -246,6 +246,11 @@ def _refuse_unproven(promise: Promise, options: PDCP) -> None:
             "random, so no fixed number of items represents it; use target 'sizes'",
         ),
         (
+            noisy and promise.part and options.unit == "device",
+            "groups with unit 'device': a device may have scores in every group, so that its losses add up; use unit "
+            "'score'",
+        ),
+        (
             noisy and promise.pac_confidence is not None,
             "pac_confidence with epsilon: the proof bounds the mean over the noise, not its tail; leave one of them "
             "out",
@@ -278,6 +283,8 @@ def _released(
             account.charge(epoch, site.network.ids, secrets.context)
 
     totals = yield from sums.release(counts, noise, charge)
+    # Bounds within a last bit of a whole number might be rounded differently on another machine.
+    sums.note(repr([plan.inflation(alpha) for alpha in alphas]).encode())
     yield from sums.compared()
     members = hashlib.sha256("\n".join(site.network.ids).encode()).hexdigest()[:16]
     releases = [plan.release(row, (epoch,), members) for row in totals.reshape(own.trials, plan.numbers)]
