@@ -48,7 +48,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.privacy.inflation import Inflation, inflation
+from conformesh.privacy.inflation import Inflation, inflation, omega
 from conformesh.privacy.noise import Shares, Stream, exact_epsilon, rounded_p
 from conformesh.promises import exact_number
 
@@ -141,6 +141,8 @@ class HistogramPlan:
 
     def __post_init__(self) -> None:
         check_grid(self.grid, self.range)
+        if self.grid == "auto":
+            raise ValueError("a histogram needs a grid by name: linear, powers or logit, got 'auto'")
         if self.cells < 2:
             raise ValueError(f"a histogram needs at least 2 cells, got {self.cells}")
         if not 1 <= self.honest <= self.devices:
@@ -275,8 +277,7 @@ class HistogramPlan:
         if self.copies is not None and self.fill is not None:
             return self._items(bounds, self.copies[row], self.fill, stream)
         if self.cap is not None:
-            chosen = _choose(min(len(scores), self.cap), len(scores), self.cap, stream)
-            cells = _cells_of(chosen, bounds)
+            cells = _draw_places(min(len(scores), self.cap), self.cap, bounds, stream)
         else:
             cells = np.diff(bounds)
         return np.asarray(np.minimum(np.concatenate([[cells.sum()], cells[1:]]), self.most))
@@ -286,7 +287,7 @@ class HistogramPlan:
         n, whole = int(bounds[-1]), copies * fill
         each = copies if n <= fill else whole // n
         more = 0 if n <= fill else whole % n  # places that get one more
-        cells = each * np.diff(bounds) + _cells_of(_choose(more, n, whole, stream), bounds)
+        cells = each * np.diff(bounds) + _draw_places(more, whole, bounds, stream)
         cells[-1] += whole - each * n - more  # padding
         return np.asarray(cells[1:])
 
@@ -317,6 +318,10 @@ class HistogramPlan:
             members=members,
         )
 
+    def inflation(self, alpha: Fraction) -> Inflation:
+        """Return what noise costs at this level."""
+        return inflation(alpha, *self.epsilons, self.shape)
+
     def devices_needed(self, alpha: Fraction) -> int:
         """Return how many devices make slack and inflation at most a quarter of what may be missed, see `ROOM`.
 
@@ -326,7 +331,7 @@ class HistogramPlan:
 
         def needed_by(devices: int) -> int:
             shape = Fraction(devices, devices - others)
-            return math.ceil((self.slack + inflation(alpha, self.epsilons[0], None, shape).value) / one)
+            return math.ceil((self.slack + omega(self.epsilons[0], shape)) / one)
 
         # more devices mean a smaller shape, so what is needed falls as their number grows: they cross once
         low, high = others, max(self.devices, needed_by(self.devices))
@@ -357,11 +362,11 @@ def copies_of(shares: Sequence[Fraction], most: int) -> tuple[int, ...]:
     return tuple(math.ceil(most * share / largest) for share in shares)
 
 
-def _count_up_to(scores: Floats, pivots: Floats) -> Ints:
-    """Return how many scores are at or below each pivot, NaN being above all.
+def _count_up_to(scores: Floats | Ints, pivots: Floats | Ints) -> Ints:
+    """Return how many of the sorted scores are at or below each pivot, NaN being above all.
 
-    A binary search for all pivots at once, in steps that depend on the number of scores alone (`numpy.searchsorted`
-    takes fewer where the last answer helps, so its time tells of the scores).
+    A binary search for all pivots at once, in steps that depend on the number of scores alone. `numpy.searchsorted`
+    starts from the answer to the pivot before, so that its time tells where the scores are.
     """
     found = np.zeros(len(pivots), dtype=np.int64)
     step = 1 << len(scores).bit_length() >> 1
@@ -372,24 +377,22 @@ def _count_up_to(scores: Floats, pivots: Floats) -> Ints:
     return found
 
 
-def _choose(count: int, among: int, most: int, stream: Stream) -> Ints:
-    """Return `count` of the places 0 .. among - 1, drawn without replacement; `count` is at most `most`.
+def _draw_places(count: int, most: int, bounds: Ints, stream: Stream) -> Ints:
+    """Draw `count` of the sorted scores without replacement; return how many lie in each cell.
 
-    The first steps of a shuffle, of which only moved places are kept. Always `most` steps and 16 bytes of `stream`
-    each: a remainder of 128 bits is uniform to within 2^-90 for any number of places.
+    Cell i holds places bounds[i] to bounds[i + 1] - 1. The first steps of a shuffle, of which only moved places are
+    kept. Always `most` steps, at least `count`, and 16 bytes of `stream` each: the time must not tell how many. A
+    remainder of 128 bits is uniform to within 2^-90 for any number of scores.
     """
-    words, chosen = stream(16 * most), []
+    words, among, places = stream(16 * most), int(bounds[-1]), []
     moved: dict[int, int] = {}
     for i in range(most):
         j = i + int.from_bytes(words[16 * i : 16 * i + 16], "big") % max(among - i, 1)
-        chosen.append(moved.get(j, j))
+        places.append(moved.get(j, j))
         moved[j] = moved.get(i, i)
-    return np.array(chosen[:count], dtype=np.int64)
-
-
-def _cells_of(places: Ints, bounds: Ints) -> Ints:
-    """Return how many places of the sorted scores lie in each cell, which ends before `bounds[1:]`."""
-    return np.bincount(np.searchsorted(bounds[1:-1], places, side="right"), minlength=len(bounds) - 1)
+    cells = _count_up_to(bounds[1:-1], np.array(places, dtype=np.int64))
+    is_drawn = np.arange(most) < count
+    return np.bincount(cells, weights=is_drawn, minlength=len(bounds) - 1).astype(np.int64)
 
 
 class Release(Struct, frozen=True, forbid_unknown_fields=True):
@@ -460,10 +463,13 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
     def quantile(self, q: Fraction, confidence: float = 0.95) -> Quantile:
         """Return where the q quantile lies, not conservatively: without slack and inflation.
 
-        Let B_j = (1 - q) n - above_j = below_j - q n, and Z_j its noise. The value is the pivot after the last one with
-        B_j + Z_j < 0, so B >= -max |Z| at `value` and B < max |Z| at `lower`. The rank error bounds |Z_j| for all j at
-        once: cells from the right in blocks of 1, 2, 4, .. cells, each with an equal part of 1 - confidence, by Doob's
-        inequality for exp(lambda Z), which grows with the shape: left-out noise does no harm.
+        Let B_j = (1 - q) n - above_j = below_j - q n, and Z_j its noise; the value is the pivot after the last one with
+        B_j + Z_j < 0. Let e_j be so large that P(Z_j > e_j) and P(Z_i < -e_j for some i >= j) are each at most
+        (1 - confidence)/2. Let a be the last pivot with B_a < -e_a, and b the first with B_b > e_b: both are fixed
+        before the noise is drawn. If the value is at or below p_a, pivot a was accepted, so Z_a > e_a. If `lower` is at
+        or above p_b, some pivot i >= b was rejected, where B_i >= B_b > e_b, so Z_i < -e_b. Otherwise B >= -e at the
+        value and B <= e at `lower`, and the rank error is the larger e, that of `lower`. The two chances are bounded
+        by Doob's inequality for exp(rate Z), whose mean grows with the shape: leaving out noise does no harm.
         """
         if self.items is not None:
             raise ValueError(f"quantiles are for mixture 'sizes', got {self.mixture!r}, whose padding is no value")
@@ -471,9 +477,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError(f"q and confidence must lie in (0, 1), got {float(q):g} and {confidence:g}")
         at = self._last_crossing(math.floor((1 - q) * self.number))
         ends = np.concatenate([[-math.inf], self.pivots, [math.inf]])
-        cells = min(self.cells - at, self.cells - 1)  # right of `lower`
-        blocks = (self.cells - 1).bit_length() + 1
-        error = self._largest_walk(1 - q, 1 << (cells - 1).bit_length(), (1 - confidence) / blocks)
+        cells = min(self.cells - at, self.cells - 1)  # above `lower`, or above the value where that is the first pivot
+        error = self._noise_bound(1 - q, cells, (1 - confidence) / 2)
         return Quantile(float(ends[at + 1]), float(ends[at]), error, confidence)
 
     def _last_crossing(self, limit: int) -> int:
@@ -482,8 +487,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         rejected = np.flatnonzero(above > limit)
         return int(rejected[-1]) + 1 if len(rejected) else 0
 
-    def _largest_walk(self, factor: Fraction, cells: int, risk: float) -> float:
-        """Return what |factor X' - X_1 - .. - X_j| exceeds for some j <= cells with a chance of at most `risk`."""
+    def _noise_bound(self, factor: Fraction, cells: int, risk: float) -> float:
+        """Return what factor X' + X_1 + .. + X_j exceeds for some j <= cells with a chance of at most `risk`."""
         shape, cell, number = (
             float(Fraction(self.shape)),
             Fraction(self.cell_epsilon),
@@ -492,7 +497,7 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         part = np.linspace(0.01, 0.99, 99)
         rate = part * min(float(cell), float(number) / float(factor))
         moments = cells * _log_moment(cell, rate) + _log_moment(number, rate * float(factor))
-        return float(np.min((shape * moments + math.log(2 / risk)) / rate))
+        return float(np.min((shape * moments + math.log(1 / risk)) / rate))
 
     def _spread(self, alpha: Fraction, at: int) -> float:
         """Return the standard deviation of coverage to expect at this pivot.
@@ -508,7 +513,8 @@ class Release(Struct, frozen=True, forbid_unknown_fields=True):
         counts = self.totals[-(self.cells - 1) :]
         width = max(counts[at - 1] if at else 0, 0)
         sampling = a * (1 - a) / (n / self.slack + 2)
-        return math.sqrt(sampling + (cells + number + width * width / 12) / n**2)
+        # no number between 0 and 1 has a larger deviation than 1/2
+        return min(math.sqrt(sampling + (cells + number + width * width / 12) / n**2), 0.5)
 
     @staticmethod
     def summed(releases: Sequence[Release]) -> Release:

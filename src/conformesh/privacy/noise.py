@@ -26,7 +26,7 @@ from conformesh.promises import exact_number
 Stream = Callable[[int], bytes]
 Floats = NDArray[np.float64]
 
-SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # of epsilon per stage: tables of 70,000 numbers, and of two
+SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
 BITS = 128  # of uniform randomness for one negative binomial number
 DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
 _CUT = Decimal(2) ** -100  # a table ends where less than this is left
@@ -40,8 +40,8 @@ class Shares:
 
     Parameters
     ----------
-    epsilon_per_stage
-        Privacy of one noisy count, between 0.001 and 50; a float is the decimal that it prints.
+    epsilon
+        Privacy of a count that changes by one, between 0.001 and 50; a float is the decimal that it prints.
     honest
         So many devices must add their share for the sum to be private; if more do, there is more noise.
 
@@ -53,8 +53,8 @@ class Shares:
     array([ 0,  0,  0,  5,  0,  0, -2,  0,  0,  1,  0,  0])
     """
 
-    def __init__(self, epsilon_per_stage: Fraction | float, honest: int) -> None:
-        self.epsilon = exact_epsilon(epsilon_per_stage)
+    def __init__(self, epsilon: Fraction | float, honest: int) -> None:
+        self.epsilon = exact_epsilon(epsilon)
         if honest < 1:
             raise ValueError(f"shares of noise need at least 1 honest device, got {honest}")
         self.honest = int(honest)
@@ -73,11 +73,13 @@ class Shares:
 
 
 def exact_epsilon(epsilon: Any) -> Fraction:
-    """Return the epsilon of one stage as the decimal the user wrote, or say what is wrong with it."""
-    needed = f"epsilon per stage must be a number between {float(SMALLEST)} and {LARGEST}"
+    """Return the epsilon of one count as the decimal the user wrote, or raise an error that says what is allowed."""
+    needed = f"epsilon of one count must be a number between {float(SMALLEST)} and {LARGEST}"
     value = exact_number(epsilon, f"{needed}, got {epsilon!r}")
     if not SMALLEST <= value <= LARGEST:
-        raise ValueError(f"{needed}, got {float(value):g}; spend more, or in fewer stages")
+        raise ValueError(
+            f"{needed}, got {float(value):g}; change epsilon, or what one unit may change: cap, fill, copies"
+        )
     return value
 
 
