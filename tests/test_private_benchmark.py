@@ -154,7 +154,6 @@ def test_drawn_releases_have_the_law_of_the_method(private, target):
         [ALPHA],
         "p-dcp",
         promise=make_promise(target),
-        joint=True,
         epsilon=1.0,
         grid="logit",
         expected_scores=50,
@@ -176,9 +175,10 @@ def test_every_measurement_runs_at_a_tiny_size(private):
     lines = [line for measure in private.MEASUREMENTS for line in measure(population, 2)]
     kept = pl.read_csv(private.TABLE).filter(pl.col("data") == "digits")
     assert [*lines[0]] == kept.columns
-    names = ("what", "n", "epsilon", "detail", "level", "way", "cells", "inflation")
+    names = ("what", "n", "epsilon", "detail", "level", "way", "cells")
     for line, row in zip(lines, kept.to_dicts(), strict=True):
-        assert [line[name] for name in names] == [pytest.approx(row[name], abs=1e-5) for name in names]
+        assert [line[name] for name in names] == [row[name] for name in names]
+        assert line["inflation"] == pytest.approx(row["inflation"], rel=0.01)  # bounds may be made a little sharper
         assert line["draws"] <= row["draws"]
 
 
