@@ -29,10 +29,15 @@ def test_a_grid_ascends_and_ends_where_it_should(name, ends, count):
         assert grid[0] > ends[0]
 
 
-def powers(low, high, i, count):
-    """Point i as the docstring has it, by plain floats of Python, one operation at a time."""
-    at = low + (high - low) * (i / count)
+def raised(at):
+    """A power of two as the docstring has it, by plain floats of Python, one operation at a time."""
     return math.ldexp(1.0 + (at - math.floor(at)), math.floor(at))
+
+
+def odds_of(i, count):
+    """Odds i of a logit grid, likewise."""
+    u = 2.0 * (i / count) - 1.0
+    return raised(17 * ((u + u * u * u) / 2.0))
 
 
 def test_points_are_made_by_arithmetic_that_is_the_same_everywhere():
@@ -40,14 +45,14 @@ def test_points_are_made_by_arithmetic_that_is_the_same_everywhere():
     count = 1000
     linear = [-3.0 + 8.0 * (i / count) for i in range(1, count)] + [5.0]
     assert grid_points("linear", count, (-3.0, 5.0)).tolist() == linear
-    odds = [powers(-17, 17, i, count) for i in range(1, count + 1)]
+    odds = [odds_of(i, count) for i in range(1, count + 1)]
     assert grid_points("logit", count).tolist() == [o / (1.0 + o) for o in odds[:-1]] + [TOP]
-    above = [powers(-16, 16, i, 500) for i in range(1, 501)]
+    above = [raised(-16 + 32 * (i / 500)) for i in range(1, 501)]
     assert grid_points("powers", count).tolist() == [-x for x in reversed(above)] + above
     digest = hashlib.sha256()
     for name, ends in CASES:
         digest.update(grid_points(name, 2**14, ends).astype("<f8").tobytes())
-    assert digest.hexdigest()[:16] == "e442f9d5be8a1dc0"
+    assert digest.hexdigest()[:16] == "a52c4118f05a13f3"
 
 
 def test_a_logit_grid_tells_confident_scores_apart_and_a_uniform_one_does_not():
