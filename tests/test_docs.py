@@ -57,6 +57,7 @@ def tables():
 
 # --- blocks that run --------------------------------------------------------------------------------------------------
 
+TEST = re.compile(r"^ *def (test_\w+)", re.MULTILINE)
 FENCE = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NOT_RUN = re.compile(r"<!-- not run: (\S.*?) -->\s*\Z")
 TIMINGS = [
@@ -317,6 +318,14 @@ def test_the_navigation_lists_every_page():
     listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
     tutorials = {f"tutorials/{script.stem}.md" for script in DOCS.glob("tutorials/*.py")}
     assert listed == {page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md")} | tutorials
+
+
+def test_tests_that_pages_name_exist():
+    """A claim that names its test must name one that is there."""
+    known = {name for path in (ROOT / "tests").rglob("test_*.py") for name in TEST.findall(path.read_text("utf-8"))}
+    for page in PAGES:
+        named = {*re.findall(r"`(?:test_\w+\.py::)?(test_\w+)`", page.read_text("utf-8"))}
+        assert not (missing := named - known), f"{page.name} names tests that do not exist: {sorted(missing)}"
 
 
 def test_commands_that_pages_name_exist():
