@@ -29,6 +29,8 @@ from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.samples import Samples
+from conformesh.view.statuses import fields_of
+from conformesh.view.watched import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving
 from tests.mesh.private_mesh import NETWORK, NOISY, Crashed, Mesh, known_secrets
@@ -471,7 +473,13 @@ def shown(mesh, devices, k, where):
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
+    seen = WatchedDevice("a", None, 1.0, private=True)
+    seen.client = node  # which is asked for its status
+    node.status = node.snapshot
+    node.online = dict
+    status, _ = seen.ask()
     return said | {
+        "view": repr(fields_of(status)),
         "pulse": repr(vitals_of(node.shared_snapshot(), 1.0)),
         "words": str(result),
         "file": result.to_json(),
