@@ -669,5 +669,5 @@ def test_five_processes_agree_on_one_threshold(tmp_path, options):
         assert [float(result["threshold"]) for result in results] == [answer] * 5
     again = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert again.returncode != 0
-    assert "epoch 1 was released 1 time" in again.stderr
+    assert "epoch 1 was released 1 time" in again.stdout
     assert Account(folders[0] / FILE).refusal()
