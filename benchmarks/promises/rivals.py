@@ -11,7 +11,7 @@ P-COQS      Romanus and Molinari, "Differentially private conformal prediction v
             arXiv 2507.12497: a binary search in [0, 1] with a noisy count at every step. By its authors' package: the
             search ends at a width of 1e-10, so 34 steps; the rank asked for is ceil((1 - alpha)(n + 1)); counts are
             rounded down, and not below 0; the answer is the middle of the last interval. The package also rounds the
-            answer to two decimals, which is left out here because it would hurt. The paper states privacy as rho-zCDP
+            answer to two decimals, left out here as too coarse near 1. The paper states privacy as rho-zCDP
             with Gaussian noise, and its experiments take rho = epsilon^2/2, which pure epsilon implies but which does
             not imply it. Our additions: the rho that implies (epsilon, delta), and Laplace noise for pure epsilon.
 DPCP        Wu et al., "Differentially private conformal prediction", arXiv 2604.14621: private training, then a private
