@@ -4,11 +4,14 @@ Only the calibration step is here, the private quantile of calibration scores in
 A curator holds all scores in one place, and everybody must trust it; P-DCP has none. The number of scores n is public
 and privacy means that *replacing* one score changes chances by a factor of at most exp(epsilon).
 
+Sources: abstracts and openings of the papers, and the code that the authors of P-COQS and EXPONQ have published, read
+for its parameters; none of it is copied. The remaining sections of the papers could not be consulted.
+
 P-COQS      Romanus and Molinari, "Differentially private conformal prediction via quantile binary search",
             arXiv 2507.12497: a binary search in [0, 1] with a noisy count at every step. By its authors' package: the
             search ends at a width of 1e-10, so 34 steps; the rank asked for is ceil((1 - alpha)(n + 1)); counts are
             rounded down, and not below 0; the answer is the middle of the last interval. The package also rounds the
-            answer to two decimals, which is left out here because it would hurt. The paper states privacy as rho-zCDP
+            answer to two decimals, left out here as too coarse near 1. The paper states privacy as rho-zCDP
             with Gaussian noise, and its experiments take rho = epsilon^2/2, which pure epsilon implies but which does
             not imply it. Our additions: the rho that implies (epsilon, delta), and Laplace noise for pure epsilon.
 DPCP        Wu et al., "Differentially private conformal prediction", arXiv 2604.14621: private training, then a private
@@ -20,7 +23,8 @@ EXPONQ      Angelopoulos, Bates, Zrnic and Jordan, "Private prediction sets", ar
             the exponential mechanism over m equal bins at a raised level, with coverage proved for finite n. The share
             gamma is the best for its formula. The number of bins m is the best for uniform scores, of 9 from 10,000 to
             1,000,000: the range of the authors' code, which tries 50. The criterion, the mean answer, is ours: they
-            take one random answer.
+            take one random answer. Penalties are divided by their sensitivity 1/(1 - q), without which the mechanism
+            would not be epsilon-private; the authors' code leaves this out.
 """
 
 from __future__ import annotations
