@@ -26,7 +26,8 @@ OPERATORS = {
     **{"lbrace": "{", "rbrace": "}", "langle": "⟨", "rangle": "⟩"},
 }
 SPACES = {",": "0.17em", ";": "0.28em", " ": "0.28em", "quad": "1em", "qquad": "2em"}
-LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min", "sup": "sup"}  # what has its bounds below and above in a display
+# What has its bounds below and above in a display
+LIMITS = {"sum": "∑", "prod": "∏", "max": "max", "min": "min", "sup": "sup"}
 FUNCTIONS = ("log", "cosh", "sinh", "arccosh")
 ACCENTS = {"hat": "^", "tilde": "~", "widetilde": "~", "bar": "¯"}
 FENCES = "()[]|"
