@@ -1,105 +1,202 @@
-"""The noisy search on small tables without chance: every hidden example, every noise, weighed by its exact chance."""
+"""A noisy histogram on small tables without chance: every new example, every noise, weighed by its exact probability.
+
+Which scores are hidden and which get one more copy is counted in fractions. Noise has its law in floats, of which less
+than TAIL is cut off on either side; what is cut off counts as the worst outcome, so every risk is an upper bound.
+"""
 
 import itertools
 import math
 from fractions import Fraction
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 
 from conformesh.privacy.noise import law
 
+TAIL = 1e-11
 
-@lru_cache(maxsize=8)
-def chances(epsilon, shape, cells, reach):
-    """Chances of the sum of 0..cells noises, each -2 reach..2 reach."""
+
+class Rule(NamedTuple):
+    """When a pivot is accepted: alpha n~ - above~ >= need; the answer is +infinity unless n~ >= number_needed.
+
+    `items` replaces n~ where the number of items is public.
+    """
+
+    alpha: Fraction
+    need: Fraction
+    number_needed: int = 0
+    items: int | None = None
+
+
+class Noise(NamedTuple):
+    """Epsilon and shape of the noise of each cell above p_1 and of n; devices may leave out noise in some of them."""
+
+    cell_epsilon: Fraction
+    cell_shapes: tuple[Fraction, ...]
+    number_epsilon: Fraction | None = None
+    number_shape: Fraction = Fraction(1)
+
+
+@lru_cache(maxsize=256)
+def noise_law(epsilon, shape):
+    """Return the values and chances of noise, but for the tails; shape 0 is no noise."""
+    if epsilon is None or shape == 0:
+        return np.array([0]), np.array([1.0])
     known = law(epsilon, shape)
-    size = 8 * max(reach, known.reach)
-    one = np.zeros(size)
-    one[np.arange(-known.reach, known.reach + 1)] = known.chances
-    waves = np.fft.rfft(one)
-    side = np.arange(-2 * reach, 2 * reach + 1)
-    return [np.fft.irfft(waves**k, size).clip(min=0.0)[side] for k in range(cells + 1)]
+    tails = np.cumsum(known.chances[::-1])[::-1][known.reach :]
+    reach = min(max(int(np.argmax(tails < TAIL)), 1), known.reach)
+    side = np.arange(-reach, reach + 1)
+    return side, known.chances[known.reach + side]
 
 
-class Search:
-    """One way to search: `stages` of `cells`, noise of one epsilon in all and one shape, at level alpha."""
+@lru_cache(maxsize=500_000)
+def answers(above, n, rule, noise):
+    """Return the chance of each answer, 0..w with w for +infinity, and the chance of what was cut off, at most.
 
-    def __init__(self, alpha, cells, stages, epsilon, shape=Fraction(1), reach=None):
-        self.alpha, self.cells, self.stages, self.epsilon, self.shape = alpha, cells, stages, epsilon, shape
-        self.each = Fraction(epsilon) / stages
-        self.reach = reach or math.ceil((16 + 3 * math.sqrt(2 * cells)) / self.each)
-        self.known = {}
+    `above[j]` is the number of items above pivot j. A walk over the cells from the right: the state is the noise of
+    above~, for each limit, the largest above~ that n~ lets pass.
+    """
+    w = len(above)
+    found = np.zeros(w + 1)
+    limits = {}
+    for x, chance in zip(*noise_law(noise.number_epsilon, noise.number_shape), strict=True):
+        number = n + int(x) if rule.items is None else rule.items
+        limit = math.floor(rule.alpha * number - rule.need) if number >= rule.number_needed else None
+        limits[limit] = limits.get(limit, 0.0) + float(chance)
+    found[w] += limits.pop(None, 0.0)
+    limit, weight = np.array([*limits], dtype=np.int64), np.array([*limits.values()])
+    state, low = weight[:, None], 0  # (limit, noise of above~ from `low` on), of walks without a rejection
+    for j in range(w - 1, -1, -1):
+        side, each = noise_law(noise.cell_epsilon, noise.cell_shapes[j])
+        low += int(side[0])
+        state = np.apply_along_axis(np.convolve, 1, state, each) if len(limit) else state
+        at = low + np.arange(state.shape[1])
+        rejected = above[j] + at[None, :] > limit[:, None]
+        found[j + 1] += float(state[rejected].sum())
+        state = np.where(rejected, 0.0, state)
+        keep = np.flatnonzero(state.max(axis=0, initial=0.0) > 1e-18)  # the rest is counted as cut off
+        if len(keep):
+            state, low = state[:, keep[0] : keep[-1] + 1], low + int(keep[0])
+    found[0] += float(state.sum())
+    return found, max(1 - float(found.sum()), 0.0)
 
-    def accepted(self, needs):
-        """Return the chance that pivot j is the first with Z_j >= needs[j], for each j, and that there is none."""
-        key = tuple(needs)
-        if key not in self.known:
-            self.known[key] = self._accepted(key)
-        return self.known[key]
 
-    def _accepted(self, needs):
-        sums = chances(self.each, self.shape, self.cells, self.reach)
-        side = np.arange(-self.reach, self.reach + 1)
-        between = sums[1][side[None, :] - side[:, None] + 2 * self.reach]
-        a, q = self.alpha.numerator, self.alpha.denominator
-        z = q * side[None, :] - (q - a) * side[:, None]  # q Z, row T, column L_j
-        state = np.tile(np.where(side == 0, 1.0, 0.0), (len(side), 1))
-        found = []
-        for j, need in enumerate(needs, 1):
-            state = state @ between
-            stops = z >= math.ceil(need * q)
-            rest = sums[self.cells - j][side[:, None] - side[None, :] + 2 * self.reach]
-            found.append(float((state * stops * rest).sum()))
-            state = np.where(stops, 0.0, state)
-        return np.array([*found, 1 - sum(found)])
+def above_of(counts):
+    """Return how many items lie above each pivot, from those in each cell; the last cell is above all pivots."""
+    return tuple(itertools.accumulate(counts[:0:-1]))[::-1]
 
-    @property
-    def grid(self):
-        """How many cells there are after all stages."""
-        return self.cells**self.stages
 
-    def answers(self, d, need):
-        """Return the chance of each answer 0..grid - 1, the last being infinite: d[i] is D at the end of fine cell i.
+def expected_above(counts, rule, noise):
+    """Return E above(answer) on fixed items, at most; nothing is above +infinity."""
+    above = above_of(counts)
+    chances, lost = answers(above, sum(counts), rule, noise)
+    return float(chances[:-1] @ np.array(above)) + lost * sum(counts)
 
-        Cell i of the grid ends at grid point i; the last has no end. A stage cuts its bracket into `cells` parts.
-        """
-        found = np.zeros(self.grid)
-        self._descend(d, need, 0, self.grid, 1.0, found)
-        return found
 
-    def _descend(self, d, need, start, size, chance, found):
-        if size == 1:
-            found[start] += chance
-            return
-        part = size // self.cells
-        ends = [start + part * (j + 1) - 1 for j in range(self.cells - 1)]
-        for j, p in enumerate(self.accepted([need - d[i] for i in ends])):
-            if chance * p > 0:
-                self._descend(d, need, start + part * j, part, chance * p, found)
+# --- tables: each device has one item more than scores, and each of them is as likely to be the new example -----------
 
-    def d_of(self, counts):
-        """Return D at the end of each fine cell, from the scores in each."""
-        below = np.cumsum(counts)
-        return [self.alpha * int(b) - (1 - self.alpha) * int(below[-1] - b) for b in below]
 
-    def coverage(self, table, target, extra, slack=None):
-        """Return the exact coverage of a table: device k has n_k + 1 items, each the number of a fine cell.
+class Contribution(NamedTuple):
+    """What a device contributes: its scores (copies None), or copies * fill items."""
 
-        Every item of a device is as likely to be the new example; the device asked is drawn by the target.
-        """
-        sizes = [len(items) - 1 for items in table]
-        shares = [n + (target == "paper") for n in sizes]
-        if slack is None:
-            slack = (1 - self.alpha) * len(table) if target == "paper" else 1
-        assert sum(shares) > 0
-        whole = np.bincount(np.concatenate(table), minlength=self.grid)
-        total = 0.0
-        ways = {}  # the same cells hidden: the same answer
-        for hidden in itertools.product(*table):
-            ways[hidden] = ways.get(hidden, 0) + 1
-        for hidden, often in ways.items():
-            d = self.d_of(whole - np.bincount(hidden, minlength=self.grid))
-            upto = np.cumsum(self.answers(d, slack + extra)[::-1])[::-1]  # chance that the answer is cell i or higher
-            total += often * sum(s * upto[h] for s, h in zip(shares, hidden, strict=True)) / sum(shares)
-        return total / math.prod(map(len, table))
+    copies: int | None = None
+    fill: int | None = None
+
+
+@lru_cache(maxsize=100_000)
+def items_of(counts, contribution):
+    """Return the chances of what a device with these scores contributes to each cell, as fractions."""
+    if contribution.copies is None:
+        return {counts: Fraction(1)}
+    n, whole = sum(counts), contribution.copies * contribution.fill
+    if n <= contribution.fill:
+        padded = [contribution.copies * c for c in counts]
+        padded[-1] += whole - sum(padded)
+        return {tuple(padded): Fraction(1)}
+    each, more = divmod(whole, n)
+    found = {}
+    for extra in itertools.product(*(range(min(c, more) + 1) for c in counts)):
+        if sum(extra) == more:
+            ways = math.prod(map(math.comb, counts, extra))
+            found[tuple(each * c + e for c, e in zip(counts, extra, strict=True))] = Fraction(ways, math.comb(n, more))
+    return found
+
+
+def summed(first, second):
+    """Return the law of a sum of independent vectors."""
+    found = {}
+    for (a, p), (b, q) in itertools.product(first.items(), second.items()):
+        key = tuple(map(int.__add__, a, b))
+        found[key] = found.get(key, 0) + p * q
+    return found
+
+
+def without(counts, cell):
+    return tuple(c - (i == cell) for i, c in enumerate(counts))
+
+
+def mixed(table, contributions):
+    """Return for each device: new example's cell -> (its chance, what the device then contributes)."""
+    return [
+        {
+            cell: (Fraction(counts[cell], sum(counts)), items_of(without(counts, cell), contribution))
+            for cell in range(len(counts))
+            if counts[cell]
+        }
+        for counts, contribution in zip(table, contributions, strict=True)
+    ]
+
+
+def histograms(table, shares, contributions):
+    """Return (new example's cell, total in each cell) -> chance, the device of the new example drawn by its share."""
+    devices = mixed(table, contributions)
+    anyhow = [{} for _ in devices]
+    for law_of, device in zip(anyhow, devices, strict=True):
+        for chance, items in device.values():
+            for key, p in items.items():
+                law_of[key] = law_of.get(key, 0) + chance * p
+    found = {}
+    for k, device in enumerate(devices):
+        others = {(0,) * len(table[0]): Fraction(1)}
+        for j, law_of in enumerate(anyhow):
+            others = summed(others, law_of) if j != k else others
+        for cell, (chance, items) in device.items():
+            for total, p in summed(others, items).items():
+                key = cell, total
+                found[key] = found.get(key, 0) + shares[k] * chance * p
+    return found
+
+
+def risk(table, shares, rule, noise, contributions=None):
+    """Return the chance that the new example is not covered, at most.
+
+    `table[k]` says how many of the n_k + 1 items of device k lie in each cell.
+    """
+    contributions = contributions or [Contribution()] * len(table)
+    missed = 0.0
+    for (cell, total), chance in histograms(table, shares, contributions).items():
+        found, lost = answers(above_of(total), sum(total), rule, noise)
+        missed += float(chance) * (float(found[:cell].sum()) + lost)
+    return missed
+
+
+def shares_by_size(table):
+    """Return n_k/n: a new example comes from a device in proportion to its scores."""
+    sizes = [sum(counts) - 1 for counts in table]
+    return [Fraction(size, sum(sizes)) for size in sizes]
+
+
+def group_risks(table, groups, rule, noise):
+    """Return for each group: the chance of a miss in it, at most, and the chance of the group.
+
+    `groups` are ranges of places in the counts of a device: the cells of each group, lowest first.
+    """
+    found = [[0.0, Fraction(0)] for _ in groups]
+    for (place, total), chance in histograms(table, shares_by_size(table), [Contribution()] * len(table)).items():
+        g = next(i for i, group in enumerate(groups) if place in group)
+        part = tuple(total[i] for i in groups[g])
+        chances, lost = answers(above_of(part), sum(part), rule, noise)
+        found[g][0] += float(chance) * (float(chances[: place - groups[g][0]].sum()) + lost)
+        found[g][1] += chance
+    return found

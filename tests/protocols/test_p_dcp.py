@@ -15,7 +15,7 @@ from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.vault import Vault
 from conformesh.promises import make_promise
-from conformesh.protocols.grids import grid_points
+from conformesh.privacy.grids import grid_points
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.p_dcp import POINTS
 from tests.campaigns import campaign_seeds

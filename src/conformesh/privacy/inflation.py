@@ -1,21 +1,56 @@
-r"""What noise costs: how much more a noisy search must ask for so that coverage is kept.
+r"""What noise costs: how much more evidence a noisy histogram needs before it accepts a threshold.
 
-A stage asks for w + 1 disjoint cells and accepts the first pivot p with D(p) + Z(p) >= slack + I, where D = alpha
-below - (1 - alpha) above. The noise of pivot j is Z_j = L_j - (1 - alpha) T: L_j that of the first j cells, T that of
-all. Let A be the least that alpha times the number of scores can be, and c = I - A. Coverage is kept if no table
-gains more than A from the noise, the gain being :math:`(t - c)^+` where the pivot accepted last is p, t = I - D(p)
-(docs/privacy-proofs.md). Two bounds on what it gains, and the smaller I that they allow:
+Public pivots :math:`p_1 < \dots < p_w`; pivot j is accepted iff :math:`\alpha \tilde n - \widetilde{above}_j \ge
+slack + I`, and the answer is the pivot after the last rejected one (`histogram`): +infinity if the last pivot is
+rejected, the first pivot if none is. It is +infinity as well unless :math:`\tilde n \ge n_0`. This module computes the
+inflation I and :math:`n_0` from public numbers.
 
-maximum   :math:`E (M - c)^+`, M the largest Z of all stages and pivots: equal to :math:`E \min(A, I - M) \ge 0`.
-          Convex in the noise, so it stays true if devices add less than their share
-closed    the same, with :math:`x^+ \le e^{\lambda x}/(\lambda e)` summed over all pivots
+**Noise.** X is the noise of one cell and X' that of the number n: each the difference of two independent NB(r, p)
+numbers, with p = exp(-epsilon) of its own and any shape r from 0 to R. H of the K devices make the noise private, so
+shares of all K have shape R = K/H, and less where devices leave out their share (they may do so cell by cell, but not
+depending on its value). Everything below holds for all these shapes at once.
 
-The law of M is worked out on a lattice, with everything that was cut off or rounded carried upwards: the walk
-L_1, L_2, .. is followed for every bound m on its maximum at once, which gives the law of (max L_j, T). Noise too wide
-for the lattice is moved to multiples of a step at random so that its mean stays: the mean of what is convex in the
-noise only grows (Jensen). Walks that leave the lattice are bounded by Doob's inequality for exp(lambda L).
+**Theorem A.** Let :math:`\omega = \sup_{x \ge 0} E[X - x \mid X > x]`, over all shapes. On fixed items with slack 0,
+:math:`D(p) = \alpha n - above(p)`, :math:`I \ge \omega` and :math:`\alpha n_0 \ge I`,
 
-Floats decide here, and the last digit of I may differ between machines: devices compare it.
+.. math:: E\,D(answer) \ge \alpha\, E[\tilde n;\ \tilde n < n_0] + (I - \omega)\, P(\tilde n \ge n_0).
+
+*Proof.* If n~ < n_0 the answer is +infinity and D = alpha n. Otherwise fix X'. The needs t_j = I - D(p_j) fall with j,
+and t_{w+1} = I - alpha n belongs to +infinity. Walk from the right: Z_{w+1} = alpha X', Z_j = Z_{j+1} - X_{j+1};
+pivot j is rejected iff Z_j < t_j. Let tau be the first rejection on the way, so that the answer is tau + 1. Then
+t_{tau+1} <= t_tau, and t_{tau+1} <= Z_{tau+1}: pivot tau + 1 was accepted, and t_{w+1} <= alpha X' because alpha n~ >=
+alpha n_0 >= I. With s = t_tau - Z_{tau+1}, rejection means X_{tau+1} > -s. If s <= 0, then t_{tau+1} - Z_tau <=
+t_tau - Z_tau = s + X, whose mean on {X > -s} is at most omega P(X > -s). If s > 0, then t_{tau+1} - Z_tau <=
+Z_{tau+1} - Z_tau = X, and E[X; X > -s] <= E[X; X > 0] <= omega P(X > -s). Without a rejection the answer is p_1 and
+t_1 <= Z_1. Z is a martingale, so E[Z | X'] = alpha X' where it stops, and E[t_answer | X'] <= alpha X' + omega. Hence
+E D(answer) >= alpha n P(n~ < n_0) + E[I - omega - alpha X'; n~ >= n_0]; insert E X' = 0. QED
+
+Each step uses the law of its own cell alone: shapes may differ from cell to cell.
+
+**Coverage** follows if for every n >= 1 either E[n~; n~ < n_0] >= 0, so that E above(answer) <= alpha n, or
+P(n~ >= n_0) <= alpha, so that E above(answer) <= n P(the answer is finite) <= alpha n. `HistogramPlan` says how this
+carries over from fixed items to calibration scores and a new example. For all shapes up to R it is enough that
+
+1. alpha n_0 >= I,
+2. n_0 >= omega' (the omega of X'): for n >= n_0 and y = n - n_0, E[n~; n~ < n_0] =
+   P(X' > y) (n_0 - E[X' - y | X' > y]), by the symmetry of X',
+3. for each x = n_0 - n from 1 to n_0 - 1: P(X' >= x) <= alpha, or n_0 P(X' < x) >= x + E(X' - x)^+, which is
+   E[n~; n~ < n_0] >= 0 rewritten. Both are hardest at shape R: E(X' - x)^+ grows with the shape (adding independent
+   noise of mean 0 to a convex function), and so does P(X' >= x) (Anderson's inequality: the law of X' is symmetric and
+   unimodal).
+
+Where the number of items is public (mixtures *equal* and *given*) there is no X', I = omega, and the theorem holds if
+alpha times the number of items is at least I; otherwise the answer is +infinity.
+
+**Omega.** For shapes r <= 1 it is at most 1/(1 - p): NB(r, p) has f(k + 1)/f(k) = p (k + r)/(k + 1) <= p, so
+P(X = k + 1) = sum_j f(j) f(j + k + 1) <= p P(X = k) for k >= 0, and P(X > x + m | X > x) <= p^m. For r >= 1 NB(r, p) is
+log-concave, and so is X; its mean residual life falls, and omega = E[X | X > 0] = E X^+ / P(X > 0). E X^+ grows with r
+(convexity) and so does P(X > 0) (Anderson), so on [r, s] it is at most E X_s^+ / P(X_r > 0): a bound without a proof
+that omega is monotone, made sharp by cutting [1, R] where needed.
+
+**Arithmetic.** Floats, by sums of products of positive numbers, rounded to the safe side by far more than their
+round-off. p is the correctly rounded float, and everything decisive is a sequential sum or product, so all machines
+compute the same bits.
 """
 
 from __future__ import annotations
@@ -27,195 +62,126 @@ from typing import NamedTuple
 
 import numpy as np
 
-from conformesh.privacy.noise import Floats, exact_epsilon, law
-from conformesh.promises import Ints
+from conformesh.privacy.noise import Floats, law, negative_binomial, rounded_p
 
-POINTS = 200  # of the lattice on either side of 0, at most
-CELLS = 300  # more cells than this are bounded in closed form
-UNITS = 400_000  # different values of M that are told apart, at most
-_SAFE = 1 + 1e-9  # more than round-off of sums of products of positive numbers comes to
+GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
+SHARP = 1.001  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
+SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
+_FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
+_SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
 
 
 class Inflation(NamedTuple):
-    """What a noisy search asks for beyond its slack, and how that was proven: by `maximum` or `closed`."""
+    """The price of noise, in scores (or items).
+
+    Attributes
+    ----------
+    value
+        I: evidence needed beyond the slack.
+    number_needed
+        n_0: the answer is +infinity unless the noisy number of scores reaches it; 0 where the number is public.
+    """
 
     value: Fraction
-    how: str
+    number_needed: int
 
 
-@lru_cache(maxsize=256)
-def inflation(
-    alpha: Fraction,
-    cells: int,
-    stages: int,
-    epsilon: Fraction | float,
-    ratio: Fraction,
-    least: Fraction,
-) -> Inflation:
-    """Return the smallest I that is proven to keep coverage, a multiple of 1/(denominator of alpha).
+@lru_cache(maxsize=512)
+def inflation(alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction | None, shape: Fraction) -> Inflation:
+    """Return I and the smallest n_0 that satisfy the three conditions above; both fall as alpha grows.
 
     Parameters
     ----------
     alpha
-        Tolerated miscoverage.
-    cells
-        w + 1: how many noisy counts a stage asks for.
-    stages
-        How many stages there are; each spends epsilon / stages.
-    epsilon
-        What all stages spend together.
-    ratio
-        K/H: all K devices add noise of which H shares would do.
-    least
-        A: alpha times the smallest number of scores that there may be (with ghosts, for target `paper`).
+        Tolerated miscoverage, in (0, 1).
+    cell_epsilon
+        Each cell has noise with p = exp(-cell_epsilon).
+    number_epsilon
+        The same for the number of scores; None where the number of items is public.
+    shape
+        R = K/H, added up over the releases of a window.
 
     Examples
     --------
-    >>> inflation(Fraction(1, 10), 8, 1, 2.0, Fraction(20, 19), Fraction(20))
-    Inflation(value=Fraction(7, 10), how='maximum')
+    >>> inflation(Fraction(1, 10), Fraction(9, 10), Fraction(1, 10), Fraction(1))
+    Inflation(value=Fraction(843, 500), number_needed=20)
     """
-    if cells < 2 or stages < 1:
-        raise ValueError(f"a noisy search needs at least 2 cells and 1 stage, got {cells} and {stages}")
-    if not 0 < alpha < 1 or least <= 0 or ratio <= 0:
-        raise ValueError(f"alpha must lie in (0, 1), least and ratio be positive, got {alpha}, {least} and {ratio}")
-    noise = Noise(exact_epsilon(Fraction(str(epsilon)) / stages), Fraction(ratio), cells, stages)
-    found = Inflation(_closed(alpha, noise, least), "closed")
-    if cells > CELLS:
-        return found
-    sharper = Inflation(_maximum(alpha, noise, _lattice(noise, least), least), "maximum")
-    return found if found.value < sharper.value else sharper
+    if not SMALLEST_ALPHA <= alpha < 1:
+        raise ValueError(f"with noise alpha must be below 1 and at least {SMALLEST_ALPHA:g}, got {float(alpha):g}")
+    value = omega(cell_epsilon, shape)
+    if number_epsilon is None:
+        return Inflation(value, 0)
+    return Inflation(value, _number_needed(alpha, value, number_epsilon, shape))
 
 
-class Noise(NamedTuple):
-    """Noise of a search: epsilon of one stage, the shape of each cell's, and how many cells and stages there are."""
+def _number_needed(alpha: Fraction, value: Fraction, epsilon: Fraction, shape: Fraction) -> int:
+    """Return the smallest n_0 that satisfies the three conditions.
 
-    epsilon: Fraction
-    shape: Fraction
-    cells: int
-    stages: int
-
-    @property
-    def deviation(self) -> float:
-        """Standard deviation of T."""
-        p = math.exp(-float(self.epsilon))
-        return math.sqrt(self.cells * 2 * float(self.shape) * p) / (1 - p)
-
-    def log_moment(self, rate: Floats) -> Floats:
-        """Return log E exp(rate X), X the noise of one cell; |rate| must be below epsilon."""
-        p = math.exp(-float(self.epsilon))
-        grown, shrunk = -np.expm1(rate - float(self.epsilon)), -np.expm1(-rate - float(self.epsilon))
-        return np.asarray(float(self.shape) * (2 * math.log1p(-p) - np.log(grown) - np.log(shrunk)))
-
-
-def _closed(alpha: Fraction, noise: Noise, least: Fraction) -> Fraction:
-    """Return I with sum E (Z_j - c)^+ <= A' for some A' <= A, from exponential moments.
-
-    The condition only gets easier with A, so any A' may be used; 1/rate is the best.
+    The conditions only get easier as alpha grows (x stops earlier), so n_0 falls with alpha.
     """
-    a, b = float(alpha), 1 - float(alpha)
-    rate = np.geomspace(1e-3, 0.999, 400) * float(noise.epsilon) / max(a, b)
-    j = np.arange(1, noise.cells)[:, None]
-    moments = np.logaddexp.reduce(
-        j * noise.log_moment(a * rate) + (noise.cells - j) * noise.log_moment(b * rate), axis=0
-    )
-    room = np.minimum(float(least), 1 / rate)
-    value = np.min(room + (math.log(noise.stages) + moments - np.log(rate * math.e * room)) / rate)
-    return _upwards(float(value) * _SAFE, alpha)
+    noise = law(epsilon, shape)
+    # what lies beyond the table, and round-off of the Fourier transform, is added to every tail
+    tails = np.cumsum(noise.chances[::-1])[::-1][noise.reach :] * _SAFE + noise.cut + _FOURIER  # P(X' >= x), x >= 0
+    excess = _sums_beyond(tails)  # E(X' - x)^+ = sum of P(X' >= y) over y > x
+    x = np.arange(1, int(np.argmax(tails <= float(alpha))) or 1)  # 0: alpha is above 1/2, and no x is left
+    needed = np.ceil((x + excess[x] * _SAFE) / (1 - tails[x]))  # n_0 must reach it where n_0 > x
+    number = max(math.ceil(value / alpha), math.ceil(omega(epsilon, shape)), 1)
+    # a larger n_0 has more x to satisfy, so everything below the worst of today's x fails
+    while len(now := needed[: number - 1]) and now.max() > number:
+        number = int(now.max())
+    return number
 
 
-def _upwards(value: float, alpha: Fraction) -> Fraction:
-    return Fraction(math.ceil(Fraction(value) * alpha.denominator), alpha.denominator)
+def _sums_beyond(numbers: Floats) -> Floats:
+    """Return for each number the sum of those after it; not a difference of sums, which would lose digits."""
+    return np.append(np.cumsum(numbers[::-1])[::-1][1:], 0.0)
 
 
-class Lattice(NamedTuple):
-    """Multiples of `step`, `points` of them on either side of 0; walks that leave it add `outside` to a gain."""
+@lru_cache(maxsize=512)
+def omega(epsilon: Fraction, shape: Fraction) -> Fraction:
+    """Return a bound on sup E[X - x | X > x] over x >= 0 and all shapes in [0, shape], a multiple of 1/1000.
 
-    step: int
-    points: int
-    outside: float
-
-    @property
-    def width(self) -> int:
-        """How far it reaches."""
-        return self.step * self.points
-
-    @property
-    def side(self) -> Ints:
-        """The multiples."""
-        return np.arange(-self.points, self.points + 1)
-
-    def room(self, least: Fraction) -> float:
-        """Return A, or less: `outside` is right for c >= -width, and whatever is enough for less is enough for A."""
-        return min(float(least), float(self.width))
-
-
-def _lattice(noise: Noise, least: Fraction) -> Lattice:
-    """Return a lattice which walks leave so rarely that it matters little.
-
-    Let Y be the largest |L_j| or |T - L_j| of a stage: P(Y > y) <= 4 exp(-rate y) E exp(rate T) by Doob's inequality,
-    and no Z is above Y. If a stage has Y > R it adds at most E (Y - c; Y > R), and each other P(Y > R) E (Y - c)^+: its
-    mean is at most 2 R if c >= -R, as E Y <= sqrt(8 Var T) <= R. Moving noise to multiples of a step multiplies
-    E exp(rate X) by no more than exp(rate^2 step^2/8) (Hoeffding).
+    >>> float(omega(Fraction(1), Fraction(1)))  # 1/(1 - exp(-1)) = 1.58198
+    1.582
     """
-    rate = np.linspace(0.02, 0.98, 97) * float(noise.epsilon)
-    wide = 3 * noise.deviation + 4
-    while True:
-        step = math.ceil(wide / POINTS)
-        moved = (rate * step) ** 2 / 8 if step > 1 else 0.0
-        exponent = noise.cells * (noise.log_moment(rate) + moved) - rate * wide
-        leaves = 4 * np.exp(np.minimum(exponent, 100.0))
-        outside = noise.stages * float(np.min(leaves * (2 * noise.stages * wide + 1 / rate)))
-        if outside <= 1e-4 * min(float(least), 1.0):
-            return Lattice(step, math.ceil(wide / step), outside)
-        wide *= 1.05
+    if shape <= 0:
+        raise ValueError(f"the shape of noise must be positive, got {float(shape):g}")
+    bound = 1 / (1 - rounded_p(epsilon))
+    if shape > 1:
+        bound = max(bound, _largest(epsilon, Fraction(1), shape))
+    return Fraction(math.ceil(Fraction(bound * _SAFE) * GRAIN), GRAIN)
 
 
-def _maximum(alpha: Fraction, noise: Noise, lattice: Lattice, least: Fraction) -> Fraction:
-    """Return the smallest I with E (M - c)^+ <= A, c = I - A, from the law of M on a lattice."""
-    room = lattice.room(least)
-    units, tails = _tails(alpha, noise, lattice)
-    either = -np.expm1(noise.stages * np.log1p(-np.minimum(tails, 1 - 1e-16)))  # P(M > x)
-    gaps = np.diff(units, append=units[-1])
-    excess = np.cumsum((gaps * either)[::-1])[::-1] * _SAFE + lattice.outside  # E (M - x)^+, linear between units
-    q, low = alpha.denominator, units[0]
-    tried = np.arange(math.ceil(units[-1] * q) + 1) / q  # I is not negative: every Z has mean 0
-    c = tried - room
-    found = np.where(c < low, excess[0] + (low - c) * _SAFE, np.interp(c, units, excess))
-    return Fraction(int(np.argmax(found <= room)), q)
+def _largest(epsilon: Fraction, low: Fraction, high: Fraction) -> float:
+    """Return an upper bound of E[X | X > 0] over shapes from `low` to `high`, at least 1.
+
+    Pieces are halved until their bound is within a factor SHARP of the largest value known at an end.
+    """
+    known = {shape: _positive_part(epsilon, shape) for shape in (low, high)}
+    best = max(mean / chance for mean, chance in known.values())
+    pieces, bound = [(low, high)], 0.0
+    while pieces:
+        start, end = pieces.pop()
+        piece = known[end][0] / known[start][1]
+        if piece <= best * SHARP:
+            bound = max(bound, piece)
+            continue
+        # a short fraction near the middle: those of exact middles grow without end
+        middle = Fraction((start + end) / 2).limit_denominator(10**6)
+        known[middle] = _positive_part(epsilon, middle)
+        best = max(best, known[middle][0] / known[middle][1])
+        pieces += [(start, middle), (middle, end)]
+    return bound
 
 
-def _kept(noise: Noise, lattice: Lattice) -> Floats:
-    """Return P(max L_j = m, T = t) for all m and t on the lattice, of walks that never leave it."""
-    between, side = _between(noise, lattice), lattice.side
-    allowed = side[None, :] <= side[:, None]  # row m: walks that were never above m
-    state = np.where(allowed, between[lattice.points], 0.0)
-    for _ in range(noise.cells - 2):
-        state = np.where(allowed, state @ between, 0.0)
-    return np.asarray(np.diff(state @ between, axis=0, prepend=0.0).clip(min=0.0))
+def _positive_part(epsilon: Fraction, shape: Fraction) -> tuple[float, float]:
+    """Return E X^+, or slightly more, and P(X > 0), or slightly less.
 
-
-def _between(noise: Noise, lattice: Lattice) -> Floats:
-    """Return the chances to get from a point to a point by the noise of a cell, moved to multiples of the step."""
-    known, step, side = law(noise.epsilon, noise.shape), lattice.step, lattice.side
-    reach = (2 * lattice.points + 1) * step
-    full = np.full(2 * reach + 1, known.cut)
-    inner = min(reach, known.reach)
-    full[reach - inner : reach + inner + 1] += known.chances[known.reach - inner : known.reach + inner + 1]
-    share = 1 - np.abs(np.arange(-step, step + 1)) / step  # noise between two multiples goes to either, by nearness
-    moved = np.lib.stride_tricks.sliding_window_view(full, 2 * step + 1)[::step] @ share
-    return np.asarray(moved[side[None, :] - side[:, None] + 2 * lattice.points])
-
-
-def _tails(alpha: Fraction, noise: Noise, lattice: Lattice) -> tuple[Floats, Floats]:
-    """Return the values of max L_j - (1 - alpha) T, ascending, and how likely one stage leads above each, at most."""
-    a, q = alpha.numerator, alpha.denominator
-    side = lattice.side * lattice.step
-    values = q * side[:, None] - (q - a) * side[None, :]  # in units of 1/q
-    grain = math.ceil(2 * int(values.max()) / UNITS)
-    index = -(-values // grain)
-    low = int(index.min())
-    chance = np.bincount((index - low).ravel(), weights=_kept(noise, lattice).ravel())
-    above = np.cumsum(chance[::-1])[::-1] - chance
-    units = (np.arange(len(chance)) + low) * (grain / q)
-    # Sums of differences of two rows are differences of two sums, each with a relative error below cells points 2e-16
-    return units.astype(np.float64), above.astype(np.float64) * _SAFE + 1e-15 * noise.cells * lattice.points
+    With X = N - M, both of cumulative chances F: X^+ counts the k with M <= k < N, so E X^+ = sum F(k) (1 - F(k)), and
+    P(X > 0) = sum f(k) P(N > k).
+    """
+    known = negative_binomial(epsilon, shape)
+    f = known.chances
+    below, above = np.cumsum(f), _sums_beyond(f)
+    mean = float(np.cumsum(below * (above + known.cut))[-1]) * _SAFE + known.spill
+    return mean, float(np.cumsum(f * above)[-1]) / _SAFE

@@ -26,12 +26,13 @@ from conformesh.promises import exact_number
 Stream = Callable[[int], bytes]
 Floats = NDArray[np.float64]
 
-SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # of epsilon per stage: tables of 70,000 numbers, and of two
+SMALLEST, LARGEST = Fraction(1, 1000), Fraction(50)  # epsilon of one count: tables of 70,000 numbers, and of two
 BITS = 128  # of uniform randomness for one negative binomial number
 DISTANCE = 2.0**-90  # in total variation, of what is drawn from the law; proven and tested
 _CUT = Decimal(2) ** -100  # a table ends where less than this is left
 _DIGITS = 80
-_LONG = 16384  # numbers, from which products are formed by the fast Fourier transform
+_TAIL = 50.0  # tables of laws end where about exp(-50) is left
+_LONG = 8192  # numbers, from which products are formed by the fast Fourier transform
 
 
 class Shares:
@@ -39,8 +40,8 @@ class Shares:
 
     Parameters
     ----------
-    epsilon_per_stage
-        Privacy of one noisy count, between 0.001 and 50; a float is the decimal that it prints.
+    epsilon
+        Privacy of a count that changes by one, between 0.001 and 50; a float is the decimal that it prints.
     honest
         So many devices must add their share for the sum to be private; if more do, there is more noise.
 
@@ -52,8 +53,8 @@ class Shares:
     array([ 0,  0,  0,  5,  0,  0, -2,  0,  0,  1,  0,  0])
     """
 
-    def __init__(self, epsilon_per_stage: Fraction | float, honest: int) -> None:
-        self.epsilon = exact_epsilon(epsilon_per_stage)
+    def __init__(self, epsilon: Fraction | float, honest: int) -> None:
+        self.epsilon = exact_epsilon(epsilon)
         if honest < 1:
             raise ValueError(f"shares of noise need at least 1 honest device, got {honest}")
         self.honest = int(honest)
@@ -72,11 +73,13 @@ class Shares:
 
 
 def exact_epsilon(epsilon: Any) -> Fraction:
-    """Return the epsilon of one stage as the decimal the user wrote, or say what is wrong with it."""
-    needed = f"epsilon per stage must be a number between {float(SMALLEST)} and {LARGEST}"
+    """Return the epsilon of one count as the decimal the user wrote, or raise an error that says what is allowed."""
+    needed = f"epsilon of one count must be a number between {float(SMALLEST)} and {LARGEST}"
     value = exact_number(epsilon, f"{needed}, got {epsilon!r}")
     if not SMALLEST <= value <= LARGEST:
-        raise ValueError(f"{needed}, got {float(value):g}; spend more, or in fewer stages")
+        raise ValueError(
+            f"{needed}, got {float(value):g}; change epsilon, or what one unit may change: cap, fill, copies"
+        )
     return value
 
 
@@ -105,6 +108,54 @@ def _decimal(number: Fraction) -> Decimal:
     return Decimal(number.numerator) / Decimal(number.denominator)
 
 
+def rounded_p(epsilon: Fraction) -> float:
+    """Return exp(-epsilon), correctly rounded: `math.exp` need not be the same on every machine."""
+    with localcontext() as context:
+        context.prec = 40  # a float has 17 digits
+        return float((-_decimal(epsilon)).exp())
+
+
+class NegativeBinomial(NamedTuple):
+    """Chances of 0, 1, .. of NB(shape, p) up to a last number.
+
+    Attributes
+    ----------
+    chances
+        With a relative error below 1e-9.
+    cut
+        P(N > last), at most.
+    spill
+        E(N - last)^+, at most.
+    """
+
+    chances: Floats
+    cut: float
+    spill: float
+
+
+def negative_binomial(epsilon: Fraction, shape: Fraction) -> NegativeBinomial:
+    """Return the law of a sum of shares, before the difference: NB(shape, exp(-epsilon)).
+
+    >>> negative_binomial(Fraction(1), Fraction(1)).chances[:3].round(4)  # geometric
+    array([0.6321, 0.2325, 0.0855])
+    """
+    p, r = rounded_p(exact_epsilon(epsilon)), float(shape)
+    if r <= 0:
+        raise ValueError(f"the shape of noise must be positive, got {shape}")
+    # A gamma number of shape r exceeds r + sqrt(2 r t) + t with a chance below exp(-t), and NB(r, p) is about 1/epsilon
+    # of it. The guess only decides on the length: `cut` says what is really left.
+    wide = r + math.sqrt(2 * r * _TAIL) + _TAIL
+    most = math.ceil(wide / float(epsilon)) + 2
+    k = np.arange(most)
+    ratio = p * (k + r) / (k + 1)  # of one chance to the one before it
+    top = int(np.argmax(ratio <= 1))  # from the likeliest number outwards, where no product can overflow
+    chances = np.concatenate([np.cumprod(1 / ratio[:top][::-1])[::-1], [1.0], np.cumprod(ratio[top:])])
+    chances /= np.cumsum(chances)[-1]  # all there is, but for `cut`
+    last = p * max(1.0, (most + r) / (most + 1))  # the largest ratio from here on
+    cut = float(chances[-1] * last / (1 - last))
+    return NegativeBinomial(chances, cut, cut / (1 - last))
+
+
 class Law(NamedTuple):
     """Chances of whole numbers -B..B; each, and what lies beyond, is at most `cut` larger than said."""
 
@@ -118,7 +169,7 @@ class Law(NamedTuple):
 
 
 @lru_cache(maxsize=32)
-def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
+def law(epsilon: Fraction, shape: Fraction) -> Law:
     """Return the law of NB(shape, p) - NB(shape, p): of m shares of H devices with shape m/H, in floats.
 
     Sums of products of positive numbers, so no relative error above 1e-9, besides what `cut` says.
@@ -127,22 +178,11 @@ def law(epsilon_per_stage: Fraction, shape: Fraction) -> Law:
     >>> round(float(noise.chances[noise.reach + 3] / noise.chances[noise.reach]), 6)  # exp(-3/2)
     0.22313
     """
-    epsilon, r = float(exact_epsilon(epsilon_per_stage)), float(shape)
-    if r <= 0:
-        raise ValueError(f"the shape of noise must be positive, got {shape}")
-    p = math.exp(-epsilon)
-    most = math.ceil((50 + 3 * r * math.log1p(1 / epsilon) + 3 * r) / epsilon) + 2
-    k = np.arange(most)
-    ratio = p * (k + r) / (k + 1)  # of one chance to the one before it
-    top = int(np.argmax(ratio <= 1))  # from the likeliest number outwards, where no product can overflow
-    each = np.concatenate([np.cumprod(1 / ratio[:top][::-1])[::-1], [1.0], np.cumprod(ratio[top:])])
-    each /= each.sum()  # all there is, but for what `cut` says
-    last = p * max(1.0, (most + r) / (most + 1))  # the largest ratio of one chance to the one before it, from here on
-    if last >= 1:
-        raise ValueError(f"noise of shape {float(shape):g} is too wide for epsilon {epsilon:g} per stage")
-    cut = float(each[-1] * last / (1 - last))
-    if most <= _LONG:
+    each, cut, _ = negative_binomial(epsilon, shape)
+    if len(each) <= _LONG:
         return Law(np.correlate(each, each, mode="full"), cut)
-    from scipy.signal import fftconvolve  # takes a second to load, and is rarely needed
-
-    return Law(np.maximum(fftconvolve(each, each[::-1]), 0.0), cut + 1e-15)  # round-off, which is not relative here
+    size = 1 << (2 * len(each) - 1).bit_length()
+    wave = np.fft.rfft(each, size)
+    both = np.fft.irfft(wave * wave.conj(), size)
+    folded = np.concatenate([both[size - len(each) + 1 :], both[: len(each)]])
+    return Law(np.maximum(folded, 0.0), cut + 1e-15)  # round-off, which is not relative here

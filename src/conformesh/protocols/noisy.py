@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from conformesh.privacy.inflation import Inflation, inflation
 from conformesh.privacy.noise import Shares
 from conformesh.promises import Promise, exact_number
-from conformesh.protocols.grids import grid_points
+from conformesh.privacy.grids import grid_points
 from conformesh.protocols.masks import Keystream, MaskedSums, Secrets, derived
 from conformesh.protocols.messages import Protocol
 from conformesh.result.certificate import Noise

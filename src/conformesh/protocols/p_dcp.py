@@ -33,7 +33,7 @@ from conformesh.promises import AUTO, Demand
 from conformesh.protocols import noisy
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.flood import flood_of
-from conformesh.protocols.grids import GridName, check_grid, grid_points
+from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option

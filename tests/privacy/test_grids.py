@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from conformesh import Network, calibrate
-from conformesh.protocols.grids import TOP, check_grid, grid_points
+from conformesh.privacy.grids import TOP, check_grid, grid_points
 from conformesh.scores import SCORES, get_score
 
 EQUAL = pytest.mark.filterwarnings("ignore:p-dcp. .* more than required:conformesh.CalibrationNote")
