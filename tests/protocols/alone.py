@@ -44,9 +44,40 @@ def genuine(name, said, proof):
     return hmac.compare_digest(signer(name)(said), proof)
 
 
-def secrets_of(network, row, run=0, context=b"a run", permit=lambda epsilon: None):
+def secrets_of(network, row, run=0, context=b"a run", account=None, scores_of=None):
     """Secrets of a device whose key is signed."""
-    return Secrets((seed_of(row, run),), context, signer(network.ids[row]), genuine, permit)
+    return Secrets((seed_of(row, run),), context, signer(network.ids[row]), genuine, account, scores_of)
+
+
+class Ledger:
+    """An account that records what is asked of it, and when: `moment()` says how far the run is."""
+
+    def __init__(self, claim=b"no claims", settled=None, moment=lambda: None):
+        self.own, self.settled, self.moment = claim, settled, moment
+        self.calls, self.stored = [], []
+
+    def claim(self):
+        return self.own
+
+    def settle(self, claims, coalition):
+        self.calls.append(("settle", tuple(claims), coalition))
+        if isinstance(self.settled, Exception):
+            raise self.settled
+        return (1, ()) if self.settled is None else self.settled
+
+    def charge(self, epoch, devices, context):
+        self.calls.append(("charge", epoch, tuple(devices), context, self.moment()))
+
+    def store(self, epoch, release):
+        self.stored.append((epoch, release))
+
+    def charge_exact(self, devices, scores, hidden):
+        self.calls.append(("charge_exact", tuple(devices), scores, hidden, self.moment()))
+
+    @property
+    def charges(self):
+        """Charges of releases with epsilon."""
+        return [call for call in self.calls if call[0] == "charge"]
 
 
 def made(network, scores, alpha=0.1, *, secrets=secrets_of, promise=PLAIN, **options):
@@ -58,8 +89,11 @@ def made(network, scores, alpha=0.1, *, secrets=secrets_of, promise=PLAIN, **opt
     ]
 
 
-def together(network, protocols, change=None, said=None):
-    """Run all devices in rounds; return their outcomes. `change(round, sender, receiver, value)` is what arrives."""
+def together(network, protocols, change=None, said=None, until=None):
+    """Run all devices in rounds; return their outcomes. `change(round, sender, receiver, value)` is what arrives.
+
+    After the round `until` a device is lost: the others wait for it in vain, and None is returned.
+    """
     said, answers, round_ = Transcript() if said is None else said, [None] * len(protocols), 0
     while True:
         messages, outcomes = [], []
@@ -71,6 +105,8 @@ def together(network, protocols, change=None, said=None):
         if outcomes:
             assert not messages, "some devices are done, and others still ask"
             return outcomes
+        if round_ == until:
+            return None
         round_ += 1
         words = []
         for row, message in enumerate(messages):

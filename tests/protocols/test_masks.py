@@ -1,24 +1,32 @@
-"""Masks hide all but sums over components, cancel, and belong to one run; keys that are nobody's are refused."""
+"""Masks hide everything but the total over all devices, cancel, and belong to one attempt; forged keys are refused."""
 
 import itertools
 import time
 from collections import Counter
 from dataclasses import replace
 from functools import cache
+from typing import ClassVar
 
-import networkx as nx
 import numpy as np
 import pytest
-from scipy import sparse, stats
+from scipy import stats
 
 from conformesh import Network, Samples, calibrate_batch
 from conformesh.engines import Simulator
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
-from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived, mask_edges
+from conformesh.protocols.masks import KEY, KeyRefused, MaskedSums, Masks, Secrets, agree_on_masks, derived
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.site import Site
-from tests.protocols.alone import Transcript, made, repeatable_secrets, secrets_of, signer, thresholds, together
+from tests.protocols.alone import (
+    Transcript,
+    made,
+    repeatable_secrets,
+    secrets_of,
+    signer,
+    thresholds,
+    together,
+)
 
 WHOLE = 2**32
 
@@ -27,9 +35,9 @@ def site_of(devices):
     return Site.everywhere(Network.complete(devices), np.ones((devices, 1), dtype=np.int64))
 
 
-def agreed(site, secrets, everybody=None):
-    """Run the agreement on masks; `everybody` are the strings of all devices, by default those of the devices here."""
-    protocol = agree_on_masks(site, secrets)
+def agreed(site, secrets, everybody=None, claim=b""):
+    """Run the agreement on masks; `everybody` are the strings of all devices, by default those of the local devices."""
+    protocol = agree_on_masks(site, secrets, claim)
     asked = next(protocol)
     packets = asked.packets if everybody is None else Packets.of(everybody)
     known = np.ones(site.devices, dtype=bool)
@@ -40,160 +48,243 @@ def agreed(site, secrets, everybody=None):
     raise AssertionError("masks are agreed on by one question")
 
 
+def agreed_apart(site, run=0):
+    """The masks of every device as each computes them on its own, on a mesh."""
+    everybody = strings(site, b"a run", run)
+    return [
+        agreed(replace(site, here=np.array([row])), secrets_of(site.network, row, run), everybody).masks
+        for row in range(site.devices)
+    ]
+
+
 # --- what masks hide --------------------------------------------------------------------------------------------------
 
-GRAPHS = {  # edges, the coalition, and into what it cuts the others
+GRAPHS = {  # edges of the mask graph, the coalition, and the components of the others
     "complete": ([(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)], {3}, [{0, 1, 2}]),
-    "complete, nobody curious": ([(0, 1), (0, 2), (1, 2)], set(), [{0, 1, 2}]),
-    "path": ([(0, 1), (1, 2), (2, 3), (3, 4)], set(), [{0, 1, 2, 3, 4}]),
+    "complete, no coalition": ([(0, 1), (0, 2), (1, 2)], set(), [{0, 1, 2}]),
+    "complete, two curious": ([*itertools.combinations(range(5), 2)], {0, 3}, [{1, 2, 4}]),
     "path, cut": ([(0, 1), (1, 2), (2, 3), (3, 4)], {2}, [{0, 1}, {3, 4}]),
-    "cycle, cut twice": ([(0, 1), (1, 2), (2, 3), (3, 4), (4, 5), (0, 5)], {1, 4}, [{0, 5}, {2, 3}]),
     "star, its hub curious": ([(0, 1), (0, 2), (0, 3), (2, 3)], {0}, [{1}, {2, 3}]),
 }
 SMALL = 4  # masks are multiples of 2^32/4, a group of four: all of them can be tried
+STEP = WHOLE // SMALL
 
 
-def laws(monkeypatch, edges, coalition, x, wrong=lambda masks: masks):
-    """Return how often each (y_i) of the others comes up, over all masks between them; those of the coalition fixed."""
+class Chosen:
+    """A keystream whose every word is the one chosen for its secret."""
+
+    words_by_secret: ClassVar = {}
+
+    def __init__(self, secret, number):
+        self.word = self.words_by_secret[secret] * STEP
+
+    def words(self, count):
+        return np.full(count, self.word, dtype=np.uint32)
+
+
+class Sent:
+    """An aggregator that records what every device sends, and returns the sums."""
+
+    def __init__(self):
+        self.words = []
+
+    def __call__(self, words, largest):
+        yield from ()
+        self.words.append(words[:, 1].copy())  # the first number is the one that is checked
+        return np.repeat(words.sum(axis=0, dtype=np.uint32)[None], len(words), axis=0)
+
+
+def finished(protocol):
+    """Run a protocol that asks nothing."""
+    try:
+        next(protocol)
+    except StopIteration as end:
+        return end.value
+    raise AssertionError("it asks something")
+
+
+def views(monkeypatch, edges, coalition, x, masks_of=Masks, revealed=True):
+    """What a coalition sees of the others in a release: how often each view comes up, over all masks of the others.
+
+    A view is y_i less the pair masks that the coalition knows and, with `revealed`, the self-mask b_i of each other
+    device. The masks of the coalition are fixed. All of it comes out of `MaskedSums.release`.
+    """
     devices = 1 + max(map(max, edges))
     secrets = {edge: bytes([at + 1]) * KEY for at, edge in enumerate(edges)}
-    by_key = {derived(secret, b"", b"stage"): edge for edge, secret in secrets.items()}
-    drawn = {}
-
-    class Chosen:
-        def __init__(self, secret, number):
-            self.word = drawn[by_key[secret]] * (WHOLE // SMALL)
-
-        def __call__(self, size):
-            return np.full(size // 4, self.word, dtype="<u4").tobytes()
-
-    monkeypatch.setattr(masks, "Keystream", Chosen)
-    between = [edge for edge in edges if not coalition & {*edge}]
-    drawn |= {edge: at % SMALL for at, edge in enumerate(edges)}
-    pairs = wrong(Masks(devices, tuple((i, j, secrets[i, j]) for i, j in edges)))
-    own = np.array(x, dtype=np.int64) * (WHOLE // SMALL)
+    selves = [bytes([100 + k]) * KEY for k in range(devices)]
     others = [k for k in range(devices) if k not in coalition]
+    between = [edge for edge in edges if not coalition & {*edge}]
+    chosen = {derived(secret, b"", b"stage"): at % SMALL for at, secret in enumerate(secrets.values())}
+    chosen |= dict.fromkeys(selves, 1)
+    free = [derived(secrets[edge], b"", b"stage") for edge in between] + [selves[k] for k in others]
+    monkeypatch.setattr(masks, "Keystream", Chosen)
+    monkeypatch.setattr(Chosen, "words_by_secret", chosen)
+    made_masks = masks_of(devices, tuple((i, j, secrets[i, j]) for i, j in edges), tuple(selves))
+    known = {  # pair masks that the coalition can subtract
+        k: sum(
+            (1 if k == i else -1) * chosen[derived(secrets[i, j], b"", b"stage")]
+            for i, j in edges
+            if k in (i, j) and coalition & {i, j}
+        )
+        for k in others
+    }
+    counts, site = np.array(x, dtype=np.int64)[:, None] * STEP, site_of(devices)
     seen = Counter()
-    for words in itertools.product(range(SMALL), repeat=len(between)):
-        drawn.update(zip(between, words, strict=True))
-        y = (own + pairs.at(0, 1)[:, 0]) % WHOLE
-        known = {  # what the coalition can take away, as it knows these secrets
-            k: sum((1 if k == i else -1) * drawn[i, j] for i, j in edges if k in (i, j) and coalition & {i, j})
-            for k in others
-        }
-        seen[tuple(int(y[k] // (WHOLE // SMALL) - known[k]) % SMALL for k in others)] += 1
+    monkeypatch.setattr(masks, "LARGEST", 2**40)  # so that no number of this group saturates
+    for words in itertools.product(range(SMALL), repeat=len(free)):
+        chosen.update(zip(free, words, strict=True))
+        sent = Sent()
+        sums = MaskedSums(site, made_masks, sent)
+        monkeypatch.setattr(sums, "_checked", lambda totals: totals)
+        finished(sums.release(counts, np.zeros_like(counts), lambda: None))
+        y, b = (words.astype(np.int64) // STEP for words in sent.words)
+        view = [tuple(int(y[k] - known[k]) % SMALL for k in others)]
+        seen[tuple(view + [tuple(int(b[k]) % SMALL for k in others)] * revealed)] += 1
     return others, seen
 
 
 def assert_hides(others, seen, parts, x):
-    """Uniform on all values with the sums of the parts, and no others."""
+    """The view is uniform among those with the right sum over each of the parts, and no other view occurs."""
+    differences = Counter()
+    for (y, b), often in seen.items():
+        differences[tuple((one - other) % SMALL for one, other in zip(y, b, strict=True))] += often
     sums = [sum(x[k] for k in part) % SMALL for part in parts]
-    for y in seen:
-        assert [sum(y[others.index(k)] for k in part) % SMALL for part in parts] == sums
-    assert len(seen) == SMALL ** sum(len(part) - 1 for part in parts)
+    for difference in differences:
+        assert [sum(difference[others.index(k)] for k in part) % SMALL for part in parts] == sums
+    assert len(differences) == SMALL ** sum(len(part) - 1 for part in parts)
     assert len({*seen.values()}) == 1
+    assert len(seen) == len(differences) * SMALL ** len(others)  # the self-masks are uniform, whatever the differences
 
 
-@pytest.mark.parametrize("name", GRAPHS)
-def test_masks_hide_all_but_component_sums(monkeypatch, name):
-    """Exact, over all masks of a group of four: given component sums, what is seen is uniform, whatever the numbers."""
+X = [1, 3, 2, 0, 2]
+
+
+@pytest.mark.parametrize("name", ["complete", "complete, no coalition"])
+def test_masks_hide_everything_but_the_total_over_all_devices(monkeypatch, name):
+    """Exact, over all masks of a group of four: given the total of the others, a coalition's view is uniform."""
     edges, coalition, parts = GRAPHS[name]
-    x = [1, 3, 2, 0, 2, 1][: 1 + max(map(max, edges))]
-    others, seen = laws(monkeypatch, edges, coalition, x)
+    x = X[: 1 + max(map(max, edges))]
+    others, seen = views(monkeypatch, edges, coalition, x)
     assert_hides(others, seen, parts, x)
-    moved = [*x]  # the same sums, other numbers: the same law, so that nobody can tell them apart
-    for part in parts:
-        first, *rest = sorted(part)
-        if rest:
-            moved[first], moved[rest[-1]] = moved[first] + 1, moved[rest[-1]] - 1
-    assert laws(monkeypatch, edges, coalition, moved)[1] == seen
+    moved = [*x]  # the same total, other numbers: the same law, so nobody can tell them apart
+    moved[others[0]], moved[others[1]] = moved[others[0]] + 1, moved[others[1]] - 1
+    assert views(monkeypatch, edges, coalition, moved)[1] == seen
+
+
+@pytest.mark.parametrize("name", ["complete", "complete, no coalition"])
+def test_nothing_is_readable_before_the_reveal(monkeypatch, name):
+    """Exact: y_i alone are uniform and independent, whatever the numbers, so that a loss before the reveal is free."""
+    edges, coalition, _ = GRAPHS[name]
+    x = X[: 1 + max(map(max, edges))]
+    others, seen = views(monkeypatch, edges, coalition, x, revealed=False)
+    assert len(seen) == SMALL ** len(others)
+    assert len({*seen.values()}) == 1
+    assert views(monkeypatch, edges, coalition, [0] * len(x), revealed=False)[1] == seen
+
+
+class NoSelfMask(Masks):
+    """Planted: no self-masks."""
+
+    def self_masks(self, numbers):
+        return 0 * super().self_masks(numbers)
 
 
 class OneSign(Masks):
-    """Adds every mask on both sides."""
+    """Planted: adds every mask on both sides."""
 
     def at(self, stage, numbers, heard=b""):
         both = [(place, -1, secret) for plus, minus, secret in self.pairs for place in (plus, minus)]
         return Masks(self.devices, tuple(both)).at(stage, numbers, heard)
 
 
-class Half(Masks):
-    """Masks of 31 bits."""
+def test_without_self_masks_the_total_is_readable_before_any_reveal_and_charge(monkeypatch):
+    """The planted variant fails the test above: every view before the reveal adds up to the total."""
+    edges, coalition, _ = GRAPHS["complete"]
+    x = X[:4]
+    others, seen = views(monkeypatch, edges, coalition, x, NoSelfMask, revealed=False)
+    assert len(seen) < SMALL ** len(others)
+    assert {sum(y) % SMALL for (y,) in seen} == {sum(x[k] for k in others) % SMALL}
+
+
+def test_in_a_sparse_mask_graph_a_device_among_curious_neighbours_stands_bare(monkeypatch):
+    """The planted variant fails the test above: the number of device 1, all of whose mask neighbours are curious."""
+    edges, coalition, parts = GRAPHS["star, its hub curious"]
+    others, seen = views(monkeypatch, edges, coalition, X[:4])
+    with pytest.raises(AssertionError):
+        assert_hides(others, seen, [{*others}], X[:4])
+    assert_hides(others, seen, parts, X[:4])  # what is readable: each component of the mask graph
+    assert {(y[0] - b[0]) % SMALL for y, b in seen} == {X[1]}
+
+
+def test_an_enumeration_notices_a_wrong_sign(monkeypatch):
+    edges, coalition, parts = GRAPHS["complete"]
+    others, seen = views(monkeypatch, edges, coalition, X[:4], OneSign)
+    with pytest.raises(AssertionError):
+        assert_hides(others, seen, parts, X[:4])
+
+
+class Narrow(Masks):
+    """Planted: masks of 28 bits."""
 
     def at(self, stage, numbers, heard=b""):
         total = np.zeros((self.devices, numbers), dtype=np.int64)
         for plus, minus, secret in self.pairs:
-            mask = Masks(1, ((0, -1, secret),)).at(stage, numbers, heard)[0] & (2**31 - 1)
-            total[plus] += mask
-            total[minus] -= mask
-        return (total % WHOLE).astype(np.uint32).view(np.int32)
+            mask = Masks(1, ((0, -1, secret),)).at(stage, numbers, heard)[0] & np.uint32(2**28 - 1)
+            if plus >= 0:
+                total[plus] += mask
+            if minus >= 0:
+                total[minus] -= mask
+        return (total % WHOLE).astype(np.uint32)
 
 
 class Again(Masks):
-    """The masks of the first stage in every stage."""
+    """Planted: the masks of the first stage in every stage."""
 
     def at(self, stage, numbers, heard=b""):
         return super().at(0, numbers, b"")
 
 
-PLANTED = {"a sign": OneSign, "a bit": Half, "stages": Again}
-
-
-def test_an_enumeration_notices_a_wrong_sign(monkeypatch):
-    edges, coalition, parts = GRAPHS["path, cut"]
-    x = [1, 3, 2, 0, 2]
-    others, seen = laws(monkeypatch, edges, coalition, x, lambda right: OneSign(right.devices, right.pairs))
-    with pytest.raises(AssertionError):
-        assert_hides(others, seen, parts, x)
-
-
-CUT = np.array([(0, 1), (1, 2), (2, 3), (3, 4), (0, 2), (2, 4)])  # device 2 is curious, and cuts {0, 1} from {3, 4}
+PLANTED = {"a sign": OneSign, "four bits": Narrow, "stages": Again}
 STAGES = [np.array([[3], [40], [0], [7], [120]]), np.array([[9], [2], [5], [70], [1]])]
 RUNS = 400
 
 
 @cache
 def agreements():
-    """The masks of many runs on this graph, each with fresh keys."""
+    """The masks of five devices in many attempts, each with fresh keys."""
     site = site_of(5)
-    return [agreed(site, repeatable_secrets(site, run)) for run in range(RUNS)]
+    return [agreed_apart(site, run) for run in range(RUNS)]
 
 
-def views(monkeypatch, wrong=None):
-    """What device 2 can make of all y_i in two stages, in many runs with fresh keys: (runs, stages, others)."""
-    monkeypatch.setattr(masks, "mask_edges", lambda devices, context: CUT)
+def stage_views(wrong=Masks):
+    """What device 2 can make of all y_i in two stages, in many attempts: (attempts, stages, others)."""
     found = []
-    for right in agreements():
-        used = right if wrong is None else wrong(right.devices, right.pairs)
-        known = Masks(5, tuple(pair for pair in right.pairs if 2 in pair[:2]))
-        if wrong is not None:
-            known = wrong(5, known.pairs)
-        seen = [(x + used.at(t, 1).astype(np.int64) - known.at(t, 1)) % WHOLE for t, x in enumerate(STAGES)]
-        found.append(np.array(seen)[:, [0, 1, 3, 4], 0])
+    for devices in agreements():
+        seen = np.zeros((2, 5), dtype=np.int64)
+        for row, right in enumerate(devices):
+            own = wrong(1, right.pairs, right.selves)
+            # Device 2 knows the secrets that it shares: those of its own masks.
+            known = wrong(1, tuple(pair for pair in right.pairs if pair[2] in {p[2] for p in devices[2].pairs}))
+            for stage, x in enumerate(STAGES):
+                seen[stage, row] = x[row, 0] + int(own.at(stage, 1)[0, 0]) - int(known.at(stage, 1)[0, 0])
+        found.append(seen[:, [0, 1, 3, 4]] % WHOLE)
     return np.array(found)
 
 
 def imagined(seed):
-    """The same from nothing but the sums of {0, 1} and {3, 4}: uniform numbers that add up to them."""
+    """The same from nothing but the total of the others: uniform numbers that add up to it."""
     rng = np.random.default_rng(seed)
-    free = rng.integers(0, WHOLE, (RUNS, 2, 2))
-    sums = np.array([[x[0, 0] + x[1, 0], x[3, 0] + x[4, 0]] for x in STAGES])
-    rest = (sums - free) % WHOLE
-    return np.stack([free[:, :, 0], rest[:, :, 0], free[:, :, 1], rest[:, :, 1]], axis=2)
+    free = rng.integers(0, WHOLE, (RUNS, 2, 3))
+    totals = np.array([x[[0, 1, 3, 4], 0].sum() for x in STAGES])
+    return np.concatenate([free, ((totals - free.sum(axis=2)) % WHOLE)[:, :, None]], axis=2)
 
 
 def features(view):
-    """Columns of 16 kinds each: first and last four bits of every number, sums of parts, and differences of stages."""
-    sums = np.stack([view[:, :, 0] + view[:, :, 1], view[:, :, 2] + view[:, :, 3]], axis=2) % WHOLE
-    words = np.concatenate(
-        [
-            view.reshape(RUNS, -1),
-            sums.reshape(RUNS, -1),
-            (view[:, 1] - view[:, 0]) % WHOLE,
-            (view[:, 0, :2] - view[:, 0, 2:]) % WHOLE,
-        ],
-        axis=1,
-    )
+    """Columns of 16 kinds each: first and last four bits of every number, of all sums, and of differences of stages."""
+    sums = [
+        view[:, :, [*which]].sum(axis=2) % WHOLE for n in (2, 3, 4) for which in itertools.combinations(range(4), n)
+    ]
+    words = np.concatenate([view.reshape(RUNS, -1), *sums, (view[:, 1] - view[:, 0]) % WHOLE], axis=1)
     return np.concatenate([words >> 28, words & 15], axis=1)
 
 
@@ -208,63 +299,15 @@ def chance_of(one, other):
     return min(chances) * len(chances)
 
 
-def test_a_view_from_component_sums_alone_is_like_the_real_one(monkeypatch):
-    """Two samples of 400 runs, 36 chi-square tests: false alarm below 1e-6 in all; seeds are fixed."""
-    assert chance_of(features(views(monkeypatch)), features(imagined(1))) > 1e-6
+def test_a_view_simulated_from_the_total_alone_is_like_the_real_one():
+    """Two samples of 400 attempts, 68 chi-square tests: false alarm below 1e-6 in all; seeds are fixed."""
+    assert chance_of(features(stage_views()), features(imagined(1))) > 1e-6
 
 
 @pytest.mark.parametrize("mistake", PLANTED)
-def test_such_a_test_notices_a_planted_mistake(monkeypatch, mistake):
-    """A sign, 31 of 32 bits, or the masks of another stage: each is far beyond any false alarm."""
-    assert chance_of(features(views(monkeypatch, PLANTED[mistake])), features(imagined(1))) < 1e-12
-
-
-# --- the mask graph ---------------------------------------------------------------------------------------------------
-
-
-def splits(edges, devices, draws, rng):
-    """How often 70 % of the devices together cut the others apart."""
-    found = 0
-    for _ in range(draws):
-        left = np.ones(devices, dtype=bool)
-        left[rng.choice(devices, int(0.7 * devices), replace=False)] = False
-        place = np.cumsum(left) - 1
-        kept = place[edges[left[edges].all(axis=1)]]
-        graph = sparse.coo_array((np.ones(len(kept)), (kept[:, 0], kept[:, 1])), shape=(left.sum(), left.sum()))
-        found += sparse.csgraph.connected_components(graph, directed=False)[0] > 1
-    return found
-
-
-def test_a_random_mask_graph_holds_together_where_a_pattern_is_split(monkeypatch):
-    """1200 devices, 70 % curious, 200 draws: degree 64 as shipped never, half of it rarely, a pattern of that often."""
-    devices, draws, rng = 1200, 200, np.random.default_rng(7)
-    shipped = mask_edges(devices, b"a run")
-    assert (np.bincount(shipped.ravel()) == masks.DEGREE).all()
-    assert (shipped[:, 0] < shipped[:, 1]).all()
-    assert len(np.unique(shipped, axis=0)) == len(shipped) == devices * masks.DEGREE // 2
-    assert splits(shipped, devices, draws, rng) == 0
-    monkeypatch.setattr(masks, "DEGREE", 32)
-    random = mask_edges(devices, b"a run")
-    k = np.arange(devices)
-    pattern = np.concatenate([np.stack([k, (k + step) % devices], axis=1) for step in range(1, 17)])  # Harary's graph
-    assert splits(random, devices, draws, rng) <= 10
-    assert splits(pattern, devices, draws, rng) >= 40
-
-
-def test_a_device_is_cut_off_less_than_once_in_a_million_draws():
-    """As the source says, by the chance that all neighbours of one device are among 70 %, times the devices left."""
-    for devices in (masks.COMPLETE + 1, masks.MOST):
-        curious = int(0.7 * devices)
-        alone = stats.hypergeom.pmf(masks.DEGREE, devices - 1, curious, masks.DEGREE)
-        assert (devices - curious) * alone < 1e-6
-
-
-def test_mask_graphs_are_complete_up_to_a_limit_and_drawn_anew_for_every_run():
-    assert mask_edges(5, b"x").tolist() == [[*pair] for pair in itertools.combinations(range(5), 2)]
-    one, again, other = (mask_edges(1002, run) for run in (b"one", b"one", b"other"))
-    assert np.array_equal(one, again)
-    assert not np.array_equal(one, other)
-    assert nx.is_connected(nx.Graph(one.tolist()))
+def test_such_a_test_notices_a_planted_mistake(mistake):
+    """A sign, 28 of 32 bits, or the masks of another stage: each is far beyond any false alarm."""
+    assert chance_of(features(stage_views(PLANTED[mistake])), features(imagined(1))) < 1e-12
 
 
 # --- sums -------------------------------------------------------------------------------------------------------------
@@ -272,19 +315,50 @@ def test_mask_graphs_are_complete_up_to_a_limit_and_drawn_anew_for_every_run():
 SCORES = [np.random.default_rng(k).random(20 + 3 * k) for k in range(6)]
 
 
-def test_masks_cancel_on_every_mask_graph(monkeypatch):
+@pytest.mark.parametrize("apart", [True, False])
+def test_masks_cancel_over_all_devices_and_over_no_part_of_them(apart):
+    """Of devices that compute their masks apart, as on a mesh, and in one process, as in a simulation."""
     site = site_of(8)
-    for complete in (1000, 4):
-        monkeypatch.setattr(masks, "COMPLETE", complete)
-        monkeypatch.setattr(masks, "DEGREE", 4)
-        found = agreed(site, repeatable_secrets(site, 3))
-        assert len(found.pairs) == (28 if complete == 1000 else 16)
-        for stage in range(3):
-            one = found.at(stage, 50).astype(np.int64)
-            assert (one.sum(axis=0) % WHOLE == 0).all()
-            assert len(np.unique(one)) > 390  # no mask is 0, none comes twice
-        assert not np.array_equal(found.at(0, 50), found.at(1, 50))
-        assert not np.array_equal(found.at(1, 50, b"a total"), found.at(1, 50, b"another"))
+    if apart:
+        devices = agreed_apart(site, 3)
+        assert {len(one.pairs) for one in devices} == {7}  # each shares a secret with each
+    else:
+        one = agreed(site, repeatable_secrets(site, 3)).masks
+        assert (one.pairs, one.local is None) == ((), False)
+        devices = [one]
+
+    def at(*given):
+        return np.concatenate([one.at(*given) for one in devices])
+
+    for stage in range(3):
+        words = at(stage, 50)
+        assert (words.sum(axis=0, dtype=np.uint32) == 0).all()
+        assert len(np.unique(words)) > 390  # no mask is 0, none occurs twice
+        for n in range(1, 8):
+            for part in itertools.combinations(range(8), n):
+                assert (words[[*part]].sum(axis=0, dtype=np.uint32) != 0).sum() > 45
+    assert not np.array_equal(at(0, 50), at(1, 50))
+    assert not np.array_equal(at(1, 50, b"a total"), at(1, 50, b"another"))
+    selves = np.concatenate([one.self_masks(50) for one in devices])
+    assert len(np.unique(selves)) == 400
+
+
+def test_a_block_of_devices_and_devices_alone_have_masks_that_cancel():
+    """As in a simulation over several processes: pairs within a process follow from its seeds, others from keys."""
+    site = site_of(6)
+    secrets = repeatable_secrets(site, 3)
+    everybody = [next(agree_on_masks(site, secrets)).packets[row] for row in range(6)]
+    blocks = [
+        agreed(
+            replace(site, here=np.array(rows)),
+            Secrets(tuple(secrets.seeds[r] for r in rows), secrets.context),
+            everybody,
+        )
+        for rows in ([0, 3, 4], [1], [2, 5])
+    ]
+    words = np.concatenate([block.masks.at(0, 50) for block in blocks])
+    assert (words.sum(axis=0, dtype=np.uint32) == 0).all()
+    assert len(np.unique(words)) == 300
 
 
 @pytest.mark.parametrize("aggregate", ["tree", "flood"])
@@ -301,11 +375,40 @@ def test_sums_may_be_negative_and_as_large_as_31_bits():
     site = site_of(4)
     values = np.array([[2**29, -5, 0], [2**29, -7, 0], [2**29, 3, 0], [2**29 - 1, -(2**30), 0]])
 
-    def added():
-        sums = yield from MaskedSums.over(site, agreed(site, repeatable_secrets(site, 0)), get_aggregator("flood"))
-        return (yield from sums(values))
+    for way in ("flood", "tree"):
 
-    assert Simulator(site.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
+        def added(way=way):
+            masks = agreed(site, repeatable_secrets(site, 0)).masks
+            sums = yield from MaskedSums.over(site, masks, get_aggregator(way))
+            return (yield from sums(values))
+
+        assert Simulator(site.network).run(added())[0].tolist() == [2**31 - 1, -(2**30) - 9, 0]
+
+
+@pytest.mark.parametrize("way", ["tree", "flood"])
+def test_counts_of_a_release_saturate_instead_of_raising(way):
+    """A device with more scores than fit adds as many as fit: the sum stays below 2^31, noise included."""
+    site = site_of(4)
+    most = masks.LARGEST // 8
+    counts = np.array([[2**40, 5], [most, 6], [most + 1, 7], [3, 8]])
+    noise = np.array([[10, -1], [-3, 0], [0, -30], [1, 2]])
+
+    def added():
+        sums = yield from MaskedSums.over(site, agreed(site, repeatable_secrets(site, 0)).masks, get_aggregator(way))
+        return (yield from sums.release(counts, noise, lambda: None))
+
+    assert Simulator(site.network).run(added())[0].tolist() == [3 * most + 3 + 8, 26 - 29]
+
+
+def test_an_attempt_releases_once():
+    """A second reveal would need other self-masks; the same ones would show the difference of two sums."""
+    site, sent = site_of(3), Sent()
+    sums = MaskedSums(site, agreed(site, repeatable_secrets(site, 0)).masks, sent)
+    zeros = np.zeros((3, 1), dtype=np.int64)
+    finished(sums.release(zeros, zeros, lambda: None))
+    with pytest.raises(RuntimeError, match="an attempt reveals once"):
+        finished(sums.release(zeros, zeros, lambda: None))
+    assert len(sent.words) == 2
 
 
 def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
@@ -339,9 +442,9 @@ def complete():
 
 
 def test_who_tells_two_devices_different_totals_is_found_by_its_neighbours():
-    """In the last stage, and the root tells each the digest that it wants to see: the two have a link of their own."""
+    """In the reveal, and the root sends each the digest that it expects: the two have a link of their own."""
     network, said, heard = Network.complete(6), Transcript(), Transcript()
-    noisy = {"grid": "logit", "epsilon": 2.0, "width": 3}  # which asks as often whatever the totals are
+    noisy = {"grid": "logit", "epsilon": 2.0, "cells": 8}
     together(network, made(network, SCORES, **noisy), said=said)
     last, end = stages_of(said)[-1], said[-1][0]
 
@@ -353,7 +456,9 @@ def test_who_tells_two_devices_different_totals_is_found_by_its_neighbours():
             return np.frombuffer(raw, value.dtype)
         return value
 
-    with pytest.raises(ValueError, match="has heard other totals than its neighbour: somebody tells different devices"):
+    with pytest.raises(
+        ValueError, match="received other totals than its neighbour: a device sends different sums to different"
+    ):
         together(network, made(network, SCORES, **noisy), change, heard)
 
 
@@ -392,42 +497,61 @@ def test_totals_that_do_not_ascend_are_an_error(complete):
 # --- keys -------------------------------------------------------------------------------------------------------------
 
 
-def strings(site, context, run=0):
-    """What every device says of its key, signed."""
+CLAIM = b"epoch 7, no release"
+
+
+def strings(site, context, run=0, claim=b""):
+    """What every device sends of its key and its claim, signed."""
     alone = [replace(site, here=np.array([row])) for row in range(site.devices)]
-    asked = [agree_on_masks(one, secrets_of(site.network, row, run, context)) for row, one in enumerate(alone)]
+    asked = [agree_on_masks(one, secrets_of(site.network, row, run, context), claim) for row, one in enumerate(alone)]
     return [next(protocol).packets[0] for protocol in asked]
 
 
 LOW = (bytes(KEY), bytes([1]) + bytes(KEY - 1))  # points whose secret everybody knows
 
 REFUSED = {
-    "forged": (lambda own, site, row: own[:KEY][::-1] + own[KEY:], "device 2 was not signed by it for this run"),
+    "forged": (lambda own, site, row: own[:KEY][::-1] + own[KEY:], "device 2 was not signed by it for this attempt"),
+    "another claim": (
+        lambda own, site, row: own[:KEY] + CLAIM[::-1] + own[KEY + len(CLAIM) :],
+        "device 2 was not signed by it for this attempt",
+    ),
     "another signer": (
-        lambda own, site, row: own[:KEY] + signer("a stranger")(b""),
-        "device 2 was not signed by it for this run",
+        lambda own, site, row: own[: KEY + len(CLAIM)] + signer("a stranger")(b""),
+        "device 2 was not signed by it for this attempt",
     ),
     "replayed": (
-        lambda own, site, row: strings(site, b"another run")[row],
-        "device 2 was not signed .* of another run",
+        lambda own, site, row: strings(site, b"another run", claim=CLAIM)[row],
+        "device 2 was not signed .* of another attempt",
     ),
-    "of another row": (lambda own, site, row: strings(site, b"a run")[3], "device 2 was not signed by it"),
-    "missing": (lambda own, site, row: b"", "device 2 has told no key of 32 bytes, got 0"),
-    "short": (lambda own, site, row: own[:31], "device 2 has told no key of 32 bytes, got 31"),
-    "unsigned": (lambda own, site, row: own[:KEY], "device 2 was not signed by it"),
+    "of other devices": (
+        lambda own, site, row: strings(site_of(4), b"a run", claim=CLAIM)[row],
+        "device 2 was not signed .* of another attempt",
+    ),
+    "of another row": (lambda own, site, row: strings(site, b"a run", claim=CLAIM)[3], "device 2 was not signed by it"),
+    "missing": (lambda own, site, row: b"", "device 2 sent 0 bytes instead of a key and a claim of 51"),
+    "short": (lambda own, site, row: own[:50], "device 2 sent 50 bytes instead of a key and a claim of 51"),
+    "unsigned": (lambda own, site, row: own[: KEY + len(CLAIM)], "device 2 was not signed by it"),
 }
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_keys_forged_replayed_or_of_another_run_are_refused(case):
-    """By every device, by name, and before anything that depends on scores is said."""
+def test_keys_and_claims_forged_replayed_or_of_another_attempt_are_refused(case):
+    """By every device, by name, and before anything that depends on scores is sent."""
     site = site_of(5)
     replaced, words = REFUSED[case]
-    everybody = strings(site, b"a run")
+    everybody = strings(site, b"a run", claim=CLAIM)
     everybody[2] = replaced(everybody[2], site, 2)
     for row in (0, 1, 4):
         with pytest.raises(KeyRefused, match=words):
-            agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), everybody)
+            agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), everybody, CLAIM)
+
+
+def test_claims_of_all_devices_arrive_with_their_keys():
+    site = site_of(5)
+    said = [strings(site, b"a run", claim=bytes([row]) * 6)[row] for row in range(5)]
+    for row in (0, 3):
+        found = agreed(replace(site, here=np.array([row])), secrets_of(site.network, row), said, bytes([row]) * 6)
+        assert found.claims == tuple(bytes([k]) * 6 for k in range(5))
 
 
 def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
@@ -442,7 +566,7 @@ def test_a_relay_that_changes_a_key_ends_the_run_before_any_masked_number():
             return value.replace(other, own[:KEY])
         return value
 
-    with pytest.raises(KeyRefused, match="the key that came as that of device 2 was not signed by it"):
+    with pytest.raises(KeyRefused, match="the key received as that of device 2 was not signed by it"):
         together(network, made(network, SCORES[:5]), change, said)
     assert said
     assert not said.masked
@@ -452,7 +576,7 @@ def test_a_key_that_two_devices_tell_is_refused_where_nobody_signs():
     site = site_of(5)
     secrets = repeatable_secrets(site, 0)
     everybody = [next(agree_on_masks(site, secrets)).packets[row] for row in range(5)]
-    with pytest.raises(KeyRefused, match="two devices have told the same key"):
+    with pytest.raises(KeyRefused, match="two devices sent the same key"):
         agreed(site, secrets, [*everybody[:4], everybody[0]])
 
 
@@ -462,8 +586,8 @@ def test_a_point_of_low_order_is_refused(point):
     site = site_of(5)
     everybody = strings(site, b"a run")
     context = masks.run_context(site, b"a run")
-    everybody[2] = point + signer(site.network.ids[2])(masks._signed_part(context, 2, point))
-    with pytest.raises(KeyRefused, match=r"the key of one of devices 0 and 2 is none"):
+    everybody[2] = point + signer(site.network.ids[2])(masks._signed_part(context, 2, point, b""))
+    with pytest.raises(KeyRefused, match=r"the key of device 0 or 2 is invalid"):
         agreed(replace(site, here=np.array([0])), secrets_of(site.network, 0), everybody)
 
 
@@ -486,28 +610,28 @@ def test_the_context_of_a_run_is_of_its_devices_and_its_name():
 # --- size -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_million_devices_are_refused_at_once_with_the_reason():
+@pytest.mark.parametrize("options", [{}, {"epsilon": 1.0}])
+def test_a_million_devices_are_refused_at_once_with_the_reason(options):
     devices = 1_000_000
     network, samples = Network.chain(devices), Samples.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64))
-    words = rf"up to {masks.MOST:,} devices, got 1,000,000: each hears everybody's key, megabytes"
+    words = rf"up to {masks.MOST:,} devices, got 1,000,000: every device must share a secret with every other"
     started = time.perf_counter()
     with pytest.raises(ValueError, match=words):
-        calibrate_batch(samples, network, [0.1], "p-dcp")
+        calibrate_batch(samples, network, [0.1], "p-dcp", **options)
     assert time.perf_counter() - started < 5  # keys of all would take hours
 
 
-@pytest.mark.slow
-def test_a_device_among_a_thousand_agrees_on_all_secrets_within_a_second(monkeypatch):
-    """Each with each, which is more than the mask graph of so many asks for."""
-    monkeypatch.setattr(masks, "COMPLETE", 1000)
+def test_a_device_among_a_thousand_computes_all_its_masks_within_a_second():
+    """999 key exchanges, and masks for 130 numbers; measured 0.04 s on one quiet core."""
     site = Site.everywhere(Network.star(1000), np.ones((1000, 1), dtype=np.int64))
     secrets = repeatable_secrets(site, 0)
     everybody = [*map(next(agree_on_masks(site, secrets)).packets.__getitem__, range(1000))]
     one = Site(site.network, np.array([500]), site.sizes)
     started = time.perf_counter()
-    found = agreed(one, Secrets(secrets.seeds[500:501], secrets.context), everybody)
+    found = agreed(one, Secrets(secrets.seeds[500:501], secrets.context), everybody).masks
     agreeing = time.perf_counter() - started
-    found.at(0, 9)
-    print(f"{agreeing:.3f} s for keys, {time.perf_counter() - started - agreeing:.4f} s a stage")
+    found.at(0, 130)
+    found.self_masks(130)
+    print(f"{agreeing:.3f} s for keys, {time.perf_counter() - started - agreeing:.4f} s for masks")
     assert len(found.pairs) == 999
-    assert agreeing < 1
+    assert time.perf_counter() - started < 1

@@ -14,7 +14,7 @@ import numpy as np
 
 from conformesh.graph.sketch import weights_below
 from conformesh.privacy.attack import LARGEST, observable
-from conformesh.privacy.exposure import ALL, Revealed, Where, parts_without, sums_in_tree
+from conformesh.privacy.exposure import ALL, EACH, Revealed, Where, parts_without, sums_in_tree
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.anchor import ANCHORS
 from conformesh.protocols.averages import WAYS
@@ -23,7 +23,6 @@ from conformesh.protocols.entries import POINTS as TOLD
 from conformesh.protocols.fedcp_qq import FedCPQQ
 from conformesh.protocols.h_dcp import HDCP
 from conformesh.protocols.ladder import RUNGS
-from conformesh.protocols.masks import mask_edges
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.q_dcp import QDCP
 from conformesh.protocols.r_dcp import RDCP
@@ -279,23 +278,28 @@ def local(where: Where, options: Any) -> list[Revealed]:
 
 
 def p_dcp(where: Where, options: PDCP) -> list[Revealed]:
-    """Say what masked sums reveal: totals at the thresholds that are asked, noisy where `epsilon` is given.
+    """Say what masked sums reveal: exact totals at thresholds, or with `epsilon` one noisy histogram.
 
-    A coalition learns the sum over each part into which the graph of masks falls without it, and nothing less: of one
-    device only where that is a part of its own.
+    A coalition learns the sum over each component of the mask graph without it. The mask graph is complete, so that
+    this is one sum over all others; `where.masks` asks about another graph.
     """
-    noisy = options.epsilon is not None
-    counts = "counts of all scores at grid points that are asked" + (", with noise" if noisy else "")
-    rows = [] if noisy else [Revealed("everybody", "the number of all scores", ALL)]
-    rows += [
-        Revealed("everybody", counts, ALL, None),
-        Revealed("everybody", "the threshold: a point of the grid, no true score", ALL),
-    ]
-    if not where.coalition:
+    if options.epsilon is None:
+        counts = "counts of all scores at grid points that are asked"
+        rows = [Revealed("everybody", "the number of all scores", ALL), Revealed("everybody", counts, ALL, None)]
+    else:
+        cells = options.chosen_cells(where.devices)
+        counts = f"how many of all scores lie in each of {cells:,} cells of a public grid, with noise"
+        rows = [
+            Revealed("everybody", "the number of all scores, with noise (with mixture sizes)", ALL),
+            Revealed("everybody", counts, ALL, cells - 1),
+            Revealed(
+                "everybody", "its account: epochs and how often each was released, whatever its scores", EACH, None
+            ),
+        ]
+    rows.append(Revealed("everybody", "the threshold: a point of the grid, no true score", ALL))
+    if not where.coalition or where.masks is None:
         return rows
-    masks = where.masks  # else a graph like that of any run, which draws its own where it has not all pairs
-    edges = mask_edges(where.devices, b"").tolist() if masks is None else masks
-    parts = parts_without(where.devices, edges, where.coalition)
+    parts = parts_without(where.devices, where.masks, where.coalition)
     if len(parts) > 1:
         smallest = min(map(len, parts))
         words = f"the same sums over each of {len(parts)} parts of the graph of masks, of {smallest} devices or more"

@@ -1,20 +1,27 @@
-"""Masks: numbers that hide what each device adds to a sum, and cancel in the sum itself.
+"""Masks: random numbers that hide what each device adds to a sum, and cancel in the sum itself.
 
-Every device has a fresh key pair for every run. Devices i < j of the mask graph agree on a secret s_ij; in stage t
+All secrets of an attempt are fresh. Devices i < j agree on a secret s_ij, each with each (a complete mask graph). A
+device hides the numbers x_i of a stage behind the masks m_ij of all pairs that it belongs to, modulo 2^32:
 
-    y_i = x_i + sum over j > i of m_ij(t) - sum over j < i of m_ji(t)   mod 2^32,   m_ij(t) = ChaCha20(s_ij(t), nonce t)
+    y_i = x_i + sum over j > i of m_ij - sum over j < i of m_ji
 
-where s_ij(t) follows from s_ij and all totals that were heard before stage t: devices that were told different totals,
-so that they would count at different thresholds, have masks that do not cancel, and who told them learns nothing.
+Added up over all devices V of the attempt, the masks cancel. A coalition that sees all y_i and knows its own secrets
+learns the sum over the other devices, and nothing else (docs/privacy-proofs.md). A sparse mask graph would be cheaper,
+but a device whose mask neighbours all belong to the coalition would stand bare.
 
-Added up over everybody the masks cancel. Whoever sees all y_i, and knows the secrets of a coalition, learns the sum
-over each component of the mask graph without the coalition, and nothing else (docs/privacy-proofs.md).
+There are two uses:
 
-Assumes     X25519, HKDF and ChaCha20 as in `cryptography`; who passes keys on may change them only where nobody signs
-Guarantees  sums of whole numbers below 2^31 are exact; what differs from its own words is found out
-Message     everybody's public key, 32 bytes and what proves whose it is, to everybody, once
-Departures  from [Bonawitz2017]: no shares of the secrets, so that a lost device ends the run: who would hand such
-            shares out knows who is there, and a mesh without a server does not
+- *Stages* (`MaskedSums.__call__`), for exact counts. The masks of a stage depend on all totals before it: devices that
+  were told different totals would count at different thresholds, and their masks do not cancel.
+- One *release* (`MaskedSums.release`), for noisy counts. Each device also adds a self-mask b_i, so that not even the
+  total is readable: a device that is lost before the reveal costs nothing. Then every device charges its account and
+  reveals b_i, once. total = sum of y_i - sum of b_i. If one honest device does not reveal, nothing is readable.
+
+Assumes     X25519, HKDF-SHA256 and ChaCha20 as in `cryptography`; keys are signed, or nobody changes them on the way
+Guarantees  sums of whole numbers below 2^31 are exact; a total that was changed on the way is detected
+Message     everybody's public key (32 bytes), account claim and signature, to everybody, once; then 32-bit numbers
+Departures  from [Bonawitz2017]: no shares of secrets. A lost device ends the attempt, and the others start a new one
+            with fresh secrets. Secret sharing needs a server that knows who is present, which a mesh does not have.
 """
 
 from __future__ import annotations
@@ -23,7 +30,7 @@ import hashlib
 import struct
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,92 +38,141 @@ from numpy.typing import NDArray
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
+from conformesh.samples import Samples
 from conformesh.streams import fresh_bytes
 
-Words = NDArray[np.int32]
+if TYPE_CHECKING:
+    from conformesh.privacy.account import Account
+
+Words = NDArray[np.uint32]
 Ints = NDArray[np.int64]
-LABEL = b"conformesh masks 1"
-BITS = 32
-LARGEST = 2**31 - 1  # of any sum: above it a number and a negative one look alike
+LABEL = b"conformesh masks 2"  # separates these keys and signatures from all others made with the same certificates
+BITS = 32  # of a masked number
+LARGEST = 2**31 - 1  # largest sum: beyond it positive and negative numbers cannot be told apart
 KEY = 32  # bytes of a public key, of a secret, and of a seed
-COMPLETE = 200  # devices up to which each shares a secret with each
-DEGREE = 64  # of the mask graph beyond: 70 % of all devices together cut off another less than once in 10^6 draws
-MOST = 10_000  # devices: each hears everybody's key, and agrees on DEGREE secrets
+# Devices. Each exchanges a secret with each: at 2,000 a device computes 2,000 X25519 exchanges (25 us each on one core
+# of 2024) and relays 100 kB of keys and signatures over every link. Sparse mask graphs are unsafe, see above.
+MOST = 2000
 
 
 @dataclass(frozen=True, eq=False)
 class Secrets:
-    """What the devices here keep to themselves in one run, and how they know others' keys.
+    """What the local devices keep to themselves in one attempt, and how they verify the keys of others.
+
+    An attempt is one execution of the protocol by the devices of one view. Secrets live in memory only: a device that
+    restarts takes part in a new attempt with new secrets, because repeating an old one would reveal twice.
 
     Attributes
     ----------
     seeds
-        A secret of 32 bytes for each device here, fresh for every run: its key pair and its noise follow from it. It
-        outlives a crash in the same run, so that a device says the same again.
+        A secret of 32 bytes for each local device, fresh for every attempt: its key pair, its self-mask and its noise
+        follow from it.
     context
-        What names the run, the same on all devices.
+        Names the attempt, the same on all devices: the run, its number, and the devices that take part.
     prove
-        Returns what shows others that a device here has said something; nothing where one program hosts all devices.
+        Signs bytes for a local device; empty where one process hosts all devices.
     genuine
-        Says whether the device of that name has said something, by its proof.
-    permit
-        Called once before anything that depends on scores is said, with the epsilon that it costs (None: sums without
-        noise). It raises where that must not be.
+        Verifies such a signature: (name of the device, bytes, signature).
+    account
+        What this device has revealed so far. It refuses or charges releases; None in a simulation.
+    scores_of
+        Returns the scores of the local devices of one epoch; None if all scores are of the released epoch.
     """
 
     seeds: tuple[bytes, ...] = field(repr=False)
     context: bytes
-    prove: Callable[[bytes], bytes] = field(default=lambda said: b"")
-    genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, said, proof: not proof)
-    permit: Callable[[float | None], None] = field(default=lambda epsilon: None)
+    prove: Callable[[bytes], bytes] = field(default=lambda message: b"")
+    genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, message, proof: not proof)
+    account: Account | None = None
+    scores_of: Callable[[int], Samples] | None = None
 
     @classmethod
     def simulated(cls, site: Site) -> Secrets:
-        """Return fresh secrets for a simulation. Nothing keeps them: noise cannot be recomputed from a saved result."""
+        """Return fresh secrets for a simulation. They are stored nowhere: a saved result cannot repeat the noise."""
         context = hashlib.sha256(f"simulated {site.devices}".encode()).digest()
         return cls(tuple(fresh_bytes(KEY) for _ in site.here), context)
 
+    def streams(self, purpose: bytes) -> list[Keystream]:
+        """Return a stream of random bytes for each local device, one for each purpose."""
+        return [Keystream(derived(seed, self.context, purpose), 0) for seed in self.seeds]
+
 
 class KeyRefused(ValueError):  # noqa: N818 - reads as a sentence where it is raised
-    """A device's key is missing, or was not signed by it for this run: nothing that depends on scores was sent."""
+    """A device's key is missing, or was not signed by it for this attempt. Nothing about scores was sent."""
 
 
 class Keystream:
-    """Bytes that follow from a secret and a number: never the same for two numbers."""
+    """Bytes that follow from a secret and a number; those of two numbers have nothing in common."""
 
     def __init__(self, secret: bytes, number: int) -> None:
         from cryptography.hazmat.primitives.ciphers import Cipher
         from cryptography.hazmat.primitives.ciphers.algorithms import ChaCha20
 
-        nonce = struct.pack("<IQI", 0, number, 0)  # the first word counts blocks
+        nonce = struct.pack("<IQI", 0, number, 0)  # the first word is the block counter of ChaCha20
         self._cipher = Cipher(ChaCha20(secret, nonce), mode=None).encryptor()
 
     def __call__(self, size: int) -> bytes:
         """Return the next bytes."""
         return bytes(self._cipher.update(bytes(size)))
 
+    def words(self, count: int) -> Words:
+        """Return the next bytes as numbers of 32 bits."""
+        return np.frombuffer(self(count * BITS // 8), dtype="<u4")
+
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """The secrets that the devices here share with others: `pairs` are (place here or -1, the other's, secret)."""
+    """The masks of the local devices in one attempt.
+
+    Attributes
+    ----------
+    devices
+        How many devices are local.
+    pairs
+        Secrets shared by two devices: (place of the one that adds the mask, place of the one that subtracts it,
+        secret). Places count the local devices; -1 stands for a remote one.
+    selves
+        The secret of each local device's self-mask.
+    local
+        In a simulation the secret from which the masks of all pairs of local devices follow.
+    """
 
     devices: int
     pairs: tuple[tuple[int, int, bytes], ...]
+    selves: tuple[bytes, ...] = ()
+    local: bytes | None = None
 
     def at(self, stage: int, numbers: int, heard: bytes = b"") -> Words:
-        """Return what each device here adds to its numbers in a stage, (devices here, numbers).
+        """Return what each local device adds to its numbers in a stage, (devices, numbers).
 
-        `heard` is a digest of all totals so far: who has heard others has other masks.
+        `heard` is a digest of all totals so far: devices that were told different totals have different masks.
         """
         masks = np.zeros((self.devices, numbers), dtype=np.uint32)
         for plus, minus, shared in self.pairs:
-            secret = derived(shared, heard, b"stage")
-            mask = np.frombuffer(Keystream(secret, stage)(numbers * BITS // 8), dtype="<u4")
+            mask = Keystream(derived(shared, heard, b"stage"), stage).words(numbers)
             if plus >= 0:
                 masks[plus] += mask
             if minus >= 0:
                 masks[minus] -= mask
-        return masks.view(np.int32)
+        if self.local is not None:
+            secret = derived(self.local, heard, b"stage")
+            for place in range(self.devices - 1):
+                later = self.devices - 1 - place  # one keystream for the pairs of a device with all later ones
+                drawn = Keystream(secret, stage << 32 | place).words(later * numbers).reshape(later, numbers)
+                masks[place] += drawn.sum(axis=0, dtype=np.uint32)
+                masks[place + 1 :] -= drawn
+        return masks
+
+    def self_masks(self, numbers: int) -> Words:
+        """Return the self-mask b_i of each local device, (devices, numbers)."""
+        return np.array([Keystream(secret, 0).words(numbers) for secret in self.selves], dtype=np.uint32)
+
+
+class Agreed(NamedTuple):
+    """What the devices of an attempt agree on: their masks, and the account claim of every device, by row."""
+
+    masks: Masks
+    claims: tuple[bytes, ...]
 
 
 class _Pair(NamedTuple):
@@ -124,55 +180,69 @@ class _Pair(NamedTuple):
     private: Any
 
 
-def agree_on_masks(site: Site, secrets: Secrets) -> Gathering[Masks]:
-    """Tell everybody the public keys, check whose they are, and agree on secrets along the mask graph."""
+def agree_on_masks(site: Site, secrets: Secrets, claim: bytes = b"") -> Gathering[Agreed]:
+    """Flood the public keys and the account claims, verify both, and compute the secrets shared with all others.
+
+    Parameters
+    ----------
+    site, secrets
+        The local devices, and what they keep to themselves.
+    claim
+        What the local account claims; of the same length on every device. It is signed together with the key, for the
+        context of this attempt, so that claims cannot be replayed or combined with other keys.
+    """
     context = run_context(site, secrets.context)
     own = [_key_pair(seed, context) for seed in secrets.seeds]
-    said = [_signed_part(context, row, pair.public) for row, pair in zip(site.here.tolist(), own, strict=True)]
-    strings = [pair.public + secrets.prove(words) for pair, words in zip(own, said, strict=True)]
+    signed = [_signed_part(context, row, pair.public, claim) for row, pair in zip(site.here.tolist(), own, strict=True)]
+    strings = [pair.public + claim + secrets.prove(part) for pair, part in zip(own, signed, strict=True)]
     heard: Gathered = yield Gather(Packets.of(strings))
-    keys = [_key_of(site, secrets, context, row, heard.packets[row]) for row in range(site.devices)]
+    told = [_verified(site, secrets, context, row, heard.packets[row], len(claim)) for row in range(site.devices)]
+    keys, claims = [key for key, _ in told], tuple(other for _, other in told)
     if len({*keys}) < len(keys):
-        raise KeyRefused("two devices have told the same key, so that one repeats the other's; nothing was sent")
-    edges, place = mask_edges(site.devices, context), np.full(site.devices, -1, dtype=np.int64)
-    place[site.here] = np.arange(len(site.here))
-    mine = (place[edges] >= 0).any(axis=1)
+        raise KeyRefused(
+            "two devices sent the same key: one repeats the key of the other; nothing about scores was sent"
+        )
+    here = {*site.here.tolist()}
     pairs = []
-    for i, j in edges[mine].tolist():
-        here, other = (i, j) if place[i] >= 0 else (j, i)
-        secret = _shared(own[int(place[here])].private, keys[other], context, i, j, keys)
-        pairs.append((int(place[i]), int(place[j]), secret))
-    return Masks(len(site.here), tuple(pairs))
+    for place, row in enumerate(site.here.tolist()):
+        for other in range(site.devices):
+            if other not in here:
+                i, j = min(row, other), max(row, other)
+                shared = _shared(own[place].private, keys[other], context, i, j, keys)
+                pairs.append((place, -1, shared) if row == i else (-1, place, shared))
+    return Agreed(
+        Masks(
+            len(here),
+            tuple(pairs),
+            tuple(derived(seed, context, b"self-mask") for seed in secrets.seeds),
+            _local_secret(secrets.seeds, context),
+        ),
+        claims,
+    )
+
+
+def _local_secret(seeds: tuple[bytes, ...], context: bytes) -> bytes | None:
+    """Return the secret for masks between local devices, None for a single device, as on a mesh.
+
+    In a simulation one process hosts both ends of a pair and knows both seeds. A key exchange between them would
+    compute what a hash of the seeds gives at once: for 1,000 devices it would be 500,000 exchanges.
+    """
+    return None if len(seeds) < 2 else hashlib.sha256(_joined([LABEL, b"local", context, *seeds])).digest()
 
 
 def refuse_many(devices: int) -> None:
-    """Refuse so many devices that keys alone would be too much."""
+    """Refuse more devices than can all share a secret with each other."""
     if devices > MOST:
         raise ValueError(
-            f"masks are for up to {MOST:,} devices, got {devices:,}: each hears everybody's key, megabytes over every "
-            f"link, and agrees on {DEGREE} secrets, hours of one machine; use e-dcp, or fewer devices"
+            f"masks are for up to {MOST:,} devices, got {devices:,}: every device must share a secret with every "
+            "other, since with fewer secrets a device is not hidden from those that it shares them with; use e-dcp, or "
+            "fewer devices"
         )
 
 
-def mask_edges(devices: int, context: bytes) -> Ints:
-    """Return the mask graph, (edges, 2), i < j: who shares a secret with whom. It is public, and drawn for each run.
-
-    It has nothing to do with who talks to whom. A regular graph drawn at random holds together where one by a pattern
-    falls apart: see the tests.
-    """
-    if devices <= COMPLETE:
-        return np.stack(np.triu_indices(devices, 1), axis=1).astype(np.int64)
-    import networkx as nx
-
-    graph = nx.random_regular_graph(DEGREE, devices, seed=int.from_bytes(hashlib.sha256(context).digest()[:4], "big"))
-    return np.sort(np.array(graph.edges, dtype=np.int64), axis=1)
-
-
 def run_context(site: Site, context: bytes) -> bytes:
-    """Return what binds keys and masks to one run: another run, roster or way to mask has another."""
-    graph = "complete" if site.devices <= COMPLETE else f"regular {DEGREE}"
-    parts = [LABEL, context, *(name.encode() for name in site.network.ids), graph.encode(), bytes([BITS])]
-    return hashlib.sha256(_joined(parts)).digest()
+    """Return what keys, masks and signatures are bound to: the attempt, and the devices that take part in it."""
+    return hashlib.sha256(_joined([LABEL, context, *(name.encode() for name in site.network.ids)])).digest()
 
 
 def _joined(parts: list[bytes]) -> bytes:
@@ -180,8 +250,8 @@ def _joined(parts: list[bytes]) -> bytes:
     return b"".join(len(part).to_bytes(8, "little") + part for part in parts)
 
 
-def _signed_part(context: bytes, row: int, public: bytes) -> bytes:
-    return _joined([LABEL, b"key", context, row.to_bytes(8, "little"), public])
+def _signed_part(context: bytes, row: int, public: bytes, claim: bytes) -> bytes:
+    return _joined([LABEL, b"key", context, row.to_bytes(8, "little"), public, claim])
 
 
 def _key_pair(seed: bytes, context: bytes) -> _Pair:
@@ -192,24 +262,30 @@ def _key_pair(seed: bytes, context: bytes) -> _Pair:
 
 
 def derived(secret: bytes, context: bytes, purpose: bytes) -> bytes:
-    """Return a secret of its own for a purpose of this run."""
+    """Return a secret for one purpose of this attempt (HKDF)."""
     from cryptography.hazmat.primitives.hashes import SHA256
     from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
     return bytes(HKDF(SHA256(), KEY, salt=context, info=_joined([LABEL, purpose])).derive(secret))
 
 
-def _key_of(site: Site, secrets: Secrets, context: bytes, row: int, string: bytes) -> bytes:
-    name = site.network.ids[row]
-    if len(string) < KEY:
-        raise KeyRefused(f"device {name} has told no key of {KEY} bytes, got {len(string)}; nothing was sent")
-    public, proof = string[:KEY], string[KEY:]
-    if not secrets.genuine(name, _signed_part(context, row, public), proof):
+def _verified(
+    site: Site, secrets: Secrets, context: bytes, row: int, string: bytes, claim_size: int
+) -> tuple[bytes, bytes]:
+    """Return the key and the claim of a device, if it signed both for this attempt."""
+    name, size = site.network.ids[row], KEY + claim_size
+    if len(string) < size:
         raise KeyRefused(
-            f"the key that came as that of device {name} was not signed by it for this run: it is forged, or of "
-            "another run; nothing was sent; look whether the devices between can be trusted"
+            f"device {name} sent {len(string)} bytes instead of a key and a claim of {size}; nothing about scores was "
+            "sent"
         )
-    return public
+    public, claim, proof = string[:KEY], string[KEY:size], string[size:]
+    if not secrets.genuine(name, _signed_part(context, row, public, claim), proof):
+        raise KeyRefused(
+            f"the key received as that of device {name} was not signed by it for this attempt: it is forged, or of "
+            "another attempt; nothing about scores was sent; check the devices that relayed it"
+        )
+    return public, claim
 
 
 def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: list[bytes]) -> bytes:
@@ -218,58 +294,92 @@ def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: li
     try:
         point = private.exchange(X25519PublicKey.from_public_bytes(other))
     except ValueError:  # a point of low order, whose secret everybody knows
-        raise KeyRefused(f"the key of one of devices {i} and {j} is none; nothing was sent") from None
+        raise KeyRefused(
+            f"the key of device {i} or {j} is invalid (a point of low order); nothing about scores was sent"
+        ) from None
     rows = struct.pack("<QQ", i, j)
     return derived(point, context, b"pair" + rows + keys[i] + keys[j])
 
 
 class MaskedSums:
-    """Sums over all devices of masked numbers, stage by stage, and a digest of all that was heard."""
+    """Sums over all devices of masked numbers, and a digest of all totals that were received."""
 
-    def __init__(self, site: Site, masks: Masks, total: Total, kind: Any) -> None:
-        self.site, self.masks, self.total, self.kind = site, masks, total, kind
+    def __init__(self, site: Site, masks: Masks, total: Total) -> None:
+        self.site, self.masks, self._total = site, masks, total
         self.stage, self.digest = 0, hashlib.sha256()
 
     @classmethod
     def over(cls, site: Site, masks: Masks, way: Aggregator) -> Protocol[MaskedSums]:
-        """Have an aggregator ready, and add up over it."""
-        return cls(site, masks, (yield from way.prepare(site)), way.masked)
+        """Prepare an aggregator, and add up over it."""
+        return cls(site, masks, (yield from way.prepare(site)))
 
     def __call__(self, values: Ints) -> Protocol[Ints]:
-        """Add up whole numbers, (devices here, numbers), which may be negative; return the totals, (numbers,)."""
-        ones = np.ones((len(values), 1), dtype=np.int64)  # whose sum shows that masks have cancelled
-        own = np.concatenate([ones, values], axis=1).astype(np.int32)
-        masks = self.masks.at(self.stage, own.shape[1], self.digest.digest())
-        masked = own + masks  # arrays wrap around, without a word
-        sums = yield from self.total(masked.view(np.uint32).astype(self.kind), LARGEST)
-        found = sums.astype(np.int64).astype(np.uint32).view(np.int32)
-        if (found[:, 0] != self.site.devices).any():
+        """Add up whole numbers, (local devices, numbers), which may be negative; return the totals, (numbers,)."""
+        own = _with_ones(values)
+        sums = yield from self._sum(own + self.masks.at(self.stage, own.shape[1], self.digest.digest()))
+        return self._checked(sums)
+
+    def release(self, counts: Ints, noise: Ints, charge: Callable[[], None]) -> Protocol[Ints]:
+        """Add up noisy counts, (local devices, numbers), that are readable only after every account was charged.
+
+        Parameters
+        ----------
+        counts, noise
+            What each local device counted, and its share of the noise. Counts saturate at `LARGEST` // 2K: large data
+            must not cause an error that others can observe. Saturation does not increase the effect of one score.
+        charge
+            Called exactly once, after the masked sum and before the first message of the reveal.
+        """
+        if self.stage:
+            raise RuntimeError("an attempt reveals once; a second release needs a new attempt with fresh secrets")
+        most = LARGEST // (2 * self.site.devices)  # the noise has the other half
+        own = _with_ones(np.clip(counts, -most, most) + noise)
+        selves = self.masks.self_masks(own.shape[1])
+        hidden = yield from self._sum(own + self.masks.at(0, own.shape[1]) + selves)
+        charge()
+        revealed = yield from self._sum(selves)
+        return self._checked(hidden - revealed)
+
+    def _sum(self, words: Words) -> Protocol[Words]:
+        sums = yield from self._total(words, LARGEST)  # type: ignore[arg-type]
+        return np.asarray(sums).astype(np.int64).astype(np.uint32)
+
+    def _checked(self, sums: Words) -> Ints:
+        """Return the totals, if the masks have cancelled and all local devices have received the same."""
+        totals = sums.view(np.int32)
+        if (totals[:, 0] != self.site.devices).any():
             raise ArithmeticError(
-                f"{self.site.devices} devices add up to {found[:, 0].min()} in stage {self.stage}: masks have not "
-                "cancelled: devices have heard or worked out different numbers before, or somebody has changed a sum; "
-                "no threshold can be certified from it"
+                f"{self.site.devices} devices add up to {totals[:, 0].min()} in stage {self.stage}: masks have not "
+                "cancelled, because devices received different totals before, or a sum was changed on the way; no "
+                "threshold can be certified from it"
             )
-        if len(others := np.flatnonzero((found != found[0]).any(axis=1))):
-            raise self._two_totals(int(self.site.here[others[0]]))
+        if len(others := np.flatnonzero((totals != totals[0]).any(axis=1))):
+            raise self._different(int(self.site.here[others[0]]))
         self.stage += 1
-        self.digest.update(found[0].astype("<i4").tobytes())
-        return np.asarray(found[0, 1:], dtype=np.int64)
+        self.digest.update(totals[0].astype("<i4").tobytes())
+        return np.asarray(totals[0, 1:], dtype=np.int64)
 
     def note(self, words: bytes) -> None:
-        """Compare also this with what neighbours have."""
+        """Include these bytes in the comparison with neighbours."""
         self.digest.update(words)
 
     def compared(self) -> Protocol[None]:
-        """Compare with all neighbours what was heard: totals that differ somewhere differ along some link."""
+        """Compare all totals with the neighbours: totals that differ somewhere differ along some link."""
         digest = np.frombuffer(self.digest.digest()[:8], dtype="<u8")
-        mine = np.repeat(digest[None], len(self.site.here), axis=0)
-        heard = yield Each(mine, np.ones(len(mine), dtype=np.bool_))
+        local = np.repeat(digest[None], len(self.site.here), axis=0)
+        heard = yield Each(local, np.ones(len(local), dtype=np.bool_))
         others = np.flatnonzero((heard.values != digest).any(axis=1))
         if len(others):
-            raise self._two_totals(int(heard.sender[others[0]]))
+            raise self._different(int(heard.sender[others[0]]))
 
-    def _two_totals(self, row: int) -> ValueError:
+    def _different(self, row: int) -> ValueError:
         return ValueError(
-            f"device {self.site.network.ids[row]} has heard other totals than its neighbour: somebody tells different "
-            "devices different sums; no threshold counts"
+            f"device {self.site.network.ids[row]} received other totals than its neighbour: a device sends different "
+            "sums to different devices; no threshold can be certified"
         )
+
+
+def _with_ones(values: Ints) -> Words:
+    """Return numbers modulo 2^32 behind a one: the ones add up to the number of devices if masks have cancelled."""
+    ones = np.ones((len(values), 1), dtype=np.int64)
+    return np.concatenate([ones, values], axis=1).astype(np.uint32)

@@ -1,46 +1,56 @@
-"""P-DCP: a certified threshold from masked counts, of whose numbers neighbours learn only sums over all devices.
+"""P-DCP: a certified threshold from masked counts. Devices learn sums over all devices, and nothing about each other.
 
-Devices add up masked numbers (`masks`) over a spanning tree, or by flooding. In stage 0 everybody adds (1, n_k): the
-first total must be K, or masks did not cancel; the second is n, from which the promise follows. Then a search on a
-public grid (`grids`): each stage counts at `width` thresholds between two of which the answer is known to lie. It ends
-at a threshold at or below which just as many scores lie as the promise asks for, or with the first point of the grid
-that has enough of them; no true score is ever told. Who tells two devices different totals is found out: masks of the
-next stage do not cancel then and, at the end, neighbours compare what they heard.
+Without `epsilon` devices search on a public grid by exact masked sums (`masks`). In stage 0 they add up (1, n_k): the
+first total must be K, or masks did not cancel; the second is n, from which the required rank follows. Each further
+stage counts at `width` thresholds between two that are known to enclose the answer. The search ends at a threshold with
+exactly the required rank, or with the first grid point that reaches it. No true score is ever sent.
 
-With `epsilon` totals have noise, and the threshold is differentially private: adding or taking away one score changes
-the chance of anything that is ever told by a factor of at most exp(epsilon). There is no stage 0, for n is not told,
-and as many stages whatever the scores are (`noisy`).
+With `epsilon` there is one *release*: a noisy histogram over public cells, from which the thresholds of all levels
+follow (`privacy.histogram`). The steps of an attempt:
 
-Assumes     everybody follows the protocol, curious as they may be; of K devices at least `honest` keep their noise to
-            themselves
+1. Every device floods its key and the claim of its account. From all claims everybody computes the same epoch to
+   release, or the same refusal.
+2. Every device counts its scores of this epoch, adds its share of the noise, and the masked numbers are added up.
+   Nothing is readable yet: if a device is lost before the reveal, the others start again, and nothing was spent.
+3. Every device charges its account, then reveals its self-mask. Now the noisy totals are public.
+4. Neighbours compare what they received.
+
+What is sent with `epsilon`, its length and its order are the same for all scores; no error or note depends on scores,
+except through the public release.
+
+Assumes     devices follow the protocol but are curious; at least `honest` of K devices keep their noise secret
 Guarantees  *counted*, at the resolution of the grid; with epsilon *counted with noise*
-Message     the keys of `masks`; then at most `width` + 2 numbers of 32 bits a stage, up and down the tree; 8 bytes once
+Message     the keys of `masks`; then 32-bit numbers up and down the tree: `width` + 2 a stage, or with epsilon twice as
+            many as there are cells and one; 8 bytes once
 Departures  none
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import Any, Literal
 
+import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.promises import AUTO, Demand
-from conformesh.protocols import noisy
+from conformesh.privacy.grids import GridName, check_grid, grid_points
+from conformesh.privacy.histogram import Answer, HistogramPlan, Mixture, Release, chosen_cells
+from conformesh.promises import AUTO, GIVEN, Demand, Promise
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.flood import flood_of
-from conformesh.privacy.grids import GridName, check_grid, grid_points
-from conformesh.protocols.masks import COMPLETE, DEGREE, KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
+from conformesh.protocols.masks import KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
 from conformesh.protocols.predicting import Prediction, Stretch, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.quantities import several
-from conformesh.result.certificate import Certificate
+from conformesh.result.certificate import Certificate, Noise
 from conformesh.samples import Samples
 from conformesh.scores.base import Score
 
@@ -49,56 +59,54 @@ Ints = NDArray[np.int64]
 POINTS = 2**14  # of a grid that is searched without noise
 COARSE = 0.005  # more scores than this part of all at or below the threshold, beyond those required, deserve a note
 MOST_TOLD = 64  # totals that a result lists
+DEAR = 2  # noise that takes more than 1/DEAR of what may be missed deserves a note
 SIMULATED = "none: one program simulated all devices and saw every score; only a run on a mesh protects anything"
+ABOUT_NOISE = ("honest", "cells", "cap", "fill", "epoch_seconds")  # options that mean nothing without epsilon
 
 
 def _ways() -> tuple[str, ...]:
-    return tuple(name for name, way in AGGREGATORS.items() if way.masked is not None)
+    return tuple(name for name, way in AGGREGATORS.items() if way.masked)
 
 
 @dataclass(frozen=True)
 class PDCP:
     """Options of P-DCP."""
 
-    grid: GridName = option(AUTO, "thresholds that may be asked at; auto: logit for scores from 0 to 1, else powers")
+    grid: GridName = option(AUTO, "public thresholds; auto: logit for scores from 0 to 1, else powers")
     range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers, known without the scores")
-    width: int = option(7, "thresholds a stage")
+    cells: int | None = option(None, "cells of the histogram with epsilon; by default by expected scores and epsilon")
+    expected_scores: int = option(100, "scores that a device is expected to hold, to choose cells and fill")
+    width: int = option(7, "thresholds a stage, without epsilon")
     aggregate: str = option("tree", "how masked numbers are added up", _ways)
-    coalition: int = option(1, "devices that may put together all they know; more must be left to hide among")
-    epsilon: float | None = option(None, "differential privacy: how much one score may change; by default none")
-    honest: int | None = option(None, "devices whose noise nobody else knows; by default all but the coalition")
-    stages: int | None = option(None, "stages of a search with epsilon; by default 3, for the grid powers 4")
-    unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or all of a device together")
-    floor: int = option(1, "the least scores that a device holds; who holds fewer takes no part")
-    cap: int | None = option(None, "with unit device: the most scores that a device holds")
-    budget: float | None = option(None, "epsilon that a score may spend in all runs on a mesh; by default one run's")
+    coalition: int = option(1, "devices that may share all they know; the others must be two or more")
+    epsilon: float | None = option(None, "differential privacy: how much one score may change; by default no noise")
+    honest: int | None = option(None, "devices that keep their noise secret; by default all but the coalition")
+    unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or a device with all scores")
+    cap: int | None = option(None, "with unit device: the most scores of a device that count")
+    fill: int | None = option(
+        None, "targets equal and given: scores that a device counts for; default half of expected"
+    )
+    window: int = option(1, "epochs whose releases are added up, on a mesh")
+    releases: int = option(1, "how often an epoch may be released, on a mesh; each release costs epsilon")
+    epoch_seconds: int | None = option(None, "length of an epoch by the clock; by default the operator declares epochs")
 
     def __post_init__(self) -> None:
-        check_choice("grid", self.grid, (AUTO, *noisy.STAGES))
+        check_choice("grid", self.grid, (AUTO, "logit", "linear", "powers"))
         check_choice("aggregate", self.aggregate, _ways())
         check_choice("unit", self.unit, ("score", "device"))
         check_grid(self.grid, self.range)
-        if self.width < 1:
-            raise ValueError(f"width must be at least 1, got {self.width}")
+        for name in ("expected_scores", "width", "window", "releases", *ABOUT_NOISE):
+            if (value := getattr(self, name)) is not None and value < 1:
+                raise ValueError(f"{name} must be at least 1, got {value}")
         if self.coalition < 0:
             raise ValueError(f"coalition must be at least 0 devices, got {self.coalition}")
-        if self.floor < 0:
-            raise ValueError(f"floor must be at least 0 scores, got {self.floor}")
         if self.epsilon is None:
-            given = [name for name in ("honest", "stages", "cap", "budget") if getattr(self, name) is not None]
-            if given or self.unit == "device":
-                raise ValueError(f"{' and '.join(given or ['unit'])} is about noise: give epsilon too")
-            return
-        if not 0 < self.epsilon < math.inf:
+            given = [name for name in ABOUT_NOISE if getattr(self, name) is not None]
+            given += [name for name in ("unit", "window", "releases") if getattr(self, name) not in ("score", 1)]
+            if given:
+                raise ValueError(f"{' and '.join(given)} is about noise: give epsilon too")
+        elif not 0 < self.epsilon < math.inf:
             raise ValueError(f"epsilon must be above 0 and finite, got {self.epsilon}")
-        if self.stages is not None and self.stages < 1:
-            raise ValueError(f"stages must be at least 1, got {self.stages}")
-        if self.budget is not None and self.budget < self.epsilon:
-            raise ValueError(f"budget must be at least the epsilon of one run, {self.epsilon:g}, got {self.budget:g}")
-        if (self.unit == "device") != (self.cap is not None):
-            raise ValueError("unit 'device' needs cap, the most scores that a device holds, and no other unit has one")
-        if self.cap is not None and self.cap < 1:
-            raise ValueError(f"cap must be at least 1 score, got {self.cap}")
 
     @property
     def chosen_grid(self) -> Literal["linear", "powers", "logit"]:
@@ -112,6 +120,58 @@ class PDCP:
             raise ValueError(f"honest must be a number from 1 to the {devices} devices, got {honest}")
         return honest
 
+    def fill_of(self, mixture: Mixture) -> int | None:
+        """Return f. A device that holds fewer scores costs more than a smaller f does: half of the expected ones."""
+        if mixture == "sizes":
+            return None
+        return max(self.expected_scores // 2, 1) if self.fill is None else self.fill
+
+    def chosen_cells(self, devices: int, mixture: Mixture = "sizes") -> int:
+        """Return the number of cells, from public numbers alone.
+
+        The rule is for n scores with noise of epsilon each. Items of *equal* and *given* have noise for two changes of
+        each, a device counts at most `cap`, and a window of m epochs has m times the scores and sqrt(m) times as much
+        noise.
+        """
+        assert self.epsilon is not None
+        if self.cells is not None:
+            return self.cells
+        fill, whole = self.fill_of(mixture), self.unit == "device"
+        if fill is None:
+            held = min(self.expected_scores, self.cap or self.expected_scores)
+            change = (self.cap or 1) if whole else 1
+        else:
+            held, change = fill, 2 * (fill if whole else 1)
+        return chosen_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
+
+    def plan(self, devices: int, promise: Promise, ids: Sequence[str] | None = None) -> HistogramPlan:
+        """Return the public parameters of a release with epsilon, or refuse what cannot be had."""
+        assert self.epsilon is not None
+        mixture = _mixture(promise)
+        shares = None
+        if promise.shares is not None:
+            given = [promise.shares[name] for name in ids or promise.shares]
+            shares = tuple(Fraction(share) / sum(given) for share in given)
+        return HistogramPlan(
+            grid=self.chosen_grid,
+            cells=self.chosen_cells(devices, mixture),
+            epsilon=self.epsilon,
+            devices=devices,
+            honest=self.honest_of(devices),
+            range=self.range,
+            unit=self.unit,
+            cap=self.cap,
+            mixture=mixture,
+            fill=self.fill_of(mixture),
+            shares=shares,
+        )
+
+
+def _mixture(promise: Promise) -> Mixture:
+    if promise.target == "equal":
+        return "equal"
+    return "given" if promise.target == GIVEN else "sizes"
+
 
 def suited(score: Score) -> dict[str, Any]:
     """Return the options that suit a score, where none were given."""
@@ -119,18 +179,14 @@ def suited(score: Score) -> dict[str, Any]:
 
 
 def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
-    """Agree on masks, then search on the grid, with or without noise."""
-    _check(site, samples, options)
-    plan = None if options.epsilon is None else noisy.Plan.of(site.devices, site.promise, alphas, options)
+    """Agree on masks, then search by exact counts, or release one noisy histogram."""
+    _refuse_number(site.devices, options)
+    _refuse_unproven(site.promise, options)
     secrets = site.secrets or Secrets.simulated(site)
-    masks = yield from agree_on_masks(site, secrets)
-    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
-    secrets.permit(options.epsilon)
-    if plan is None:
-        outcome = yield from _exact(site, samples, alphas, options, sums)
+    if options.epsilon is None:
+        outcome = yield from _searched(site, samples, alphas, options, secrets)
     else:
-        outcome = yield from _noisy(site, samples, plan, options, sums, secrets)
-    yield from sums.compared()
+        outcome = yield from _released(site, samples, alphas, options, secrets)
     return outcome if site.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
 
 
@@ -139,46 +195,212 @@ def _refuse_number(devices: int, options: PDCP) -> None:
     refuse_many(devices)
     if 1 < devices < options.coalition + 2:  # alone there is nobody to hide from
         raise ValueError(
-            f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: "
-            f"what a sum hides, others must hold; at least {options.coalition + 2} are needed"
+            f"p-dcp: {several(devices, 'device')} cannot hide from {several(options.coalition, 'curious device')}: a "
+            f"sum hides a device only among others; at least {options.coalition + 2} devices are needed"
         )
 
 
-def _check(site: Site, samples: Samples, options: PDCP) -> None:
+def _refuse_unproven(promise: Promise, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
-    promise = site.promise
-    _refuse_number(site.devices, options)
-    if promise.target not in ("sizes", "paper") or promise.losses or {*promise.bounds} != {1}:
-        raise ValueError(
-            f"p-dcp counts every score alike, for target 'sizes' or 'paper', got target {promise.target!r}; weights of "
-            "devices, scores or losses would reveal them; use e-dcp"
+    noisy = options.epsilon is not None
+    refusals = [
+        (
+            promise.losses > 0 or {*promise.bounds} != {1},
+            "weights of scores and losses: one score would change a sum by its weight, which the masked counts of "
+            "p-dcp do not bound; use e-dcp",
+        ),
+        (
+            not noisy and promise.target not in ("sizes", "paper"),
+            f"target {promise.target!r} by exact sums: it needs a weight for each device, which would reveal how many "
+            "scores it holds; give epsilon, or use e-dcp",
+        ),
+        (
+            noisy and promise.target == "paper",
+            "target 'paper' with epsilon: the proof for noisy counts exchanges one score, and the ghost rank imagines "
+            "one for each device; use target 'sizes'",
+        ),
+        (
+            promise.rule == "ghost" and promise.target != "paper",
+            f"the ghost rank with target {promise.target!r}: it is proven for target 'paper' only; use rank 'swap'",
+        ),
+        (
+            promise.target == "paper" and promise.rule == "swap",
+            "the swap rank with target 'paper': it needs how many scores each device holds; use target 'sizes'",
+        ),
+        (
+            promise.target == "paper" and (promise.part or promise.pac_confidence is not None),
+            "target 'paper' with groups or pac_confidence: the ghost rank is proven for all scores, on average; use "
+            "target 'sizes'",
+        ),
+        (
+            noisy and promise.part and promise.target != "sizes",
+            f"groups with target {promise.target!r} and epsilon: how many scores of a group a device holds is itself "
+            "random, so no fixed number of items represents it; use target 'sizes'",
+        ),
+        (
+            noisy and promise.pac_confidence is not None,
+            "pac_confidence with epsilon: the proof bounds the mean over the noise, not its tail; leave one of them "
+            "out",
+        ),
+    ]
+    for refused, words in refusals:
+        if refused:
+            raise ValueError(f"p-dcp does not support {words}")
+
+
+# --- with noise -------------------------------------------------------------------------------------------------------
+
+
+def _released(
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+) -> Gathering[Outcome]:
+    """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
+    plan = options.plan(site.devices, site.promise, site.network.ids)
+    plan.check_devices(alphas)
+    account = secrets.account
+    masks, claims = yield from agree_on_masks(site, secrets, b"" if account is None else account.claim())
+    epoch, past = (1, ()) if account is None else account.settle(claims, options.coalition)
+    own = samples if secrets.scores_of is None else secrets.scores_of(epoch)
+    counts = _counts(plan, site, own, secrets)  # before the next message: all later ones are sent without local work
+    noise = np.array([_noise(plan, own.trials, stream) for stream in secrets.streams(b"noise")])
+    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
+
+    def charge() -> None:
+        if account is not None:
+            account.charge(epoch, site.network.ids, secrets.context)
+
+    totals = yield from sums.release(counts, noise, charge)
+    yield from sums.compared()
+    members = hashlib.sha256("\n".join(site.network.ids).encode()).hexdigest()[:16]
+    releases = [plan.release(row, (epoch,), members) for row in totals.reshape(own.trials, plan.numbers)]
+    if account is not None:
+        account.store(epoch, releases[0])
+    windows = [_window(release, past) for release in releases]
+    answers = [[window.answer(alpha) for alpha in alphas] for window in windows]
+    certificates = [
+        [_certificate(site, plan, options, window, answer) for answer in row]
+        for window, row in zip(windows, answers, strict=True)
+    ]
+    facts: dict[str, Any] = {
+        "grid": plan.grid,
+        "cells": plan.cells,
+        "revealed": "noisy counts of all scores in public cells, and the thresholds that follow from them",
+    }
+    each = [{"release": msgspec.json.decode(msgspec.json.encode(window))} for window in windows]
+    if len(each) == 1:
+        facts |= each[0]
+    return Outcome(
+        _everywhere(site, np.array([[answer.threshold for answer in row] for row in answers])),
+        certificates,
+        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.promise.part else (),
+        facts=facts,
+        trial_facts=each if site.promise.part else [],  # many draws of a simulation are not for the record
+    )
+
+
+def _counts(plan: HistogramPlan, site: Site, samples: Samples, secrets: Secrets) -> Ints:
+    """Return the numbers of each local device, (devices, trials * numbers)."""
+    table = np.empty((len(site.here), samples.trials, plan.numbers), dtype=np.int64)
+    for place, (row, stream) in enumerate(zip(site.here.tolist(), secrets.streams(b"order"), strict=True)):
+        for trial in range(samples.trials):
+            table[place, trial] = plan.count(samples.segment(place, trial), row, stream)
+    return table.reshape(len(table), -1)
+
+
+def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
+    """Return a device's shares of noise for all trials, (trials * numbers,); for one trial those of `draw_noise`."""
+    cells, number = plan.noise
+    parts = [] if number is None else [number.draw(stream, trials)[:, None]]
+    parts.append(cells.draw(stream, trials * (plan.cells - 1)).reshape(trials, plan.cells - 1))
+    return np.concatenate(parts, axis=1).ravel()
+
+
+def _window(release: Release, past: Sequence[Release]) -> Release:
+    """Return the sum of a release and those of earlier epochs; a release of another plan does not count."""
+    window = release
+    for earlier in past:
+        try:
+            window = Release.summed([earlier, window])
+        except ValueError:  # another grid, epsilon or mixture, which was public when it was released
+            continue
+    return window
+
+
+def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release, answer: Answer) -> Certificate:
+    epochs = tuple(sorted({*window.epochs}))
+    assumption = ""
+    if len(epochs) > 1:
+        assumption = f"the scores of epochs {', '.join(map(str, epochs))} are exchangeable with new ones"
+    assert options.epsilon is not None
+    noise = Noise(
+        epsilon=options.epsilon,
+        unit=plan.unit,
+        honest=plan.honest,
+        devices=plan.devices,
+        cells=plan.cells,
+        inflation=float(answer.inflation.value / plan.slack),  # in scores, of which items are copies
+        spread=answer.spread,
+        epochs=epochs,
+        cap=plan.cap,
+        simulated=site.secrets is None,
+    )
+    return Certificate(
+        "counted with noise", target=site.promise.target, rule="swap", assumption=assumption, noise=noise
+    )
+
+
+def _notes(windows: list[Release], answers: list[list[Answer]], alphas: tuple[Fraction, ...]) -> tuple[str, ...]:
+    """Say where noise takes most of what may be missed, or all of it: by the release alone, which is public."""
+    hardest = min(range(len(alphas)), key=alphas.__getitem__)
+    instead = "use more scores, a larger epsilon or alpha, or fewer cells"
+    endless = [window for window, row in zip(windows, answers, strict=True) if row[hardest].threshold == math.inf]
+    if endless:
+        groups = f" for {len(endless)} of {several(len(windows), 'group')}" if len(windows) > 1 else ""
+        scores = max(endless[0].number, 0) // endless[0].slack
+        return (
+            f"p-dcp: at alpha {float(alphas[hardest]):g} the threshold is +inf{groups}, and prediction sets hold all "
+            f"labels: about {scores:,} scores are too few for this noise, or too many of them lie above the grid; "
+            f"{instead}, or a grid with a range that holds the scores",
         )
-    wrong = promise.rule == "ghost" or (promise.part and options.epsilon is not None)
-    if promise.target == "paper":
-        wrong = promise.rule == "swap" or promise.part or promise.pac_confidence is not None
-    if wrong:
-        raise ValueError(
-            "p-dcp keeps target 'sizes' by the swap rank, with epsilon without groups, and target 'paper' by the ghost "
-            "rank, without groups and pac_confidence: all that follows from how many scores there are in all; use e-dcp"
-        )
-    if promise.pac_confidence is not None and options.epsilon is not None:
-        raise ValueError("p-dcp has no proof for pac_confidence with epsilon; leave one of them out")
-    if len(site.alphas) > 1 and options.epsilon is not None:
-        raise ValueError(
-            f"p-dcp spends epsilon on every level, got {len(site.alphas)} levels; calibrate one at a time, and "
-            "share it out among them"
-        )
-    most = LARGEST // (2 * site.devices) if options.cap is None else options.cap
-    least = 0 if options.epsilon is None else options.floor
-    for place, held in enumerate(samples.sizes.tolist()):
-        if not least <= min(held) <= max(held) <= most:
-            raise ValueError(
-                f"device {site.network.ids[site.here[place]]} holds fewer or more scores than the {least} to {most:,} "
-                "that p-dcp takes here; change floor or cap, or leave it out"  # everybody hears this
-            )
+    if len(windows) > 1:
+        return ()
+    release, answer = windows[0], answers[0][hardest]
+    cost, missed = release.slack + answer.inflation.value, alphas[hardest] * release.number
+    if DEAR * cost <= missed:
+        return ()
+    return (
+        f"p-dcp: noise costs {float(cost / release.slack):.3g} scores where {float(missed / release.slack):.3g} of "
+        f"about {release.number // release.slack:,} may be missed, so prediction sets are much larger than without "
+        f"noise; {instead}",
+    )
 
 
 # --- without noise ----------------------------------------------------------------------------------------------------
+
+
+def _searched(
+    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+) -> Gathering[Outcome]:
+    """Search by exact masked sums."""
+    most = LARGEST // (2 * site.devices)
+    for place, held in enumerate(samples.sizes.tolist()):
+        if max(held) > most:
+            raise ValueError(
+                f"device {site.network.ids[site.here[place]]} holds more than {most:,} scores, the most that p-dcp "
+                f"adds up on {several(site.devices, 'device')}; use fewer"
+            )
+    masks, _ = yield from agree_on_masks(site, secrets)
+    sums = yield from MaskedSums.over(site, masks, get_aggregator(options.aggregate))
+    if secrets.account is not None:
+        secrets.account.charge_exact(site.network.ids, _digest(samples), options.coalition + 2)
+    outcome = yield from _exact(site, samples, alphas, options, sums)
+    yield from sums.compared()
+    return outcome
+
+
+def _digest(samples: Samples) -> str:
+    """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
+    return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
 def _exact(
@@ -216,7 +438,7 @@ def _exact(
         _everywhere(site, search.thresholds.reshape(ranks.shape)),
         _rows(certificates, len(alphas)),
         notes=(_coarse(search, int(np.argmax(coarse))),) if coarse.any() else (),
-        facts={**_facts(options, len(search.grid)), **search.revealed()},
+        facts={"grid": options.chosen_grid, "points": str(len(search.grid)), **search.revealed()},
         sizes=n[None],
     )
 
@@ -288,42 +510,6 @@ def _coarse(search: _Search, at: int) -> str:
     )
 
 
-def _noisy(
-    site: Site, samples: Samples, plan: noisy.Plan, options: PDCP, sums: MaskedSums, secrets: Secrets
-) -> Protocol[Outcome]:
-    """Search with noise; what it costs was worked out in floats, and is compared with the totals."""
-    sums.note(repr([str(cost.value) for cost in plan.costs]).encode())
-    answers, told = yield from noisy.search(samples, plan, sums, secrets)
-    rule = "swap" if site.promise.target == "sizes" else "ghost"
-    certificates = [
-        Certificate(
-            "counted with noise",
-            target=site.promise.target,
-            rule=rule,
-            noise=plan.noise(site.devices, level, options, simulated=site.secrets is None),
-        )
-        for _ in range(site.trials)
-        for level in range(len(plan.alphas))
-    ]
-    facts = {**_facts(options, len(plan.grid)), "inflation": plan.costs[0].how}
-    if len(certificates) == 1:
-        facts |= {"revealed": "noisy counts, and the threshold", "revealed_cells": str(told)}
-    notes = _dear(plan, sum(told[0]))
-    return Outcome(_everywhere(site, answers), _rows(certificates, len(plan.alphas)), notes=notes, facts=facts)
-
-
-def _dear(plan: noisy.Plan, whole: int) -> tuple[str, ...]:
-    """Say where noise takes most of what may be missed, by the noisy number of all scores, which everybody knows."""
-    alpha, cost = plan.alphas[0], plan.slack[0] + plan.costs[0].value
-    if 2 * cost <= alpha * whole:
-        return ()
-    return (
-        f"p-dcp: noise asks for {float(cost):.3g} scores more where {float(alpha * max(whole, 0)):.3g} of about "
-        f"{max(whole, 0):,} may be missed, so that sets are much larger than they had to be; use more scores, a larger "
-        "epsilon or alpha, or fewer stages on a grid whose range you know",
-    )
-
-
 # --- pieces -----------------------------------------------------------------------------------------------------------
 
 
@@ -335,35 +521,35 @@ def _rows(certificates: list[Certificate], levels: int) -> list[list[Certificate
     return [certificates[at : at + levels] for at in range(0, len(certificates), levels)]
 
 
-def _facts(options: PDCP, points: int) -> dict[str, str]:
-    return {"grid": options.chosen_grid, "points": str(points)}
-
-
 # --- what it would send -----------------------------------------------------------------------------------------------
 
 
+KEY_NS, WORD_NS = 65_000.0, 1.0  # of a simulation: for the keys of a device, and a masked number of a pair; measured
+
+
 def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Prediction:
-    """Predict `p_dcp`: without noise a search may end early, with noise it never does."""
+    """Predict `p_dcp`: without epsilon a search may end early; a release always sends the same."""
     K, way = terrain.devices, get_aggregator(options.aggregate)
     _refuse_number(K, options)
     keys = np.full(K, KEY)
     before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]  # in a simulation nobody signs
-
-    def stage(what: str, numbers: int) -> list[Stretch]:
-        return way.sent_for(terrain, what, numbers + 1, LARGEST)
-
     last = Stretch("compare totals", 1, 1, 64)
-    shared = (K - 1 if K <= COMPLETE else DEGREE) * K / 2
-    work = shared * 110_000.0  # nanoseconds of a secret
     if options.epsilon is not None:
-        plan = noisy.Plan.of(K, terrain.promise, (alpha,), options)
-        sums = [part for _ in range(plan.stages) for part in stage("sum noisy cells", plan.cells)]
-        return Prediction((*before, *sums, last), "counted with noise", uses=way.uses, nanoseconds=work)
+        _refuse_unproven(terrain.promise, options)
+        plan = options.plan(K, terrain.promise)
+        plan.check_devices((alpha,))
+        both = [
+            part
+            for what in ("add up masked cells", "reveal self-masks")
+            for part in way.sent_for_masked(terrain, what, plan.numbers + 1)
+        ]
+        work = K * KEY_NS + K * K / 2 * plan.numbers * WORD_NS
+        return Prediction((*before, *both, last), "counted with noise", uses=way.uses, nanoseconds=work)
     width = options.width
     most = math.ceil(math.log(POINTS + 1, width + 1))
     usual = math.log(max(terrain.n, 2), width + 1)  # until as few scores as one are between two thresholds
-    first = stage("count devices and scores", 1)
-    counts = stage("count at thresholds", width)
+    first = way.sent_for_masked(terrain, "count devices and scores", 2)
+    counts = way.sent_for_masked(terrain, "count at thresholds", width + 1)
     few = [replace(part.times(min(usual, most)), expected=True) for part in counts]
     return Prediction(
         (*before, *first, *few, last),
@@ -372,5 +558,5 @@ def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Predictio
         varies=True,
         most=(*before, *first, *[part for _ in range(most) for part in counts], last),
         notes=(f"thresholds are rounded up to one of {POINTS:,} points",),
-        nanoseconds=work,
+        nanoseconds=K * KEY_NS + K * K / 2 * (2 + usual * (width + 1)) * WORD_NS,
     )

@@ -80,7 +80,7 @@ class Site:
     shown
         What may be seen of the run while it goes on.
     secrets
-        What the devices here keep to themselves, where they are real ones; a simulation draws them from a seed.
+        What the devices here keep to themselves, where they are real ones; a simulation draws fresh ones.
     """
 
     network: Network
@@ -266,7 +266,9 @@ class Outcome:
     notes
         Sentences for the user that deserve a warning: what to change. One list for the run.
     facts
-        What was chosen on the way, for the record: words by name.
+        What was chosen on the way, for the record, by name; all of it can be written as JSON.
+    trial_facts
+        The same of each trial, where these are groups; empty where there is nothing to add.
     brackets
         Lower and upper threshold between which a search ended, (2, trials, alphas): where a later one may start.
     sizes, cost
@@ -280,11 +282,12 @@ class Outcome:
     certificates: list[list[Certificate]]
     estimates: NDArray[np.float64] | None = None
     notes: tuple[str, ...] = ()
-    facts: dict[str, str] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
     brackets: NDArray[np.float64] | None = None
     sizes: NDArray[np.int64] | None = None
     cost: Cost | None = None
     about_all: Outcome | None = None
+    trial_facts: list[dict[str, Any]] = field(default_factory=list)
 
     @classmethod
     def joined(cls, blocks: Sequence[NDArray[np.int64]], parts: Sequence[Outcome]) -> Outcome:

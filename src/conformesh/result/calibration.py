@@ -129,7 +129,7 @@ class Calibration:
             estimate=None if outcome.estimates is None else float(outcome.estimates[:, trial, level].max()),
             seconds=seconds,
             network=network,
-            options={**(options or {}), **outcome.facts},
+            options={**(options or {}), **outcome.facts, **(outcome.trial_facts[trial] if outcome.trial_facts else {})},
             score=score,
             notes=outcome.notes,
             bracket=None if outcome.brackets is None else _around(thresholds, outcome.brackets[:, trial, level]),
@@ -398,7 +398,8 @@ class Calibration:
             elif key.startswith("epsilon") and value is not None:
                 certificate[key] = number(value, key)
         if file.certificate.noise is not None:
-            certificate["noise"] = Noise(**structs.asdict(file.certificate.noise))
+            noise = structs.asdict(file.certificate.noise)
+            certificate["noise"] = Noise(**{**noise, "epochs": tuple(noise["epochs"])})
         return kind(
             method=file.method,
             alpha=file.alpha,

@@ -16,7 +16,7 @@ Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
 
 KINDS: dict[str, str] = {
     "counted": "the rank was counted exactly",
-    "counted with noise": "the rank was counted with noise, and exceeds the required one by what that noise costs",
+    "counted with noise": "scores were counted with noise, and the threshold leaves room for this noise",
     "bounded": "an error bound that every device can compute implies the rank",
     "assumed": "valid only under an assumption that nobody checked, named in words",
     "none": "no guarantee",
@@ -25,21 +25,28 @@ KINDS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class Noise:
-    """What noise a count had, and why the promise holds all the same.
+    """The noise of a private count, what it protects, and what it costs.
+
+    Coverage of at least 1 - alpha holds on average over calibration scores, new example and noise. One release fixes
+    its noise: coverage given the release varies around its mean by about `spread`.
 
     Attributes
     ----------
     epsilon, unit
-        Adding or taking away one `unit`, a score or all of a device, changes the chance of anything that was ever told
-        by a factor of at most exp(epsilon).
+        Differential privacy: one `unit` more or less, a score or a device with all its scores, changes the probability
+        of everything that others observe by a factor of at most exp(epsilon).
     honest, devices
-        As long as so many of the devices keep their share of the noise to themselves.
-    stages
-        How many totals of each cell were told; epsilon is spent on all of them together.
+        It holds if at least `honest` of the devices keep their noise secret.
+    cells
+        How many cells the released histogram has: the threshold is the end of one of them.
     inflation
-        By how many scores the counted rank exceeds the required one, for the noise.
-    floor, cap
-        The least and the most scores that a device holds, by the agreement; None: any number.
+        How many scores more than without noise must lie at or below the threshold.
+    spread
+        The standard deviation of coverage to expect, over calibration scores and noise.
+    epochs
+        The epochs whose scores were counted.
+    cap
+        With the unit `device`: the most scores that count of one device.
     simulated
         Whether one program simulated all devices, so that nothing was protected from anybody.
     """
@@ -48,18 +55,22 @@ class Noise:
     unit: str
     honest: int
     devices: int
-    stages: int
+    cells: int
     inflation: float
-    floor: int = 1
+    spread: float
+    epochs: tuple[int, ...] = (1,)
     cap: int | None = None
     simulated: bool = False
 
     def __str__(self) -> str:
         where = "simulated, which protects nothing; a run on a mesh would have " if self.simulated else ""
+        unit = self.unit if self.cap is None else f"{self.unit} with up to {self.cap:,} scores"
+        epochs = "" if len(self.epochs) < 2 else f" of epochs {', '.join(map(str, self.epochs))}"
         return (
-            f"{where}epsilon {self.epsilon:g} for each {self.unit}, if {self.honest} of {self.devices} devices keep "
-            f"their noise to themselves; {several(self.stages, 'stage')}, {self.inflation:.3g} scores more than "
-            "required"
+            f"{where}epsilon {self.epsilon:g} for each {unit}, if {self.honest} of {self.devices} devices keep their "
+            f"noise secret; {self.cells:,} cells{epochs}, {self.inflation:.3g} scores more than without noise; "
+            "coverage is an average over calibration scores, new example and noise, with a standard deviation of about "
+            f"{self.spread:.2g}"
         )
 
 

@@ -37,11 +37,12 @@ class _NoiseFields(Struct, forbid_unknown_fields=True):
     unit: Literal["score", "device"]
     honest: Annotated[int, Meta(ge=1)]
     devices: Annotated[int, Meta(ge=1)]
-    stages: Annotated[int, Meta(ge=1)]
+    cells: Annotated[int, Meta(ge=2)]
     inflation: Amount
-    floor: Count
+    spread: Amount
+    epochs: Annotated[list[Annotated[int, Meta(ge=1)]], Meta(min_length=1)]
     cap: Annotated[int, Meta(ge=1)] | None
-    simulated: bool = False
+    simulated: bool
 
 
 class _CertificateFields(Struct, forbid_unknown_fields=True):
@@ -260,8 +261,14 @@ def _of_noise(certificate: _CertificateFields) -> Iterator[str]:
     noise = certificate.noise
     if (certificate.kind == "counted with noise") != (noise is not None):
         yield "a certificate that was counted with noise, and no other, must say what noise"
-    elif noise is not None and noise.honest > noise.devices:
+    elif noise is None:
+        return
+    elif noise.honest > noise.devices:
         yield f"honest devices must be at most {noise.devices}, got {noise.honest}"
+    elif noise.cap is not None and noise.unit == "score":
+        yield f"noise for each score must have no cap, got {noise.cap}"
+    elif noise.epochs != sorted({*noise.epochs}):
+        yield f"epochs must ascend, got {noise.epochs[:5]}"
 
 
 def _of_risk(file: _CalibrationFields) -> Iterator[str]:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-import numpy as np
-
 from conformesh.names import unknown
 from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import chebyshev
@@ -36,7 +34,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops", "tree", "degree"}),
         arrays=1.2,
         schedules=(AUTO, "top-k", "window", "count"),
-        masked=np.int32,
+        masked=True,
         summands="below",
     ),
     "finite-time": Aggregator(
@@ -56,7 +54,7 @@ AGGREGATORS: dict[str, Aggregator] = {
         uses=frozenset({"hops"}),
         arrays=4.2,
         schedules=("top-k", "count"),
-        masked=np.int64,
+        masked=True,
     ),
     "chebyshev": Aggregator(
         chebyshev_total,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 from typing import Protocol as TypingProtocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.protocols.flood import flood_of
 from conformesh.protocols.messages import Protocol, narrow_type
 from conformesh.protocols.predicting import EVERYTHING, Stretch, Terrain
 from conformesh.protocols.site import Site
@@ -72,8 +73,7 @@ class Aggregator:
     schedules
         Of E-DCP, those that can go this way; first what is done unless one is asked for.
     masked
-        In which integers masked numbers, modulo 2^32, can go this way: int32, if sums may wrap around on the way, or
-        int64, if they are sent as they are; None where they cannot.
+        Whether masked numbers (uint32) can be added up this way: modulo 2^32, in words of fixed width.
     summands
         How a device's own numbers travel, for what is said of privacy: `below`, with those of all below it in a tree;
         `everybody`, as they are, to everybody, which is taken for so where nobody has said; `mixed`, as they are to
@@ -90,7 +90,7 @@ class Aggregator:
     arrays: float = 6.1
     number_ns: float = 1.5
     schedules: tuple[str, ...] = ("count",)
-    masked: type[np.signedinteger[Any]] | None = None
+    masked: bool = False
     summands: Literal["below", "everybody", "mixed"] = "everybody"
 
     def sent_before(self, terrain: Terrain) -> list[Stretch]:
@@ -107,6 +107,13 @@ class Aggregator:
         cost = self.price(terrain.site)
         each = cost.per_number / cost.rounds if cost.rounds else 0.0
         return [Stretch(what, cost.rounds, numbers * each, 64, number_ns=self.number_ns)]
+
+    def sent_for_masked(self, terrain: Terrain, what: str, numbers: int) -> list[Stretch]:
+        """Predict a sum of so many masked numbers, of 32 bits each."""
+        if self.summands == "below":
+            return self.sent_for(terrain, what, numbers, 2**31 - 1)
+        each = np.full(terrain.devices, numbers)
+        return [flood_of(terrain, what, each, 4 * each)]
 
 
 def bits_of(largest: int | None) -> int:

@@ -16,8 +16,8 @@ import numpy as np
 from conformesh.kernels.varints import lengths
 from conformesh.promises import PLAIN
 from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total
-from conformesh.protocols.flood import everybodys_numbers, flood_of
-from conformesh.protocols.messages import Protocol
+from conformesh.protocols.flood import everybody, everybodys_numbers, flood_of
+from conformesh.protocols.messages import Packets, Protocol
 from conformesh.protocols.predicting import Stretch, Terrain, balls_of
 from conformesh.protocols.site import Site
 
@@ -29,10 +29,27 @@ def flood_total(site: Site) -> Protocol[Total]:
     yield from ()
 
     def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
-        everyone = yield from everybodys_numbers(site, values)
+        if values.dtype == np.uint32:  # masked: uniform numbers are shortest as they are, and fixed width tells nothing
+            words = np.ascontiguousarray(values.reshape(len(values), -1), dtype="<u4")
+            strings = Packets.of([row.tobytes() for row in words])
+            found = yield from everybody(site, strings, np.full(site.devices, words.shape[1]))
+            everyone = _as_words(found, site, words.shape[1]).reshape(site.devices, *values.shape[1:])
+        else:
+            everyone = yield from everybodys_numbers(site, values)
         return np.repeat(everyone.sum(axis=0, dtype=np.int64)[None], len(values), axis=0)
 
     return total
+
+
+def _as_words(found: Packets, site: Site, each: int) -> Ints:
+    """Return everybody's words, if everybody sent as many."""
+    wrong = np.flatnonzero(np.diff(found.offsets) != 4 * each)
+    if len(wrong):
+        raise ValueError(
+            f"device {site.network.ids[int(wrong[0])]} sent another number of words than {each}; run the same version "
+            "of conformesh on every device"
+        )
+    return found.values.view("<u4").astype(np.int64)
 
 
 def flood_price(site: Site) -> Price:
