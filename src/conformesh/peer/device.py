@@ -24,7 +24,8 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
-from conformesh.peer.settings import FAILURES, Failure, OwnError, PeerError, failure_of
+from conformesh.peer.memory import REPORTED
+from conformesh.peer.settings import Failure, PeerError, failure_of
 from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
 
@@ -76,7 +77,7 @@ class Device(Members):
                 return
             if self.phase == "finished":
                 self._renew()
-            elif self.phase != "failed":
+            elif self.phase != "failed" and not self.idle:
                 self._lose([j for j in self._talking if self._silence(j) > self.settings.patience])
             self._repeat()
         except Exception as error:
@@ -125,6 +126,7 @@ class Device(Members):
             self._new = make, scores
         if self.phase == "greeting":
             self._take_new()
+            self._wake()
             return
         self._asked = True
         try:
@@ -145,7 +147,7 @@ class Device(Members):
             return
         words = in_a_line(f"{self._name(self.row)} cannot take part: {reason}")
         self._own_fault = True
-        self._stop(PeerError(words), News(self.row, words))
+        self._stop(PeerError(words), News(self.row, self._unsaid if self.private else words))
 
     # --- loss and failure ---------------------------------------------------------------------------------------------
 
@@ -192,11 +194,14 @@ class Device(Members):
 
     def _break(self, error: Exception) -> None:
         """End because of an error in the protocol, in the journal or in this program: it is told like any other."""
-        code, told = failure_of(error), self._in_words(error, travels=True)
-        if self.vault is not None and not isinstance(error, OwnError):  # whose words may hold numbers of this device
-            told = f"{self._name(self.row)} could not go on: {FAILURES[code]}"
+        told = self._unsaid if self.private else self._in_words(error, travels=True)
         self._own_fault = True
-        self._fail(self._in_words(error), News(self.row, told), cause=error, code=code)
+        self._fail(self._in_words(error), News(self.row, told), cause=error, code=failure_of(error))
+
+    @property
+    def _unsaid(self) -> str:
+        """What a private device tells neighbours of every local cause: words and kinds may depend on its scores."""
+        return f"{self._name(self.row)} could not go on, for a reason that only its operator is told"
 
     def _fail(
         self, words: str, news: News | None = None, cause: Exception | None = None, code: Failure = "other"
@@ -206,7 +211,7 @@ class Device(Members):
             return
         if self.phase == "greeting":  # the journal may know of an earlier run only
             self._write(self.journal.begin, self._heading().pack())
-        self._end_journal()
+        self._write(self.journal.append, REPORTED)
         error = PeerError(words, code)
         error.__cause__ = cause
         self._stop(error, news or News(self.row, words))
@@ -251,7 +256,7 @@ class Device(Members):
     def _repeat(self) -> None:
         """Send again what a neighbour may have missed."""
         self._next = self.now + self.settings.retry
-        for j in self._talking:
+        for j in () if self.idle else self._talking:
             if self.phase == "failed":
                 self._explain(j, self.run)
             elif self.phase == "greeting":

@@ -72,7 +72,7 @@ class FileJournal:
 
     def __init__(self, path: Path, durable: bool = False) -> None:
         self.path, self.durable = path, durable
-        remove_drafts(path)  # of a crash in `begin`: they may hold the secret of a run
+        remove_drafts(path)  # of a crash in `begin`
         self._file = self._opened()
 
     def _opened(self) -> int:

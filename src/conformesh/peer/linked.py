@@ -18,11 +18,10 @@ from conformesh.peer.frames import HELLO, ROSTER, Frame, FrameError
 from conformesh.peer.journal import Journal
 from conformesh.peer.rosters import FIELD, Rosters, number_in
 from conformesh.peer.settings import Counts, PeerError, Settings
-from conformesh.peer.vault import Vault
 from conformesh.peer.words import MOST_AHEAD, in_a_line, words_for_neighbours, words_of
 from conformesh.protocols.ledger import Ledger
 
-Make = Callable[[Network, int], Generator[Any, Any, Any]]
+Make = Callable[..., Generator[Any, Any, Any]]  # of a network and a row in it; see `private` in `Linked`
 Phase = Literal["greeting", "running", "finishing", "finished", "failed"]
 EVERYBODY = -1  # in the outbox: to all neighbours alike
 
@@ -46,8 +45,10 @@ class Linked(ABC):
         A digest of this device's own scores: a journal that was written with others is of no use.
     rosters
         Under which roster it speaks, and what becomes of a newer one; a mesh without rosters needs none.
-    vault
-        Where the protocol that `make` makes finds the secret of its run, if it has secrets.
+    private
+        Whether the protocol has secrets. They are drawn for one attempt and live in memory only: `make` is also given
+        the digest that names the attempt, no attempt is resumed after a restart, and neighbours are told nothing about
+        the local cause of a failure.
     """
 
     error: PeerError | None = None
@@ -63,9 +64,9 @@ class Linked(ABC):
         scores: str = "",
         log: Callable[[str], None] = lambda words: None,
         rosters: Rosters | None = None,
-        vault: Vault | None = None,
+        private: bool = False,
     ) -> None:
-        self.vault = vault
+        self.private = private
         self.row, self.full, self.make, self.journal = row, network, make, journal
         self.settings, self.scores, self.log = settings or Settings(), scores, log
         self.agreement = {**agreement, **self.settings.agreement(network.devices)}

@@ -30,11 +30,12 @@ class Members(Rounds):
     """What a device does before and after its rounds; the parameters are those of `Device`.
 
     `stored_run` is the number of the run whose result the caller has on disk and wants to report; 0 if there is none.
+    An `idle` device does not ask for a run when it starts: it is silent until a neighbour or its operator does.
     """
 
-    def __init__(self, *parts: Any, stored_run: int = 0, **named: Any) -> None:
+    def __init__(self, *parts: Any, stored_run: int = 0, idle: bool = False, **named: Any) -> None:
         super().__init__(*parts, **named)
-        self._stored_run = stored_run
+        self._stored_run, self.idle = stored_run, idle
         self.needed = self.settings.needed(self.full.devices)
         self._last_heard: dict[int, float] = dict.fromkeys(self._linked, 0.0)
         self._stopped_at = 0.0
@@ -79,6 +80,8 @@ class Members(Rounds):
         if self.full.devices - len(theirs.lost) < self.needed:
             raise FrameError("a hello that leaves out more devices than was agreed on")
         before, self._last_heard[frame.sender] = self._last_heard[frame.sender], self.now
+        if theirs.run >= self.number and self.row not in theirs.lost:
+            self._wake()
         run = self._bounded(frame.sender, theirs.run)
         if theirs.run > self.number and not self._may_follow:
             return  # it repeats its greeting
@@ -100,6 +103,13 @@ class Members(Rounds):
             self._greeted.add(frame.sender)
             self._call_ready()
 
+    def _wake(self) -> None:
+        """Take part in the run that somebody asks for."""
+        if self.idle:
+            self.idle, self._since = False, self.now
+            self._last_heard = dict.fromkeys(self._linked, self.now)
+            self._repeat()
+
     def _leave(self, sender: int, view: View) -> None:
         """Note that the others go on without this device: a result stays, a run under way is of no use any more."""
         if self.phase == "finished" or view.number < self.number:
@@ -120,7 +130,8 @@ class Members(Rounds):
             self.log(f"{self._name(sender)} is back: it takes part in the next run")
         self._highest = max(self._highest, view.number)
         wait = self.settings.linger * 2 ** min(max(self._losses[sender] - 1, 0), MOST_WAITS)
-        if self.phase == "finished" and self.now >= self._back[sender] + wait:
+        # A private run may cost epsilon, so that only operators and clocks ask for one.
+        if self.phase == "finished" and self.now >= self._back[sender] + wait and not self.private:
             self._asked = True
             self._renew()
         elif self.phase == "greeting" and self.now > self._since + self.settings.patience:
@@ -155,8 +166,6 @@ class Members(Rounds):
         number, lost = view.number, frozenset(range(self.full.devices)) - part
         if number == self.number and self.phase in ("finishing", "finished"):
             number += 1  # it has said that it is done, which counts for one set of devices only
-        if self._secret:  # nobody goes on with the run that this leaves
-            self._end_journal()
         self._losses.update(lost - self.lost)
         self.number, self.lost, self.result = number, lost, None
         self._back = {j: since for j, since in self._back.items() if j in lost}
@@ -175,7 +184,7 @@ class Members(Rounds):
 
     def _call_ready(self) -> None:
         """Say that all neighbours agree with this device, and pass on who else said so."""
-        if self.phase == "greeting" and self._greeted.issuperset(self._talking):
+        if self.phase == "greeting" and not self.idle and self._greeted.issuperset(self._talking):
             self._grow_ready(frozenset({self.row}))
 
     def _grow_ready(self, rows: frozenset[int]) -> None:
@@ -188,7 +197,7 @@ class Members(Rounds):
                 words = f"{lacking}; start them, or have the authority say that it is out of use"
                 self._fail(words, code="roster")
                 return
-            self._begin_journal()
+            self.journal.begin(self._heading().pack())
             self._open_protocol()
             self._speak()
 
@@ -223,7 +232,7 @@ class Members(Rounds):
         """Say who has a result; when everybody in the run has, it counts."""
         self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
-            self._end_journal(ENDED)
+            self._write(self.journal.append, ENDED)
             self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.rosters.raise_floor(self.rosters.number)
@@ -253,7 +262,7 @@ class Members(Rounds):
         self._move(View(self.number + 1, self.lost))
 
     def _recall(self) -> None:
-        """Go on where the journal ends, if it is of this mesh and of these scores."""
+        """Go on where the journal ends, if it is of this mesh and of these scores, and the device is not private."""
         records = self.journal.records()
         heading = Heading.of(records[0]) if records else None
         if heading is None:
@@ -262,9 +271,8 @@ class Members(Rounds):
             return
         self.number, self.lost = heading.run, heading.lost
         self._enter_greeting()
-        self._secret = heading.secret
         same = heading == self._heading()
-        over = records[-1] in (ENDED, REPORTED) or (self.vault is not None and not heading.secret)
+        over = records[-1] in (ENDED, REPORTED) or self.private  # whose secrets are gone
         if same and records[-1] == ENDED and heading.run == self._stored_run:
             # Every device has its result. Neighbours that have not heard so yet may still ask.
             self.phase, self._stopped_at = "finished", self.now
@@ -274,8 +282,6 @@ class Members(Rounds):
         if not same:
             self.log("the journal is of other scores or settings: asking for a new run")
         if not same or over:
-            if heading.secret:  # of a run that this device cannot go on with
-                self._forget_run(heading)
             self.number, self.lost = heading.run + 1, frozenset()
             self._enter_greeting()
             return

@@ -18,31 +18,26 @@ REPORTED = b"reported"
 
 
 class Heading(NamedTuple):
-    """Which run the records that follow belong to.
-
-    `scores` is a digest of the device's own, `secret` what it keeps to itself in this run, in hexadecimal digits: none
-    where its protocol has no secrets, or the run is over.
-    """
+    """Which run the records that follow belong to; `scores` is a digest of the device's own, empty if it is private."""
 
     run: int
     lost: frozenset[int]
     digest: int
     scores: str
-    secret: str = ""
 
     def pack(self) -> bytes:
         """Return the first record of a run."""
-        words = {"run": self.run, "lost": sorted(self.lost), "digest": self.digest, "scores": self.scores}
-        return pack_words(words | ({"secret": self.secret} if self.secret else {}))
+        return pack_words(
+            {"run": self.run, "lost": sorted(self.lost), "digest": self.digest, "scores": self.scores}
+        )
 
     @classmethod
     def of(cls, record: bytes) -> Heading | None:
         """Read a first record; None if it is none."""
         try:
             words: dict[str, Any] = unpack_words(record)
-            secret = bytes.fromhex(words.get("secret", "")).hex()
             lost = frozenset(map(int, words["lost"]))
-            return cls(int(words["run"]), lost, int(words["digest"]), str(words["scores"]), secret)
+            return cls(int(words["run"]), lost, int(words["digest"]), str(words["scores"]))
         except (FrameError, KeyError, TypeError, ValueError):
             return None
 

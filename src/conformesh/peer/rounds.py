@@ -25,7 +25,7 @@ from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Linked
-from conformesh.peer.memory import REPORTED, Heading, Said, pack_round, unpack_round
+from conformesh.peer.memory import Heading, Said, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
 from conformesh.protocols.rules import Rules
@@ -38,7 +38,7 @@ class Rounds(Linked):
 
     def _clear_rounds(self, run: int) -> None:
         """Forget all of an earlier run; `run` is the digest that names this one."""
-        self.phase, self.round, self.run, self._secret = "greeting", 0, run, ""
+        self.phase, self.round, self.run = "greeting", 0, run
         self._everyone = frozenset(range(self.full.devices)) - self.lost
         self._talking = [j for j in self._linked if j not in self.lost]
         self._place = {k: at for at, k in enumerate(sorted(self._everyone))}  # rows in the network of the survivors
@@ -83,10 +83,9 @@ class Rounds(Linked):
 
     def _open_protocol(self) -> None:
         network, row = self._survivors() if self.lost else (self.full, self.row)
-        if self.vault is not None:
-            self.vault.secret, self.vault.context = bytes.fromhex(self._secret), self._context()
         self.phase = "running"
-        self._protocol, self._rules = self.make(network, row), Rules(network, np.array([row]))
+        self._protocol = self.make(network, row, self._context()) if self.private else self.make(network, row)
+        self._rules = Rules(network, np.array([row]))
         self.ledger = Ledger(1)
         self.log(f"run {self.number}: {network.devices} devices")
         self._advance(None)
@@ -269,29 +268,11 @@ class Rounds(Linked):
     # --- memory -------------------------------------------------------------------------------------------------------
 
     def _heading(self) -> Heading:
-        return Heading(self.number, self.lost, self.run, self.scores, self._secret)
-
-    def _begin_journal(self) -> None:
-        """Let the journal know of this run and, where it has one, of its secret, before anything is said in it."""
-        if self.vault is not None:
-            self._secret = self.vault.draw().hex()
-        self.journal.begin(self._heading().pack())
-
-    def _end_journal(self, last: bytes = REPORTED) -> None:
-        """Let the journal know that this run is over, and forget its secret; `last` is ENDED if it has a result."""
-        if self._secret:
-            self._secret = ""
-            self._forget_run(self._heading(), last)
-        else:
-            self._write(self.journal.append, last)
-
-    def _forget_run(self, heading: Heading, last: bytes = REPORTED) -> None:
-        """Let the journal know of a run with a secret only that it was and is over."""
-        self._write(self.journal.begin, heading._replace(secret="").pack())
-        self._write(self.journal.append, last)
+        return Heading(self.number, self.lost, self.run, self.scores)
 
     def _remember(self) -> None:
-        self.journal.append(pack_round(self._said_now))
+        """Write down what was heard in this round; of a private run, which is never replayed, only that it was."""
+        self.journal.append(pack_round({} if self.private else self._said_now))
 
     def _replay(self, records: list[bytes]) -> None:
         """Hear again what the journal holds, round by round."""

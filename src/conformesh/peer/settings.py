@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, cast
 
 from conformesh.peer.frames import VERSION
 
@@ -67,8 +67,9 @@ def failure_of(error: Exception) -> Failure:
     >>> failure_of(PeerError("device-02 has not said hello", "lost")), failure_of(OSError("disk full"))
     ('lost', 'journal')
     """
-    if isinstance(error, PeerError | OwnError):
-        return error.code
+    code = getattr(error, "code", None)  # of `PeerError`, `OwnError` and `PrivacyRefused`
+    if isinstance(code, str) and code in FAILURES:
+        return cast(Failure, code)
     return "journal" if isinstance(error, OSError) else "protocol"
 
 
