@@ -1,104 +1,95 @@
-"""What one curious device sees of private runs, for many runs at once.
+"""What one curious device sees of private runs: the protocol itself, with many independent runs riding along.
 
-The device (row 0) hears every message of the others, as the hub of a star does, and subtracts what it knows: its own
-numbers, its noise, and the masks that it shares with others. What is left of a message is a word modulo 2^32. Words
-that a mask hides are uniform; a small one is readable.
-
-Counts and noise are those of `HistogramPlan`; masks are drawn from NumPy, since uniform words are all that matters.
-`tests/privacy/test_empirical_epsilon.py` compares this model with the protocol itself.
+The device is the hub of a star (row 0), so it hears every message of the others alone. It subtracts what it knows: its
+own numbers and the masks that it shares with others. What is left is a word modulo 2^32 for each message and number.
+Words that a mask hides are uniform; a small one is readable.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal, NamedTuple
+from unittest import mock
 
 import numpy as np
-from conformesh.privacy.histogram import HistogramPlan
 
-from conformesh.privacy.noise import Shares
+from conformesh import Network, Samples
+from conformesh.methods import make_options, promised_alone
+from conformesh.privacy.account import FILE, Account
+from conformesh.promises import PLAIN, exact_alpha
+from conformesh.protocols.masks import MaskedSums, Masks
+from tests.protocols.alone import Transcript, secrets_of, together
 
-SMALL = 500  # words beyond +-SMALL are no counts here: they are told apart by their first four bits only
-CURIOUS = 0  # row of the device that listens
+HUB = 0  # row of the device that listens
+SMALL = 500  # words beyond +-SMALL are no counts here: only their first four bits are told apart
+# The last round of a star in which anybody speaks. Rounds 1 and 2 tell keys, 3 and 4 grow the tree; in 5 and 7 the leaves
+# tell the hub their masked numbers and their self-masks. What follows (totals, a digest of them) the hub can work out.
+LAST = {"masked": 5, "revealed": 7}
 
 
-@dataclass(frozen=True)
-class Attempt:
-    """One attempt: the rows that take part, and how far it comes before a device is lost, or to its end."""
+class Attempt(NamedTuple):
+    """The rows that take part in an attempt, and how far it comes before a device is lost."""
 
     rows: tuple[int, ...]
     until: Literal["masked", "revealed"] = "revealed"
 
 
-@dataclass(frozen=True)
-class Neighbour:
-    """A curious device, and what is wrong with the devices that it listens to.
+class Neighbour(NamedTuple):
+    """A curious device that sees these attempts, one after the other, with these options of p-dcp."""
 
-    Attributes
-    ----------
-    plan
-        The public plan of an attempt in which all devices take part.
-    attempts
-        What is tried, in order. After a revealed attempt the account refuses all others.
-    leaks
-        Names of planted leaks, see `planted` in the tests.
-    """
-
-    plan: HistogramPlan
     attempts: tuple[Attempt, ...]
-    leaks: frozenset[str] = field(default_factory=frozenset)
+    options: dict[str, Any]
+    promise: Any = PLAIN
 
-    def views(self, scores, runs, rng):
-        """Return what the device sees in so many runs over these scores (by row), whole numbers (runs, columns)."""
-        parts, charged = [], False
-        refused = "floor" in self.leaks and any(not len(scores[row]) for row in range(1, self.plan.devices))
-        for attempt in self.attempts:
-            refused |= charged
-            parts.append(np.full((runs, 1), refused))
-            parts.append(self._seen(attempt, scores, 0 if refused else runs, runs, rng))
-            charged |= attempt.until == "revealed" and "charge after reveal" not in self.leaks
-        return np.concatenate(parts, axis=1).astype(np.int64)
+    def views(self, scores, runs, seed, folder):
+        """Return what the device sees in so many runs over these scores (by row), whole numbers (runs, columns).
 
-    def _seen(self, attempt, scores, said, runs, rng):
-        """Return the words of one attempt; a refused one (nothing `said`) has words as well, all of them 0."""
-        honest = [row for row in attempt.rows if row != CURIOUS]
-        plan = replace(self.plan, devices=len(attempt.rows), honest=max(len(attempt.rows) - 1, 1), copies=None)
-        size = len(honest), runs, plan.numbers
-        own = np.stack([self._noisy(plan, scores[row], attempt.rows.index(row), runs, rng) for row in honest])
-        selves = rng.integers(0, 2**32, size, dtype=np.uint32)
-        if "no self-mask" in self.leaks:
-            selves[:] = 0
-        masks = np.zeros(size, dtype=np.uint32)
-        for i in range(len(honest)):
-            for j in range(i + 1, len(honest)):
-                if "sparse masks" in self.leaks and i == 0:
-                    continue  # its mask neighbours are all curious
-                drawn = rng.integers(0, 2**32, size[1:], dtype=np.uint32)
-                masks[i] += drawn
-                masks[j] -= drawn
-        hidden = own.astype(np.uint32) + masks + selves
-        revealed = selves if attempt.until == "revealed" else np.zeros_like(selves)
-        words = [
-            *hidden,
-            *revealed,
-            *(hidden - revealed),
-            *(array.sum(axis=0, dtype=np.uint32) for array in (hidden, revealed, hidden - revealed)),
-        ]
-        seen = np.concatenate([_readable(word) for word in words], axis=1)
-        return seen if said else np.zeros_like(seen)
+        Accounts are in the folder, and last from attempt to attempt. An error that ends an attempt is an event.
+        """
+        folder.mkdir()
+        parts = [self._seen(number, scores, runs, seed, folder) for number in range(len(self.attempts))]
+        return np.concatenate(parts, axis=1)
 
-    def _noisy(self, plan, scores, row, runs, rng):
-        """Return the counts of a device plus its share of the noise in each run."""
-        counts = plan.count(np.sort(scores), row, rng.bytes)
-        if "no noise" in self.leaks:
-            return np.repeat(counts[None], runs, axis=0)
-        cells, number = plan.noise
-        if "single noise" in self.leaks:
-            cells = Shares(2 * cells.epsilon, cells.honest)
-        if "noise of a larger set" in self.leaks:
-            cells, number = (one and Shares(one.epsilon, 2 * one.honest) for one in (cells, number))
-        noise = cells.draw(rng.bytes, runs * (plan.cells - 1)).reshape(runs, -1)
-        if number is not None:
-            noise = np.concatenate([number.draw(rng.bytes, runs)[:, None], noise], axis=1)
-        return counts + noise
+    def _seen(self, number, scores, runs, seed, folder):
+        rows, until = self.attempts[number]
+        network, said, heard = Network.star(len(rows)), Transcript(), []
+        options, over = make_options("p-dcp", self.options), MaskedSums.over
+
+        def part(place):
+            row = rows[place]
+            account = Account(folder / f"{row}-{FILE}", window=options.window, releases=options.releases)
+            secrets = secrets_of(network, place, f"{seed} {number}", f"attempt {number}".encode(), account)
+            samples = Samples.of_trials([[np.sort(np.array(scores[row], dtype=float))]] * runs)
+            levels = (exact_alpha(0.1),)
+            return promised_alone("p-dcp", network, place, samples, levels, options, self.promise, secrets=secrets)
+
+        def noted(site, masks, way):
+            if site.here[0] == HUB:
+                heard.append(masks)
+            return over(site, masks, way)
+
+        ended = b"no error"
+        with mock.patch.object(MaskedSums, "over", noted):
+            try:
+                together(network, [part(place) for place in range(len(rows))], said=said, until=LAST[until])
+            except ValueError as problem:
+                ended = str(problem).encode()
+        words = _words(said, len(rows), runs, heard[0] if heard else None)
+        event = np.full((runs, 1), int.from_bytes(ended[:7], "big"))  # other words begin differently
+        return np.concatenate([event, words], axis=1)
+
+
+def _words(said, devices, runs, masks):
+    """Return what the hub makes of all masked messages, (runs, columns); 0 where none came."""
+    others, numbers = range(1, devices), 4  # as many as `OPTIONS` of the tests ask for
+    hidden, revealed = np.zeros((2, devices - 1, runs * numbers), dtype=np.uint32)
+    for row in others:
+        told = [np.frombuffer(raw, "<u4") for _, sender, _, _, raw in said.masked if sender == row]
+        if told:
+            shared = Masks(1, (masks.pairs[row - 1],)).at(0, len(told[0]))[0]  # as the hub adds it
+            hidden[row - 1] = (told[0] + shared)[1:]
+        if len(told) > 1:
+            revealed[row - 1] = told[1][1:]
+    apart = [*hidden, *revealed, *(hidden - revealed)]
+    sums = [array.sum(axis=0, dtype=np.uint32) for array in (hidden, revealed, hidden - revealed)]
+    return np.concatenate([_readable(words.reshape(runs, numbers)) for words in [*apart, *sums]], axis=1)
 
 
 def _readable(words):
