@@ -19,7 +19,7 @@ from tests.protocols.alone import Transcript, secrets_of, together
 
 HUB = 0  # row of the device that listens
 SMALL = 500  # words beyond +-SMALL are no counts here: only their first four bits are told apart
-# The last round of a star in which anybody speaks. Rounds 1 and 2 tell keys, 3 and 4 grow the tree; in 5 and 7 the leaves
+# The last round of a star in which anybody speaks. Rounds 1 and 2 tell keys, 3 and 4 grow the tree; in 5 and 7 leaves
 # tell the hub their masked numbers and their self-masks. What follows (totals, a digest of them) the hub can work out.
 LAST = {"masked": 5, "revealed": 7}
 
