@@ -5,7 +5,8 @@ else is taken. A file that `conformesh scores make` wrote also says which classe
 `classes`, CSV and Parquet in a column `classes` with a JSON list in one of its cells. So it stays a plain table, which
 survives sorting and spreadsheets, and needs no second file. Every row records the score that made it, in the column
 `score_function`, so that the record survives when rows are split by device: a threshold for LAC scores says nothing
-about APS.
+about APS. The column `epoch` says in which epoch a record's score first existed, for private calibration; without it
+all records are of epoch 1.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ ALSO_CALLED = {  # what these columns are called elsewhere, in small letters
     "device": ("devices", "node", "client", "site"),
     "score": ("scores", "nonconformity"),
 }
+
+EPOCH = "epoch"
+MOST_EPOCHS = 2**53  # no epoch has a higher number: floats and JSON hold it exactly
 
 NOBODY = Memberships((), np.zeros(0, dtype=np.int64), overlapping=False)
 
@@ -76,6 +80,9 @@ class ScoreFile:
         The weight of each score, where a column was asked for.
     made_by
         The score that made these numbers, where the file records it.
+    epochs
+        The epoch of each score, where the file has a column `epoch`; 0 where a cell is no whole number above 0. Only
+        private calibration asks for it, so that other files may have a column of this name.
     """
 
     devices: tuple[str, ...]
@@ -85,6 +92,7 @@ class ScoreFile:
     classes: tuple[str, ...] | None = None
     weights: tuple[NDArray[np.float64], ...] | None = None
     made_by: RecordedScore | None = None
+    epochs: tuple[NDArray[np.int64], ...] | None = None
 
     def for_devices(self, ids: tuple[str, ...]) -> list[NDArray[np.float64]]:
         """Return one array for each of `ids`, empty where a device has no scores."""
@@ -158,7 +166,25 @@ def scores_in(table: Table, layout: Layout | None = None) -> ScoreFile:
         weights = tuple(own[rows[name]] for name in devices)
     classes = _classes(table, table.columns[CLASSES]) if CLASSES in table.columns else None
     made_by = _made_by(table, table.columns[SCORE_FUNCTION]) if SCORE_FUNCTION in table.columns else None
-    return ScoreFile(devices, tuple(held[name] for name in devices), table.name, groups, classes, weights, made_by)
+    of_rows = epochs_in(table)
+    epochs = None if of_rows is None else tuple(of_rows[rows[name]] for name in devices)
+    own_scores = tuple(held[name] for name in devices)
+    return ScoreFile(devices, own_scores, table.name, groups, classes, weights, made_by, epochs)
+
+
+def epochs_in(table: Table) -> NDArray[np.int64] | None:
+    """Return the epoch of every row, 0 where the cell is no whole number above 0; None where there is no column."""
+    if EPOCH not in table.columns or np.ndim(table.columns[EPOCH]) != 1:
+        return None
+    return np.array([_epoch(cell) for cell in table.columns[EPOCH]], dtype=np.int64)
+
+
+def _epoch(cell: Any) -> int:
+    try:
+        number = float(cell)
+    except (TypeError, ValueError):
+        return 0
+    return int(number) if 1 <= number < MOST_EPOCHS and number.is_integer() else 0
 
 
 def column_named(table: Table, word: str, given: str | None = None) -> str:
@@ -209,10 +235,11 @@ def _made_by(table: Table, column: Any) -> RecordedScore | None:
     """Return the score that the rows of a file record; rows without a record go with the others."""
     given = column.ravel().tolist() if isinstance(column, np.ndarray) else column
     texts = {str(cell).strip() for cell in given if cell is not None} - {""}
-    return one_score((_recorded(table, text) for text in sorted(texts)), table.name)
+    return one_score((recorded_score(text, table.name) for text in sorted(texts)), table.name)
 
 
-def _recorded(table: Table, text: str) -> RecordedScore:
+def recorded_score(text: str, where: str) -> RecordedScore:
+    """Return the score that a cell of the column `score_function` records; `where` names the file in an error."""
     name, _, options = text.partition(" ")
     try:
         read = json.loads(options or "{}")
@@ -220,7 +247,7 @@ def _recorded(table: Table, text: str) -> RecordedScore:
         read = None
     if not isinstance(read, dict):
         raise ValueError(
-            f'{table.name}: the column {SCORE_FUNCTION!r} names a score and its options, as raps {{"k_reg":2}}, got '
+            f'{where}: the column {SCORE_FUNCTION!r} names a score and its options, as raps {{"k_reg":2}}, got '
             f"{text[:60]!r}; drop the column, or make the scores again"
         )
     return RecordedScore(name, read)

@@ -27,9 +27,7 @@ class Heading(NamedTuple):
 
     def pack(self) -> bytes:
         """Return the first record of a run."""
-        return pack_words(
-            {"run": self.run, "lost": sorted(self.lost), "digest": self.digest, "scores": self.scores}
-        )
+        return pack_words({"run": self.run, "lost": sorted(self.lost), "digest": self.digest, "scores": self.scores})
 
     @classmethod
     def of(cls, record: bytes) -> Heading | None:

@@ -266,7 +266,9 @@ class Account:
         if epoch < 1:
             raise PrivacyRefused(f"no epoch has closed yet; {later}")
         if fields.releases(epoch) == EXACT:
-            raise PrivacyRefused(f"epoch {epoch} was counted without noise, after which no epsilon protects it; {later}")
+            raise PrivacyRefused(
+                f"epoch {epoch} was counted without noise, after which no epsilon protects it; {later}"
+            )
         if epoch <= fields.used_up:
             raise PrivacyRefused(f"epoch {epoch} is {KEPT} epochs old or older, and is never released again; {later}")
         if (count := fields.releases(epoch)) >= self.allowed:
@@ -332,7 +334,9 @@ def claim_size(window: int) -> int:
 def plan_digest(release: Release) -> str:
     """Return what names the public plan of a release: two of the same plan may be added up."""
     raw = to_builtins(release)
-    return hashlib.sha256(to_json({key: raw[key] for key in raw if key not in ("totals", "epochs")}).encode()).hexdigest()
+    return hashlib.sha256(
+        to_json({key: raw[key] for key in raw if key not in ("totals", "epochs")}).encode()
+    ).hexdigest()
 
 
 def _name(release: Release) -> bytes:

@@ -131,7 +131,7 @@ class DeviceConfig:
                     f"method {self.method!r} without rounds signs what devices say, with their certificates, and this "
                     "mesh is insecure; make one with certificates"
                 )
-        if get_method(self.method).private:
+        if self.is_private:
             _check_private(self, chosen)
         if self.score is None and self.score_options:
             raise ValueError(f"score_options {', '.join(self.score_options)} need a score that they belong to")
@@ -193,7 +193,26 @@ class DeviceConfig:
     @property
     def settings(self) -> Settings:
         """How the device behaves towards its neighbours."""
-        return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=self.quorum)
+        quorum = self.quorum
+        if quorum is None and self.on_lost == "continue" and self.is_private:
+            quorum = min(max(len(self.devices) // 2 + 1, self._fewest_private), len(self.devices))
+        return Settings(retry=self.retry, patience=self.patience, on_lost=self.on_lost, quorum=quorum)
+
+    @property
+    def is_private(self) -> bool:
+        """Whether devices learn sums over all of them and nothing else."""
+        return get_method(self.method).private
+
+    @property
+    def has_epsilon(self) -> bool:
+        """Whether these sums have noise besides."""
+        return self.is_private and self.options.get("epsilon") is not None
+
+    @property
+    def _fewest_private(self) -> int:
+        """How many devices a private run must have: a device is hidden by the honest ones beside the coalition."""
+        options = make_options(self.method, self.options)
+        return int((options.honest or 2) + options.coalition)
 
     @property
     def roster_number(self) -> int:
@@ -328,7 +347,15 @@ def _check_private(config: DeviceConfig, options: Any) -> None:
             "epsilon"
         )
     if config.online:
-        raise ValueError(f"{method}, and [online] tells everybody how many labels each device has missed; leave it out")
+        raise ValueError(
+            f"{method}, and [online] tells everybody how many labels each device has missed, and raises drift alarms "
+            "that others hear; leave it out"
+        )
+    if config.on_lost == "continue" and config.quorum is not None and config.quorum < config._fewest_private:
+        raise ValueError(
+            f"{method}, which takes {config._fewest_private} devices: {options.honest or 2} honest ones beside a "
+            f"coalition of {options.coalition}; use a quorum of as many or more, got {config.quorum}"
+        )
 
 
 def score_in_words(score: Score | None) -> str:

@@ -1,37 +1,83 @@
-"""A device's own scores: its share of a score file, and how it reads them back."""
+"""A device's own scores: its share of a score file, and how it reads them back.
+
+A device that calibrates with epsilon reads row by row (`read_row_by_row`): whatever is wrong with one row changes only
+what this row counts as. If one NaN made the whole file unusable, one record more or less would change every count, and
+no epsilon would hold.
+"""
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import math
 import os
+import re
 import stat
+import zlib
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.io.files import PRIVATE, write_file
-from conformesh.io.score_files import ALSO_CALLED, NEEDED, ScoreFile, column_named, read_scores, scores_in
-from conformesh.io.tables import Table, bytes_of, read_table
+from conformesh.io.score_files import (
+    ALSO_CALLED,
+    EPOCH,
+    NEEDED,
+    ScoreFile,
+    column_named,
+    epochs_in,
+    read_scores,
+    recorded_score,
+    scores_in,
+)
+from conformesh.io.tables import GZIP, SCORE_FUNCTION, Table, bytes_of, read_table
+from conformesh.io.text import SNIFFED
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
 from conformesh.names import listed
-from conformesh.scores import settle_score
+from conformesh.scores import Score, settle_score
 
+FIRST_EPOCH = 1  # of scores in a file without the column `epoch`
 EMPTY = "device,score\n"
 
 
 @dataclass(frozen=True, eq=False)
 class OwnScores:
-    """The scores of one device, and a digest of them that does not depend on their order."""
+    """The scores of one device, and a digest of them that does not depend on their order.
+
+    Attributes
+    ----------
+    epochs
+        The epoch of each score; None: all are of epoch 1.
+    problem
+        What the operator should know about the file; empty where all is well.
+    """
 
     values: NDArray[np.float64]
+    epochs: NDArray[np.int64] | None = None
+    problem: str = ""
     digest: str = field(init=False)
 
     def __post_init__(self) -> None:
         digest = hashlib.sha256(np.sort(self.values).tobytes()).hexdigest()[:16]
         object.__setattr__(self, "digest", digest)
+
+    def in_epoch(self, epoch: int) -> NDArray[np.float64]:
+        """Return the scores of one epoch, ascending."""
+        return self._by_epoch.get(epoch, np.empty(0))
+
+    def until(self, epoch: int) -> NDArray[np.float64]:
+        """Return the scores of this epoch and all before it."""
+        return self.values if self.epochs is None else self.values[self.epochs <= epoch]
+
+    @cached_property
+    def _by_epoch(self) -> dict[int, NDArray[np.float64]]:
+        epochs = np.full(len(self.values), FIRST_EPOCH) if self.epochs is None else self.epochs
+        return {int(epoch): np.sort(self.values[epochs == epoch]) for epoch in np.unique(epochs)}
 
     def __len__(self) -> int:
         return len(self.values)
@@ -45,7 +91,89 @@ def read_own_scores(config: DeviceConfig) -> OwnScores:
     path = config.path("scores")
     if not path.is_file():
         raise ValueError(f"{path}: device {config.name!r} needs a file with its scores; a heading alone means none")
+    if config.has_epsilon:
+        return read_row_by_row(config)
     return _own_scores_in(read_table(str(path), NEEDED, may_be_empty=True), config)
+
+
+def read_row_by_row(config: DeviceConfig) -> OwnScores:
+    """Read the scores of a device that calibrates with epsilon.
+
+    A row of this device counts as +infinity where its score is no number, NaN, out of the range of the score of the
+    mesh, or made by another score; it does not count where it belongs to no epoch. `problem` says how many there are. A
+    ValueError is about the file as a whole: it cannot be read, or lacks the column of scores.
+    """
+    table, broken = _table_of_rows(config.path("scores"))
+    values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
+    own, of_rows = _is_own(table, len(values), config), epochs_in(table)
+    epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
+    if not len(values) == len(own) == len(epochs):  # which only NPZ can have
+        raise ValueError(f"{table.name}: arrays must have one entry per row each")
+    score, useless = config.chosen_score, np.isnan(values)
+    if score is not None:
+        useless |= score.outside(values)
+        if SCORE_FUNCTION in table.columns:
+            useless |= _made_otherwise([*table.columns[SCORE_FUNCTION]], score)
+    values[useless] = np.inf
+    counted = own & (epochs > 0)
+    said = {
+        "cannot be read": broken,
+        "belong to other devices": int((~own).sum()),
+        "have no epoch, which is a whole number above 0": int((own & (epochs < 1)).sum()),
+        "have no usable score and count as +infinity": int((counted & useless).sum()),
+    }
+    words = ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
+    problem = f"{table.name}: of {len(values) + broken:,} rows {words}; repair or drop them" if words else ""
+    return OwnScores(values[counted], epochs[counted], problem)
+
+
+def _table_of_rows(path: Path) -> tuple[Table, int]:
+    """Return a table whose cells are still to be read, and how many rows of a text file have too many or few cells."""
+    if _ending(path.name) != ".csv":
+        return read_table(str(path), NEEDED, may_be_empty=True), 0
+    data = bytes_of(str(path))
+    try:
+        data = gzip.decompress(data) if data.startswith(GZIP) else data
+    except (OSError, EOFError, zlib.error) as problem:
+        raise ValueError(f"{path}: cannot be unpacked by gzip: {problem}; is the file whole?") from None
+    text = data.decode("utf-8-sig", errors="replace")  # a byte that is no UTF-8 spoils its own row
+    lines = [line for line in re.split(r"\r\n|\r|\n", text) if line.strip()]
+    if not lines:
+        raise ValueError(f"{path} is empty; needed {NEEDED}")
+    mark = max(SNIFFED, key=lines[0].count)  # the heading alone decides, and no row
+    heading, *rows = [[cell.strip().strip('"') for cell in line.split(mark)] for line in lines]
+    whole = [row for row in rows if len(row) == len(heading)]
+    columns = [[*column] for column in zip(*whole, strict=True)] or [[] for _ in heading]
+    return Table(dict(zip(heading, columns, strict=True)), str(path)), len(rows) - len(whole)
+
+
+def _is_own(table: Table, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
+    """Return which rows belong to this device: all, where no column names devices."""
+    device = next((name for name in table.columns if name.lower() in ("device", *ALSO_CALLED["device"])), None)
+    if device is None:
+        return np.ones(rows, dtype=np.bool_)
+    names = [str(cell).strip() for cell in table.columns[device]]
+    mine = {name for name in {*names} if as_roster_name(name, config.devices) == config.name}
+    return np.array([name in mine for name in names], dtype=np.bool_)
+
+
+def _number(cell: Any) -> float:
+    """Return a cell as a number, NaN where it is none; a comma may be its decimal sign."""
+    try:
+        return float(cell.replace(",", ".") if isinstance(cell, str) else cell)
+    except (TypeError, ValueError):
+        return math.nan
+
+
+def _made_otherwise(cells: list[Any], score: Score) -> NDArray[np.bool_]:
+    """Return which rows record another score than that of the mesh; rows without a record go with the others."""
+    differ = {}
+    for text in {*map(str, cells)} - {"", "None"}:
+        try:
+            settle_score(*recorded_score(text, ""), score, "", exact=True)
+        except ValueError:
+            differ[text] = True
+    return np.array([differ.get(str(cell), False) for cell in cells], dtype=np.bool_)
 
 
 def put_scores(config: DeviceConfig, source: str) -> OwnScores:
@@ -105,7 +233,10 @@ def _own_scores_in(table: Table, config: DeviceConfig) -> OwnScores:
             "own"
         )
     check_made_by(held, config)
-    return OwnScores(np.concatenate(held.scores))
+    epochs = None if held.epochs is None or not config.is_private else np.concatenate(held.epochs)
+    if epochs is not None and (epochs < 1).any():
+        raise ValueError(f"{table.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
+    return OwnScores(np.concatenate(held.scores), epochs)
 
 
 def check_made_by(held: ScoreFile, config: DeviceConfig) -> None:
@@ -140,7 +271,12 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     own = {str(owner[name]): scores for name, scores in zip(held.devices, held.scores, strict=True)}
     configs = [read_device(folders.get(name, root / name)) for name in roster]
     check_made_by(held, configs[0])
+    epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
     for config in configs:
         scores = own.get(config.name, np.empty(0))
-        write_scores(config.path("scores"), [config.name] * len(scores), scores, made_by=held.made_by, mode=PRIVATE)
+        kept = {EPOCH: epochs.get(config.name, np.empty(0, dtype=np.int64))} if epochs and config.is_private else {}
+        if any((of_rows < 1).any() for of_rows in kept.values()):
+            raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair it")
+        names = [config.name] * len(scores)
+        write_scores(config.path("scores"), names, scores, kept=kept, made_by=held.made_by, mode=PRIVATE)
     return {name: len(own.get(name, ())) for name in roster}

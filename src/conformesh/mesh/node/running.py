@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from secrets import token_bytes
 from typing import TYPE_CHECKING, Any
 
@@ -13,25 +12,44 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.mesh.config.device_config import DeviceConfig
-from conformesh.mesh.config.own_scores import OwnScores
+from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
 from conformesh.methods import get_method, make_options, promised_alone, promised_heard, suited_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
-from conformesh.peer.settings import OwnError
 from conformesh.peer.shelf import Seal
-from conformesh.peer.vault import SIZE, Vault
 from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
 from conformesh.samples import Samples
 
 if TYPE_CHECKING:
+    from conformesh.privacy.account import Account
     from conformesh.protocols.masks import Secrets
 
 JOURNAL = "journal.bin"
+
+
+@dataclass(frozen=True, eq=False)
+class PrivatePart:
+    """What a private device looks up anew for every attempt, and how it starts.
+
+    Attributes
+    ----------
+    scores
+        Returns the latest scores: a changed file starts nothing, and counts from the next attempt on.
+    epochs
+        Which epoch has closed last.
+    idle
+        Whether it waits until somebody asks for a run.
+    """
+
+    scores: Callable[[], OwnScores]
+    epochs: Epochs
+    idle: bool = False
 
 
 def make_device(
@@ -42,18 +60,24 @@ def make_device(
     rosters: Rosters | None = None,
     shown: Shown | None = None,
     stored_run: int = 0,
+    private: PrivatePart | None = None,
 ) -> Device | Anytime:
     """Return the device of a folder, which holds these scores; `shown` is where it may be seen how far it is.
 
     `stored_run` is the run whose result is on disk and is to be reported if it was not yet; 0 asks for a new run.
+    A private device takes its scores from `private`, if that is given.
     """
-    own: dict[str, Any] = {"scores": scores.digest, "log": log, "rosters": rosters}
-    vault = Vault(lambda: token_bytes(SIZE)) if get_method(config.method).private else None
-    make = protocol_of(config, scores, shown, vault)
+    own: dict[str, Any] = {"log": log, "rosters": rosters}
+    if config.is_private:
+        part = private or PrivatePart(lambda: scores, Epochs(config))
+        make = private_protocol_of(config, part, log)
+        parts = config.row, config.network, config.agreement(), make, journal, config.settings
+        return Device(*parts, **own, private=True, stored_run=stored_run, idle=part.idle)
+    make = protocol_of(config, scores, shown)
     parts = config.row, config.network, config.agreement(), make, journal, config.settings
     if config.mode == "anytime":
-        return Anytime(*parts, **own, seal=seal_of(config))
-    return Device(*parts, **own, vault=vault, stored_run=stored_run)
+        return Anytime(*parts, **own, scores=scores.digest, seal=seal_of(config))
+    return Device(*parts, **own, scores=scores.digest, stored_run=stored_run)
 
 
 def seal_of(config: DeviceConfig) -> Seal | None:
@@ -73,35 +97,59 @@ def _caps(config: DeviceConfig) -> NDArray[np.int64] | None:
     return np.array([sizes[name] for name in config.devices], dtype=np.int64)
 
 
-def secrets_of(config: DeviceConfig, scores: OwnScores, vault: Vault, names: tuple[str, ...]) -> Secrets:
-    """Return what a device keeps to itself in the run that its vault knows of, with these devices."""
-    from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
-    from conformesh.privacy.spent import FILE, PrivacyRefused, Run, Spent
-    from conformesh.protocols.masks import Secrets
+def account_of(config: DeviceConfig, epoch: int) -> Account:
+    """Return the account of a private device, as it is on the disk now."""
+    from conformesh.privacy.account import FILE, Account
 
-    seal, options = CertificateSeal(config), make_options(config.method, config.options)
-    run = hashlib.sha256(vault.context + vault.secret).hexdigest()
-
-    account = Spent(config.folder / FILE)
-    may = {"hidden": options.coalition + 2, "budget": options.budget, "unit": options.unit}
-
-    def permit(epsilon: float | None, charge: bool = True) -> None:
-        told = Run(run, [*names], scores.digest, epsilon)
-        try:
-            (account.enter if charge else account.charged)(told, scores.values, **may)
-        except PrivacyRefused as refusal:
-            raise OwnError(str(refusal), "privacy") from None
-
-    def genuine(name: str, said: bytes, proof: bytes) -> bool:
-        return seal.genuine(config.devices.index(name), said, proof)
-
-    permit(options.epsilon, charge=False)  # who will refuse does so before its key is out, and nobody pays for it
-    return Secrets((vault.secret,), vault.context, seal.sign, genuine, permit)
+    options = make_options(config.method, config.options)
+    return Account(config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases)
 
 
-def protocol_of(
-    config: DeviceConfig, scores: OwnScores, shown: Shown | None = None, vault: Vault | None = None
+def private_protocol_of(
+    config: DeviceConfig, part: PrivatePart, log: Callable[[str], None] = lambda words: None
 ) -> Make:
+    """Return what makes a private device's part of an attempt, for a network, a row in it, and the attempt's digest.
+
+    All it reads is read when an attempt begins, before anything is sent in it.
+    """
+    chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
+    levels = (exact_alpha(config.alpha),)
+    _ = get_method(config.method).protocol  # loaded now, and not in a run
+
+    def make(network: Network, row: int, context: bytes) -> Generator[Any, Any, Any]:
+        scores, epoch = part.scores(), part.epochs.last()
+        secrets = secrets_of(config, scores, epoch, context, log)
+        # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
+        samples = Samples.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, secrets=secrets)
+
+    return make
+
+
+def secrets_of(
+    config: DeviceConfig, scores: OwnScores, epoch: int, context: bytes, log: Callable[[str], None]
+) -> Secrets:
+    """Return fresh secrets for one attempt. They live in memory only."""
+    from conformesh.mesh.config.seal import CertificateSeal  # which takes cryptography into memory
+    from conformesh.protocols.masks import KEY, Secrets
+
+    seal, account = CertificateSeal(config), account_of(config, epoch)
+    if account.problem:
+        log(f"{account.problem}: this device takes part without its scores until the file is repaired or removed")
+
+    def scores_of(released: int) -> Samples:
+        found = (NO_SCORES if account.problem else scores).in_epoch(released)
+        if not len(found):
+            log(f"this device has no scores of epoch {released}")  # in its own log, and nowhere else
+        return Samples.of([found], (config.name,))
+
+    def genuine(name: str, message: bytes, proof: bytes) -> bool:
+        return seal.genuine(config.devices.index(name), message, proof)
+
+    return Secrets((token_bytes(KEY),), context, seal.sign, genuine, account, scores_of)
+
+
+def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = None) -> Make:
     """Return what makes this device's part of a run, for a network and a row in it."""
     chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
     levels = (exact_alpha(config.alpha),)
@@ -113,10 +161,7 @@ def protocol_of(
             shown.clear()
         if config.mode == "anytime":
             return promised_heard(config.method, network, row, samples, levels, chosen, config.promise, caps)
-        secrets = None if vault is None else secrets_of(config, scores, vault, network.ids)
-        return promised_alone(
-            config.method, network, row, samples, levels, chosen, config.promise, shown=shown, secrets=secrets
-        )
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, shown=shown)
 
     return make
 

@@ -1,0 +1,91 @@
+"""Epochs of a private mesh: which one has closed last, by a public clock or by the operator's declaration.
+
+With the option `epoch_seconds` the clock decides, and epochs are numbered from 1970 on. Without it the operator does,
+by a number in the file `epoch` of the device's folder (`conformesh mesh epoch`), 1 if there is none. Either way the
+number never falls, and does not depend on the scores.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from conformesh.io.files import write_file
+from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.methods import make_options
+
+FILE = "epoch"
+FIRST = 1  # the epoch of scores that name none, and the last closed one where nobody has declared any
+MOST_DIGITS = 15  # of an epoch's number: JSON holds it exactly
+# Seconds that a device waits for the clocks of others before it asks for a run of an epoch that has just closed: clocks
+# that are set over a network differ by less. Of short epochs it is a tenth.
+CLOCKS_DIFFER = 5.0
+
+
+def read_epoch(folder: Path) -> int:
+    """Return the last closed epoch that the operator has declared; a ValueError says what is wrong with the file."""
+    path = folder / FILE
+    try:
+        text = path.read_text(encoding="utf-8").strip()
+    except FileNotFoundError:
+        return FIRST
+    except (OSError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path}: cannot be read: {problem}; declare the epoch again") from None
+    if not re.fullmatch(rf"[1-9][0-9]{{0,{MOST_DIGITS - 1}}}", text):
+        raise ValueError(f"{path}: must be a whole number, at least 1, got {text[:40]!r}; declare the epoch again")
+    return int(text)
+
+
+def declare_epoch(config: DeviceConfig, number: int) -> None:
+    """Declare that an epoch has closed. Numbers never fall: records of a closed epoch are released, and not again."""
+    if seconds := epoch_seconds(config):
+        raise ValueError(
+            f"{config.folder}: epochs of this mesh close every {seconds:g} s by the clock (option epoch_seconds), and "
+            "are not declared"
+        )
+    if not FIRST <= number < 10**MOST_DIGITS:
+        raise ValueError(f"an epoch must be a whole number from 1 to {10**MOST_DIGITS - 1}, got {number}")
+    try:
+        before = read_epoch(config.folder)
+    except ValueError:  # it is being repaired
+        before = FIRST
+    if number < before:
+        raise ValueError(f"{config.folder}: epoch {before} has closed, and numbers never fall; got {number}")
+    write_file(config.folder / FILE, f"{number}\n")
+
+
+def epoch_seconds(config: DeviceConfig) -> float | None:
+    """Return how long an epoch lasts; None where the operator closes it."""
+    seconds: float | None = getattr(make_options(config.method, config.options), "epoch_seconds", None)
+    return seconds
+
+
+class Epochs:
+    """The last closed epoch of one device, as time goes on.
+
+    Attributes
+    ----------
+    problem
+        What is wrong with the operator's declaration, in words; the last good one counts meanwhile.
+    """
+
+    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
+        self._folder, self._wall, self._seconds = config.folder, wall, epoch_seconds(config)
+        self._declared = FIRST
+        self.problem = ""
+
+    def last(self, ago: float = 0.0) -> int:
+        """Return the last closed epoch, by the clock as it was so many seconds `ago`; 0 if none has closed."""
+        if self._seconds is not None:
+            return max(int((self._wall() - ago) // self._seconds) - 1, 0)
+        try:
+            self._declared, self.problem = max(self._declared, read_epoch(self._folder)), ""
+        except ValueError as problem:
+            self.problem = str(problem)
+        return self._declared
+
+    def due(self) -> int:
+        """Return the last epoch that a run may be asked for: its end is long enough ago for all clocks."""
+        return self.last(0.0 if self._seconds is None else min(CLOCKS_DIFFER, self._seconds / 10))
