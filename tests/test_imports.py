@@ -115,7 +115,7 @@ def test_what_is_pure_does_no_io(room):
         "peer/journal.py": {"os", "pathlib"},
         "peer/words.py": {"os"},  # os.strerror, which does no I/O
         "kernels/threads.py": {"os"},
-        "privacy/spent.py": {"os", "pathlib"},  # what was spent, on disk
+        "privacy/account.py": {"pathlib"},  # how often epochs were released, on disk
         "online/outcome.py": {"pathlib"},  # where a user says to save rows
         "online/simulating.py": {"pathlib"},  # and a checkpoint
         "online/checkpoint.py": {"pathlib", "time"},  # which is saved every few seconds, not in every block

@@ -709,6 +709,11 @@ def calibrate_batch(
     refuse_faults(method, chosen, wrong)
     kept = promise_of(method, promise)
     check_shares(kept, network.ids)
+    if joint and samples.trials > 1 and not kept.part and entry.private and chosen.epsilon is not None:
+        raise ValueError(
+            f"method {method!r} with epsilon counts every example once, and both sides of an interval would count it "
+            "twice, which costs twice the epsilon; calibrate one score, or each side by itself with half of epsilon"
+        )
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))

@@ -1,5 +1,6 @@
 """What is run on MPI and on the simulator to be compared. No MPI in here: the tests are named by it."""
 
+import json
 from dataclasses import asdict
 
 import numpy as np
@@ -39,6 +40,7 @@ OPTIONS = {
     "p-dcp": [
         {},
         {"aggregate": "flood", "grid": "linear", "range": (-2.0, 3.0)},
+        {"epsilon": 20.0, "cells": 32},
     ],
     "wfcp": [{"bins": 30}, {"bins": 30, "noise": 0.001}],
     "fedcp-qq": [{}, {"wire": 16}],
@@ -72,9 +74,7 @@ def losses_of(network):
 
 def record(outcome, cost):
     """All that must be the same on every engine, to the last bit, as JSON can hold it."""
-    certificates = [[asdict(each) for each in row] for row in outcome.certificates]
-    for each in (each for row in certificates for each in row):
-        each.update({key: list(value) for key, value in each.items() if isinstance(value, tuple)})
+    certificates = json.loads(json.dumps([[asdict(each) for each in row] for row in outcome.certificates]))
     return {
         "thresholds": outcome.thresholds.astype(">f8").tobytes().hex(),
         "estimates": None if outcome.estimates is None else outcome.estimates.astype(">f8").tobytes().hex(),

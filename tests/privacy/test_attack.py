@@ -101,31 +101,40 @@ def test_from_every_place_of_a_graph_that_looks_the_same_from_all_one_sees_as_mu
     assert len(found) == 1
 
 
+@pytest.mark.parametrize("epsilon", [None, 1.0])
 @pytest.mark.parametrize("row", range(20))
-def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row):
-    """A listener anywhere that hears all frames of a real run, less the masks that it shares: 0 of 19 others' counts.
+def test_histogram_attack_recovers_nothing_from_masked_sums(twenty_devices, row, epsilon):
+    """A listener anywhere that hears all frames of its neighbours in a real run: 0 of 19 others' counts.
 
-    The listener takes its own masks away from what its neighbours say, as it can; the frames are those of the sums over
-    a tree. Without masks the same frames tell it of a neighbour that is a leaf.
+    The frames are those of sums over a tree, in the first stage, or with epsilon those of the masked sum less those of
+    the reveal. Without masks the same frames tell it of a neighbour that is a leaf.
     """
     network, heard = Network.torus(5, 4), []
     parent, _ = weights_below(network, np.ones(20, dtype=np.int64))
-    near = within_earshot(network, [row])
+    near = [k for k in within_earshot(network, [row]).tolist() if parent[k] >= 0]
 
     def ear(round_, message, answer):
         if isinstance(message, Each) and message.values.dtype == np.int32 and message.values[0].size > 1:
             heard.append((message.mask.copy(), message.values.copy()))
 
-    calibrate(twenty_devices, network, 0.1, "p-dcp", observer=ear)
-    assert heard
-    rising = heard[: int(network.centre_depth)]  # up the tree, in stage 0: the first words of every device
-    said = np.array([next(values[k] for mask, values in rising if mask[k]) for k in near.tolist() if parent[k] >= 0])
-    rows = tree_rows(parent, np.array([k for k in near.tolist() if parent[k] >= 0]))
-    sizes = np.array([*map(len, twenty_devices)])
+    calibrate(twenty_devices, network, 0.1, "p-dcp", grid="logit", epsilon=epsilon, observer=ear)
+    depth = int(network.centre_depth)
+    assert len(heard) >= 4 * depth
+
+    def rising(start):
+        """What every device near the listener says on the way up the tree, of all below it."""
+        stage = heard[start : start + depth]
+        return np.array([next(values[k] for mask, values in stage if mask[k]) for k in near])
+
+    said = rising(0)
+    if epsilon is not None:
+        said = said - rising(2 * depth)  # modulo 2^32, as the devices do
+    rows, sizes = tree_rows(parent, np.array(near)), np.array([*map(len, twenty_devices)])
     found = recover(rows, said[:, 1:].astype(np.float64), 0.0, sizes)
     others = np.arange(20) != row
     assert not (found.counts[:, 0] == sizes)[others].any()
     assert not found.certain[others].any()
+    assert np.abs(said[:, 1].astype(np.int64)).min() > 1000  # sums below a device of at most 20 times 50 scores
 
 
 def test_nothing_is_certain_of_sums_that_are_masked(twenty_devices):

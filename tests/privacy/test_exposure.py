@@ -304,17 +304,29 @@ def test_a_neighbour_on_a_mesh_hears_what_the_ear_hears(method, options):
 # --- the command's questions ------------------------------------------------------------------------------------------
 
 
-def test_masked_sums_leave_nobody_alone_unless_the_masks_do():
-    where, plain = Where(20, TORUS, (0, 1, 2)), PDCP()
+@pytest.mark.parametrize("epsilon", [None, 1.0])
+def test_masked_sums_leave_nobody_alone_unless_the_masks_do(epsilon):
+    where, plain = Where(20, TORUS, (0, 1, 2)), PDCP(epsilon=epsilon)
     assert not [row for row in exposures.p_dcp(where, plain) if row.devices]
-    assert all(row.about == ALL for row in exposures.p_dcp(where, plain))
+    about = {row.about for row in exposures.p_dcp(where, plain) if "account" not in row.what}
+    assert about == {ALL}
     chain = [(row, row + 1) for row in range(19)]
     cut = exposures.p_dcp(replace(where, coalition=(1, 5), masks=chain), plain)
     assert [row.devices for row in cut if row.devices] == [(0,)]
     assert "3 parts" in cut[-2].what
-    words = " ".join(row.what for row in exposures.p_dcp(where, PDCP(epsilon=1.0)))
-    assert "with noise" in words
-    assert "number of all scores" not in words
+
+
+def test_with_epsilon_everybody_learns_one_noisy_histogram_and_the_account(twenty_devices):
+    """As many numbers as the release of a run has, all of them about all devices together."""
+    rows = exposures.p_dcp(Where(20, TORUS, (0,)), PDCP(epsilon=1.0, cells=64))
+    numbers = {row.numbers for row in rows if "with noise" in row.what}
+    assert numbers == {1, 63}
+    assert all("with noise" in row.what for row in rows if "all scores" in row.what)
+    result = calibrate(twenty_devices, TORUS, 0.1, "p-dcp", grid="logit", epsilon=1.0, cells=64)
+    assert len(result.options["release"]["totals"]) == sum(numbers)
+    assert exposure_of_result(result, TORUS, coalition=["0"]).rows == tuple(rows)
+    (account,) = [row for row in rows if "account" in row.what]
+    assert (account.to, account.devices) == ("everybody", ())
 
 
 def test_the_worst_coalition_of_a_size_is_found():
@@ -357,6 +369,7 @@ OTHERWISE = [
     ("q-dcp", {"asynchronous": True, "rounds": 20}),
     ("h-dcp", {"wire": 32, "bins": 20}),
     ("r-dcp", {"grid": "own"}),
+    ("p-dcp", {"epsilon": 1.0}),
 ]
 
 

@@ -1,6 +1,8 @@
 """P-DCP beside plain counting, what its frames show, and what it refuses."""
 
+import base64
 import json
+import os
 import warnings
 from fractions import Fraction
 
@@ -14,8 +16,9 @@ from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.vault import Vault
-from conformesh.promises import make_promise
 from conformesh.privacy.grids import grid_points
+from conformesh.promises import make_promise
+from conformesh.protocols import masks
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.p_dcp import POINTS
 from tests.campaigns import campaign_seeds
@@ -194,7 +197,7 @@ def repartitioned(rng):
 def test_no_frame_shows_sizes_or_extremes(shape, epsilon):
     """Other sizes, least and largest scores: the same frames but for masked numbers, as many and as long."""
     network, transcripts, found = Network.of(shape, 6), [], []
-    options = {"grid": "logit"} | ({} if epsilon is None else {"epsilon": epsilon, "width": 3})
+    options = {"grid": "logit"} | ({} if epsilon is None else {"epsilon": epsilon, "cells": 16})
     for table in repartitioned(np.random.default_rng(2)):
         said = Transcript()
         found.append(thresholds(together(network, made(network, table, **options), said=said)))
@@ -243,26 +246,42 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"coalition": 5}, "6 devices cannot hide from 5 curious devices: .* at least 7 are needed"),
-        ({"target": "equal"}, "counts every score alike, for target 'sizes' or 'paper', got target 'equal'"),
-        ({"rank": "ghost"}, "target 'sizes' by the swap rank"),
-        ({"target": "paper", "rank": "swap"}, "target 'paper' by the ghost rank"),
-        ({"target": "paper", "pac_confidence": 0.9}, "without groups and pac_confidence"),
-        ({"pac_confidence": 0.9, "epsilon": 1.0}, "no proof for pac_confidence with epsilon"),
+        ({"coalition": 5}, "6 devices cannot hide from 5 curious devices: .* at least 7 devices are needed"),
+        ({"target": "equal"}, "target 'equal' by exact sums: it needs a weight for each device, which would reveal"),
+        ({"rank": "ghost"}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
+        ({"target": "paper", "rank": "swap"}, "the swap rank with target 'paper': it needs how many scores each"),
+        ({"target": "paper", "pac_confidence": 0.9}, "the ghost rank is proven for all scores, on average"),
+        ({"target": "paper", "epsilon": 1.0}, "target 'paper' with epsilon: the proof for noisy counts exchanges one"),
+        ({"rank": "ghost", "epsilon": 1.0}, "the ghost rank with target 'sizes': it is proven for target 'paper' only"),
+        (
+            {"pac_confidence": 0.9, "epsilon": 1.0},
+            "pac_confidence with epsilon: the proof bounds the mean over the noise",
+        ),
         ({"coalition": -1}, "coalition must be at least 0"),
         ({"width": 0}, "width must be at least 1"),
-        ({"floor": -1}, "floor must be at least 0"),
+        ({"expected_scores": 0}, "expected_scores must be at least 1"),
         ({"aggregate": "gossip"}, "aggregate"),
         ({"honest": 3}, "honest is about noise: give epsilon too"),
         ({"unit": "device"}, "unit is about noise: give epsilon too"),
+        ({"cells": 64, "window": 2}, "cells and window is about noise: give epsilon too"),
         ({"epsilon": 0.0}, "epsilon must be above 0 and finite"),
         ({"epsilon": np.inf}, "epsilon must be above 0 and finite"),
         ({"epsilon": np.nan}, "epsilon must be above 0 and finite"),
-        ({"epsilon": 1.0, "stages": 0}, "stages must be at least 1"),
-        ({"epsilon": 1.0, "budget": 0.5}, "budget must be at least the epsilon of one run"),
+        ({"epsilon": 1e-9}, "epsilon"),
+        ({"epsilon": 1.0, "cells": 1}, "at least 2 cells, got 1"),
+        ({"epsilon": 1.0, "window": 0}, "window must be at least 1"),
+        ({"epsilon": 1.0, "releases": 0}, "releases must be at least 1"),
+        ({"epsilon": 1.0, "epoch_seconds": 0}, "epoch_seconds must be at least 1"),
+        ({"epsilon": 1.0, "honest": 7}, "honest must be a number from 1 to the 6 devices, got 7"),
         ({"epsilon": 1.0, "cap": 10}, "unit 'device' needs cap"),
         ({"epsilon": 1.0, "unit": "device"}, "unit 'device' needs cap"),
         ({"epsilon": 1.0, "unit": "device", "cap": 0}, "cap must be at least 1"),
+        ({"epsilon": 1.0, "fill": 5}, "fill .* are for the mixtures 'equal' and 'given'"),
+        (
+            {"epsilon": 1.0, "unit": "device", "cap": 5},
+            r"protecting whole devices at epsilon 1 .* needs at least \d+ devices, got 6",
+        ),
+        ({"epsilon": 1.0, "grid": "linear", "range": (1.0, 1.00000000000001), "cells": 256}, "fewer than 255 floats"),
     ],
 )
 def test_what_has_no_proof_or_no_sense_is_refused(given, words):
@@ -307,7 +326,7 @@ def test_an_error_on_a_device_is_told_by_its_kind_alone():
 # --- results ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0, "floor": 5}])
+@pytest.mark.parametrize("options", [{}, {"epsilon": 2.0}, {"epsilon": 2.0, "target": "equal", "fill": 40}])
 def test_a_saved_result_is_read_back_as_it_was(tmp_path, options):
     rng = np.random.default_rng(3)
     result = calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", score="lac", **options)
@@ -327,9 +346,15 @@ def test_a_saved_result_is_read_back_as_it_was(tmp_path, options):
         ("epsilon", 0.0, "epsilon"),
         ("epsilon", "inf", "epsilon"),
         ("unit", "person", "unit"),
-        ("stages", 0, "stages"),
+        ("cells", 1, "cells"),
         ("inflation", -1.0, "inflation"),
+        ("spread", -0.1, "spread"),
+        ("epochs", [], "epochs"),
+        ("epochs", [0], "epochs"),
+        ("epochs", [3, 2], "epochs must ascend"),
+        ("epochs", [2, 2], "epochs must ascend"),
         ("cap", 0, "cap"),
+        ("cap", 20, "noise for each score must have no cap, got 20"),
         ("more", 1, "more"),
         (None, None, "must say what noise"),
     ],
@@ -353,7 +378,8 @@ def test_cards_and_facts_say_what_is_private():
     rng = np.random.default_rng(3)
     result = calibrate([rng.random(80) for _ in range(6)], Network.cycle(6), 0.1, "p-dcp", grid="logit", epsilon=2.0)
     said = dict(result.facts())
-    assert "epsilon 2 for each score, if 5 of 6 devices keep their noise to themselves" in said["private"]
+    assert "epsilon 2 for each score, if 5 of 6 devices keep their noise secret" in said["private"]
+    assert "coverage is an average over calibration scores, new example and noise" in said["private"]
     assert "how many scores they hold is not told" in said["devices"]
     assert result.scores == 0
     page = result._repr_html_() + result.certificate._repr_html_()
@@ -373,14 +399,23 @@ def test_a_simulated_run_says_that_it_protects_nothing(options):
         assert Calibration.from_dict(result.to_dict()).certificate.noise.simulated
 
 
-def test_noise_cannot_be_recomputed_from_a_simulated_result():
-    """Two runs on the same scores have other noise, and neither result nor options hold a seed. False alarm 1e-12.
+def test_noise_cannot_be_recomputed_from_a_simulated_result(monkeypatch):
+    """Two runs on the same scores have other noise, and nothing that is saved holds a seed. False alarm 1e-12.
 
-    The noisy totals are of 3 stages with 8 cells each: that all are equal has a chance far below 1e-12.
+    The release has 31 noisy cells of epsilon 1.8: that two runs agree in all has a chance of about .35^31.
     """
     rng = np.random.default_rng(3)
     held = [rng.random(80) for _ in range(6)]
-    runs = [calibrate(held, Network.cycle(6), 0.1, "p-dcp", grid="logit", epsilon=2.0) for _ in range(2)]
-    assert runs[0].options["revealed_cells"] != runs[1].options["revealed_cells"]
-    assert "seed" not in runs[0].to_json()
+    drawn = []
+    monkeypatch.setattr(masks, "fresh_bytes", lambda count: drawn.append(os.urandom(count)) or drawn[-1])
+    runs = [calibrate(held, Network.cycle(6), 0.1, "p-dcp", grid="logit", epsilon=2.0, cells=32) for _ in range(2)]
+    assert runs[0].options["release"]["totals"] != runs[1].options["release"]["totals"]
     assert "seed" not in METHODS["p-dcp"].option_names()
+    assert len(drawn) == 12
+    for run in runs:
+        saved = run.to_json()
+        assert "seed" not in saved
+        for secret in drawn:
+            number = str(int.from_bytes(secret, "little")), str(int.from_bytes(secret, "big"))
+            for written in (secret.hex(), base64.b64encode(secret).decode(), *number):
+                assert written[:16] not in saved

@@ -62,6 +62,7 @@ GROUPS: dict[str, Table] = {
         "renew": ("mesh", "Make a new certificate for a device."),
         "hand": ("mesh", "Hand a newer roster to a device, which passes it on."),
         "put-scores": ("mesh", "Replace the scores of a device in one step."),
+        "epoch": ("mesh_epoch", "Show or declare the last closed epoch of a private mesh."),
         "up": ("mesh_up", "Start all devices on this machine, and show how they agree."),
         "status": ("mesh_status", "How every device is, as seen from here."),
         "check": ("mesh", "Files, certificates, scores, agreement, and who answers."),

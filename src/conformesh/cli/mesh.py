@@ -30,6 +30,7 @@ from conformesh.mesh.config.checking import (
     few,
 )
 from conformesh.mesh.config.device_toml import FILE, read_device
+from conformesh.mesh.config.epochs import FIRST, Epochs
 from conformesh.mesh.config.folders import (
     add_device,
     current_roster,
@@ -311,10 +312,16 @@ def put_scores(
     """Replace the scores of a device in one step: a device that runs never sees half a file.
 
     The file is checked first, and copied to where device.toml says. A device that runs notices it within 3 s and asks
-    the others for a new run if the scores have changed.
+    the others for a new run if the scores have changed. A private device asks for nothing: they count from the next
+    run on.
     """
     config = read_device(folder)
     found = own_scores.put_scores(config, scores)
+    if config.is_private and len(found) and found.epochs is None and (last := Epochs(config).last()) > FIRST:
+        console.note(
+            f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST}. Epoch {last} has closed, "
+            "and no later run counts them; add the epoch of each score"
+        )
     try:
         Client(folder).status()
         running = True
@@ -326,6 +333,8 @@ def put_scores(
         print(json.dumps({**facts, "running": running}))
         return
     when = "the device runs and uses them within 3 s" if running else "the device uses them when it starts"
+    if config.is_private:
+        when = "they count from the next run on"
     print(f"put {len(found):,} scores of {config.name} into {target} (digest {found.digest}); {when}")
 
 
@@ -348,7 +357,7 @@ def check(
 
     Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
     """
-    chosen = [one for folder in folders for one in _devices_in(folder)]
+    chosen = [one for folder in folders for one in devices_in(folder)]
     found = [finding for folder in folders for finding in examine_authority(folder)]
     found += [finding for folder in chosen for finding in examine_folder(folder)]
     unreadable = {finding.device for finding in found if finding.code == "unreadable"}
@@ -372,7 +381,7 @@ def check(
         raise typer.Exit(1)
 
 
-def _devices_in(folder: Path) -> Sequence[Path]:
+def devices_in(folder: Path) -> Sequence[Path]:
     """A device's folder itself, or those inside the folder of a mesh."""
     if (folder / FILE).exists():
         return [folder]

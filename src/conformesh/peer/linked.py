@@ -52,6 +52,7 @@ class Linked(ABC):
     """
 
     error: PeerError | None = None
+    idle = False  # whether it waits for somebody to ask for a run
 
     def __init__(
         self,

@@ -36,8 +36,9 @@ from __future__ import annotations
 import hashlib
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Final, Literal, NamedTuple
 
 import msgspec
 from msgspec import Meta, Struct, to_builtins
@@ -50,7 +51,7 @@ from conformesh.privacy.histogram import Release
 from conformesh.quantities import several
 
 FILE = "privacy.json"
-FORMAT = "conformesh-privacy/2"
+FORMAT: Final = "conformesh-privacy/2"
 EXACT = 2**16 - 1  # releases of an epoch of which an exact run was made: more than any budget, and fits into a claim
 MOST_RELEASES = EXACT - 1  # of one epoch
 # Epochs of which counts are kept: 20 years of weeks, or 40 days of hours; 200 kB of JSON at most
@@ -233,8 +234,13 @@ class Account:
         self._change(epoch, releases=count, context=context.hex(), devices=len(devices), plan="", release=None)
 
     def store(self, epoch: int, release: Release) -> None:
-        """Keep the last release of an epoch, for windows of later runs."""
-        self._change(epoch, plan=plan_digest(release), release=release)
+        """Keep the last release of an epoch, for windows of later runs.
+
+        A disk that is full does not end the run: this device then states no release of this epoch, and no window
+        counts it.
+        """
+        with suppress(OSError):
+            self._change(epoch, plan=plan_digest(release), release=release)
 
     def charge_exact(self, devices: Sequence[str], scores: str, hidden: int) -> None:
         """Charge an exact run over these devices, or refuse it; when this returns the charge survives a power cut.
@@ -252,6 +258,11 @@ class Account:
             fields.exact_runs.append(run)
         fields.exact_until = max(fields.exact_until, self.epoch)
         self._write()
+
+    def released(self, epoch: int) -> int | None:
+        """Return how often an epoch was released; None if it was counted without noise."""
+        count = self._fields.releases(epoch)
+        return None if count == EXACT else count
 
     def refusal(self) -> str:
         """Return why this device would refuse a run with noise now, by its own account; empty where it would not."""

@@ -277,7 +277,7 @@ def exposure_of_result(
     options: dict[str, Any] = {}
     for name in get_method(result.method).option_names():
         with suppress(ValueError):  # of what is no option: a fact that took its place, or one's own matrix by its name
-            make_options(result.method, {name: result.options.get(name)})
+            make_options(result.method, {**options, name: result.options.get(name)})
             options[name] = result.options.get(name)
     where = Where(K, network, (), result.scores // K, exact_alpha(result.alpha), result.options, masks)
     found = _exposure(result.method, where, options, coalition)

@@ -30,6 +30,7 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
@@ -74,12 +75,12 @@ class PDCP:
 
     grid: GridName = option(AUTO, "public thresholds; auto: logit for scores from 0 to 1, else powers")
     range: tuple[float, float] | None = option(None, "LO HI of the grid linear or powers, known without the scores")
+    epsilon: float | None = option(None, "differential privacy: how much one score may change; by default no noise")
     cells: int | None = option(None, "cells of the histogram with epsilon; by default by expected scores and epsilon")
     expected_scores: int = option(100, "scores that a device is expected to hold, to choose cells and fill")
     width: int = option(7, "thresholds a stage, without epsilon")
     aggregate: str = option("tree", "how masked numbers are added up", _ways)
     coalition: int = option(1, "devices that may share all they know; the others must be two or more")
-    epsilon: float | None = option(None, "differential privacy: how much one score may change; by default no noise")
     honest: int | None = option(None, "devices that keep their noise secret; by default all but the coalition")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or a device with all scores")
     cap: int | None = option(None, "with unit device: the most scores of a device that count")
@@ -122,9 +123,9 @@ class PDCP:
 
     def fill_of(self, mixture: Mixture) -> int | None:
         """Return f. A device that holds fewer scores costs more than a smaller f does: half of the expected ones."""
-        if mixture == "sizes":
-            return None
-        return max(self.expected_scores // 2, 1) if self.fill is None else self.fill
+        if mixture == "sizes" or self.fill is not None:
+            return self.fill
+        return max(self.expected_scores // 2, 1)
 
     def chosen_cells(self, devices: int, mixture: Mixture = "sizes") -> int:
         """Return the number of cells, from public numbers alone.
@@ -137,7 +138,7 @@ class PDCP:
         if self.cells is not None:
             return self.cells
         fill, whole = self.fill_of(mixture), self.unit == "device"
-        if fill is None:
+        if mixture == "sizes" or fill is None:
             held = min(self.expected_scores, self.cap or self.expected_scores)
             change = (self.cap or 1) if whole else 1
         else:
@@ -317,13 +318,12 @@ def _noise(plan: HistogramPlan, trials: int, stream: Any) -> Ints:
 
 def _window(release: Release, past: Sequence[Release]) -> Release:
     """Return the sum of a release and those of earlier epochs; a release of another plan does not count."""
-    window = release
+    alike = []
     for earlier in past:
-        try:
-            window = Release.summed([earlier, window])
-        except ValueError:  # another grid, epsilon or mixture, which was public when it was released
-            continue
-    return window
+        with suppress(ValueError):  # another grid, epsilon or mixture, which was public when it was released
+            Release.summed([earlier, release])
+            alike.append(earlier)
+    return Release.summed([*alike, release])
 
 
 def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release, answer: Answer) -> Certificate:

@@ -191,9 +191,12 @@ def _port(config: DeviceConfig) -> list[Problem]:
 
 def _scores(config: DeviceConfig) -> list[Problem]:
     try:
-        n = len(read_own_scores(config))
+        found = read_own_scores(config)
     except ValueError as problem:
         return [Problem(config.name, "scores", "error", str(problem))]
+    n = len(found)
+    if found.problem:
+        return [Problem(config.name, "scores", "warning", found.problem)]
     if not n:
         return [
             Problem(config.name, "scores", "warning", f"{config.scores} holds no scores; the device takes part without")

@@ -38,10 +38,10 @@ from conformesh.io.tables import GZIP, SCORE_FUNCTION, Table, bytes_of, read_tab
 from conformesh.io.text import SNIFFED
 from conformesh.mesh.config.device_toml import FILE, DeviceConfig, read_device
 from conformesh.mesh.config.endpoints import as_roster_name
+from conformesh.mesh.config.epochs import FIRST
 from conformesh.names import listed
 from conformesh.scores import Score, settle_score
 
-FIRST_EPOCH = 1  # of scores in a file without the column `epoch`
 EMPTY = "device,score\n"
 
 
@@ -76,7 +76,7 @@ class OwnScores:
 
     @cached_property
     def _by_epoch(self) -> dict[int, NDArray[np.float64]]:
-        epochs = np.full(len(self.values), FIRST_EPOCH) if self.epochs is None else self.epochs
+        epochs = np.full(len(self.values), FIRST) if self.epochs is None else self.epochs
         return {int(epoch): np.sort(self.values[epochs == epoch]) for epoch in np.unique(epochs)}
 
     def __len__(self) -> int:
@@ -106,7 +106,7 @@ def read_row_by_row(config: DeviceConfig) -> OwnScores:
     table, broken = _table_of_rows(config.path("scores"))
     values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
     own, of_rows = _is_own(table, len(values), config), epochs_in(table)
-    epochs = np.full(len(values), FIRST_EPOCH) if of_rows is None else of_rows
+    epochs = np.full(len(values), FIRST) if of_rows is None else of_rows
     if not len(values) == len(own) == len(epochs):  # which only NPZ can have
         raise ValueError(f"{table.name}: arrays must have one entry per row each")
     score, useless = config.chosen_score, np.isnan(values)
@@ -124,7 +124,9 @@ def read_row_by_row(config: DeviceConfig) -> OwnScores:
     }
     words = ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
     problem = f"{table.name}: of {len(values) + broken:,} rows {words}; repair or drop them" if words else ""
-    return OwnScores(values[counted], epochs[counted], problem)
+    found = OwnScores(values[counted], epochs[counted], problem)
+    _ = found.in_epoch(FIRST)  # sorted now, and not while neighbours wait
+    return found
 
 
 def _table_of_rows(path: Path) -> tuple[Table, int]:
@@ -272,11 +274,11 @@ def scatter_scores(root: Path, score_file: str | Path) -> dict[str, int]:
     configs = [read_device(folders.get(name, root / name)) for name in roster]
     check_made_by(held, configs[0])
     epochs = {} if held.epochs is None else {str(owner[n]): e for n, e in zip(held.devices, held.epochs, strict=True)}
+    if configs[0].is_private and any((of_rows < 1).any() for of_rows in epochs.values()):
+        raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair or drop it")
     for config in configs:
         scores = own.get(config.name, np.empty(0))
-        kept = {EPOCH: epochs.get(config.name, np.empty(0, dtype=np.int64))} if epochs and config.is_private else {}
-        if any((of_rows < 1).any() for of_rows in kept.values()):
-            raise ValueError(f"{held.name}: the column {EPOCH!r} must hold whole numbers, at least 1; repair it")
+        kept = {EPOCH: epochs[config.name].tolist()} if config.is_private and config.name in epochs else {}
         names = [config.name] * len(scores)
         write_scores(config.path("scores"), names, scores, kept=kept, made_by=held.made_by, mode=PRIVATE)
     return {name: len(own.get(name, ())) for name in roster}

@@ -233,14 +233,17 @@ class Exposition:
     ----------
     now
         Returns what they are made of.
+    about_process
+        Whether to add memory, time and files of the process.
     """
 
-    def __init__(self, now: Callable[[], Now]) -> None:
+    def __init__(self, now: Callable[[], Now], about_process: bool = True) -> None:
         from prometheus_client import CollectorRegistry, ProcessCollector
 
         self._registry = CollectorRegistry(auto_describe=False)  # its own: a program may run several nodes
         self._registry.register(_Collector(now))
-        ProcessCollector(namespace=PREFIX, registry=self._registry)
+        if about_process:
+            ProcessCollector(namespace=PREFIX, registry=self._registry)
 
     def text(self, accept: str = "") -> tuple[bytes, str]:
         """Return the metrics and their type, in the form that the header Accept asks for."""

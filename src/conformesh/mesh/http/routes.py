@@ -104,6 +104,8 @@ class Answers:
         Knows what was heard of everybody; without it ``/mesh`` answers 501.
     online
         Learns from labels; without it what belongs to that answers 501.
+    shared
+        Whether others than the owner may ask, as at a port: of a private node they learn nothing about its scores.
     """
 
     def __init__(
@@ -113,8 +115,11 @@ class Answers:
         hand: Callable[[bytes], str] | None = None,
         beating: Heard | None = None,
         online: Learns | None = None,
+        shared: bool = False,
     ) -> None:
         self.state = state
+        self._snapshot = state.shared_snapshot if shared else state.snapshot
+        self._about_process = not (shared and state.private)  # memory and time of the process depend on its scores
         self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
         self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
         self.routes: dict[str, Reply] = {
@@ -122,7 +127,7 @@ class Answers:
             CERTIFICATE: self._certificate,
             CALIBRATION: self._calibration,
             HEALTH: self._health,
-            STATUS: lambda _: Answer.of(self.state.snapshot()),
+            STATUS: lambda _: Answer.of(self._snapshot()),
             MESH: self._mesh,
             METRICS: partial(self._metrics, ""),
             OPENAPI: _described,
@@ -148,7 +153,7 @@ class Answers:
     def _certified(self) -> Certified:
         found = self.state.certified
         if found is None:
-            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, nothing_yet(self.state.snapshot()))
+            raise Refused(HTTPStatus.SERVICE_UNAVAILABLE, nothing_yet(self._snapshot()))
         return found
 
     def _threshold(self, _: bytes) -> Answer:
@@ -166,7 +171,7 @@ class Answers:
         return Answer.of({"calibration": found.calibration.to_dict()} | found.facts())
 
     def _health(self, _: bytes) -> Answer:
-        now = self.state.snapshot()
+        now = self._snapshot()
         health = judged(now)
         content = {"healthy": health.healthy, "phase": now["phase"], "reasons": health.words}
         content |= {"links_down": health.links_down}
@@ -178,7 +183,7 @@ class Answers:
             from conformesh.mesh.http.metrics import Exposition
 
             try:
-                self._shown = Exposition(self._now)
+                self._shown = Exposition(self._now, self._about_process)
             except ImportError:
                 words = "metrics need prometheus-client: pip install 'conformesh[mesh]'"
                 raise Refused(HTTPStatus.NOT_IMPLEMENTED, words) from None
@@ -187,7 +192,7 @@ class Answers:
 
     def _now(self) -> dict[str, Any]:
         """Return what metrics are made of."""
-        now = self.state.snapshot()
+        now = self._snapshot()
         mesh = None if self.beating is None else self.beating.measured()
         online = None if self.online is None else self.online.shown()
         return now | {"healthy": judged(now).healthy, "mesh": mesh, "online": online}

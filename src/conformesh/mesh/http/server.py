@@ -113,7 +113,8 @@ class Service:
         whole: float = WHOLE_REQUEST,
     ) -> None:
         self.address = find(address)
-        self._answers = Answers(state, recalibrate, hand, beating, online)
+        # A port is for everybody on the machine; a socket's file has permissions.
+        self._answers = Answers(state, recalibrate, hand, beating, online, shared=self.address.path is None)
         self._traced = traced
         self._patience, self._whole, self._places, self._most = patience, whole, places, most
         self._clients: set[_Client] = set()

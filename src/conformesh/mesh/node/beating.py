@@ -50,7 +50,7 @@ class Beating:
             "device": self._state.device,
             "devices": rows,
             "edges": edges,
-            "links_down": down(self._state.snapshot()),
+            "links_down": down(self._state.shared_snapshot()),
         }
 
     def measured(self) -> dict[str, Any]:
@@ -92,7 +92,7 @@ class Beating:
             transport.send_aside(PULSE, said)
 
     def _vitals(self) -> Vitals:
-        return vitals_of(self._state.snapshot(), self._interval or 1.0)
+        return vitals_of(self._state.shared_snapshot(), self._interval or 1.0)
 
 
 def vitals_of(now: dict[str, Any], interval: float) -> Vitals:

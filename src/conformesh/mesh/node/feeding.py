@@ -56,9 +56,12 @@ class Feed:
     def look(self, now: float) -> bool:
         """Tell the state what is new, if the phase has changed or enough time has passed; say whether it was done."""
         device = self.device
-        if now < self._due and (device.phase, device.number) == self._here:
+        if now < self._due and (device.idle or (device.phase, device.number) == self._here):
             return False
         self._due = now + EVERY
+        if device.idle:  # no run is under way
+            self._tell_counts(now)
+            return True
         if device.number != self._here[1]:
             self.state.begin(device.number)
         self._here = (device.phase, device.number)

@@ -1,5 +1,9 @@
 """A node that stays up: calibrates again when its scores change or when anybody asks, and answers local programs.
 
+A private node does not calibrate when its scores change, since that would tell when they do: the new ones count from
+the next run on. Runs begin when it starts, when an operator asks, and when an epoch closes. It takes part also with a
+score file that it cannot use, without scores then, and tells only its operator.
+
 Whatever is wrong with its own files while it is up (a score file half written, a certificate that has expired, a clock
 that is off) makes it unhealthy and never ends it: it says why, keeps its last threshold, and goes on when that is
 mended. Meanwhile it tells its neighbours why, over whatever links there are. A single calibration (`once`) ends with
@@ -29,8 +33,9 @@ from conformesh.mesh.node.lock import sole_process
 from conformesh.mesh.node.membership import Membership
 from conformesh.mesh.node.online import Online
 from conformesh.mesh.node.pending import PendingRun
-from conformesh.mesh.node.running import JOURNAL, calibration_of, make_device, protocol_of
-from conformesh.mesh.node.state import NodeState, Phase, Trouble
+from conformesh.mesh.node.privacy_watch import PrivacyWatch
+from conformesh.mesh.node.running import JOURNAL, PrivatePart, calibration_of, make_device, protocol_of
+from conformesh.mesh.node.state import NodeState, Phase, Trouble, public_code
 from conformesh.mesh.node.store import ResultStore
 from conformesh.mesh.node.telemetry import Traces
 from conformesh.mesh.node.watching import CertificateWatch, ScoreWatch
@@ -73,6 +78,7 @@ class Node:
             [neighbour.name for neighbour in config.neighbours],
             patience=_total_patience(config),
             heartbeat=config.pulse,
+            private=config.is_private,
         )
         self.members = Membership(config)
         self.store = ResultStore(config)
@@ -85,11 +91,13 @@ class Node:
         self.shown = Shown()
         self.beating = Beating(config, self.state)
         self.online = None if config.rule is None else Online(config, self.state)
+        self.privacy = PrivacyWatch(config) if config.is_private else None
         self._asked = threading.Event()  # for a new run, by a local program
         self._asked_in = 0  # the run that was the last one when the device was told so
         self._links: Transport | None = None  # the last that were opened
         self._due = 0.0  # when to look at the files again
         self._other_scores = False
+        self._new_epoch = False
         self._certified_run = 0
         self._has_result = False  # of the run that a process that calibrates once was started for
         self._started = time.perf_counter()
@@ -105,7 +113,9 @@ class Node:
         """Calibrate, and unless `once` stay up until `stopping` is set. Raises what ended a single calibration."""
         with sole_process(self.config.folder):
             self._remove_drafts()
-            self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
+            self._look_at_privacy()
+            if once or not self._refusal:
+                self.state.request()  # whoever starts calibrates, so a threshold from before is not enough for long
             self.members.verify()
             old = self.store.load()
             if old is not None:
@@ -257,7 +267,12 @@ class Node:
         log.warning("%s", words)
 
     def recalibrate(self) -> str:
-        """Ask for a new run, from any thread; say what becomes of it. OSError where the request cannot be stored."""
+        """Ask for a new run, from any thread; say what becomes of it.
+
+        OSError where the request cannot be stored, RuntimeError where the account would refuse the run.
+        """
+        if self._refusal:
+            raise RuntimeError(self._refusal)
         asked, phase, device = self._asked.is_set(), self.state.phase, self._device
         # The phase before the number: if the device moves on in between, a later run than needed is asked for.
         greeting = device is not None and device.phase == "greeting"
@@ -274,7 +289,9 @@ class Node:
 
     def _compiled(self) -> AbstractContextManager[None]:
         """Have what the method needs compiled before any neighbour waits for it, and nothing within a run."""
-        work = max(len(self.scores.known), len(self.config.devices))
+        # How long this takes must not tell how many scores a private device has.
+        scores = 0 if self.config.is_private else len(self.scores.known)
+        work = max(scores, len(self.config.devices))
         return prepared(get_method(self.config.method).kernels, work)
 
     def _serve(self, transport: Transport, once: bool) -> None:
@@ -304,7 +321,12 @@ class Node:
         """Give up a run; with a code it counts as failed."""
         self.state.fail(words, code)
         if self.traces is not None and code is not None:
-            self.traces.end("failed", reason=code)
+            self.traces.end("failed", reason=public_code(code) if self.config.is_private else code)
+        if code == "privacy" and self.config.has_epsilon:
+            # The account has refused the run, and only another epoch changes that: the request is answered.
+            self.pending.done(self.pending.run)
+            self._asked.clear()
+            self.state.decline(words)
 
     @property
     def _needs_links(self) -> bool:
@@ -325,7 +347,7 @@ class Node:
                 if device.rosters.moving:
                     drive(device, transport, lambda: self.stopping.is_set() or device.handed)
             mended = unwritable and not self.disk.problem
-            if self._asked.is_set() or self._other_scores or self._needs_links or mended:
+            if self._asked.is_set() or self._other_scores or self._new_epoch or self._needs_links or mended:
                 return
 
     def _live(self, transport: Transport, once: bool) -> Exception | None:
@@ -336,14 +358,18 @@ class Node:
             self._other_scores = False
             self._started, self._timed, self._certified_run = time.perf_counter(), None, 0
             self._asked_in = 0  # a new device has not been asked for anything
+            self._new_epoch = False  # a device that starts asks for a run anyway, unless its account refuses it
+            rosters, stored, private = self.members.rosters, self._stored(once), self._private_part(once)
             device = self._device = make_device(
-                self.config, self.scores.known, journal, self._log, self.members.rosters, self.shown, self._stored(once)
+                self.config, self.scores.known, journal, self._log, rosters, self.shown, stored, private
             )
-            feed = Feed(self.state, device, None if get_method(self.config.method).private else self.shown)
+            feed = Feed(self.state, device, None if self.config.is_private else self.shown)
+            if device.idle:
+                self.state.decline()
             if self.certificate.late:
                 late = self.certificate.late
                 return self._stay_out(device, feed, transport, once, OwnError(late, "certificate"), late)
-            if self.scores.scores is None:
+            if self.scores.scores is None and not self.config.has_epsilon:
                 unreadable = OwnError(self.scores.problem, "scores")
                 return self._stay_out(device, feed, transport, once, unreadable, UNREADABLE)
             if full is None and self.disk.problem:
@@ -361,6 +387,21 @@ class Node:
             if isinstance(journal, FileJournal):
                 journal.close()
 
+    def _private_part(self, once: bool) -> PrivatePart | None:
+        """Return what a private device looks up; one that stays up is idle while its account refuses runs."""
+        if self.privacy is None:
+            return None
+        return PrivatePart(lambda: self.scores.known, self.privacy.epochs, idle=bool(self._refusal) and not once)
+
+    @property
+    def _refusal(self) -> str:
+        """Why a private device would refuse a run now, by its own account; empty where it would not."""
+        return "" if self.privacy is None else self.privacy.refusal
+
+    def _look_at_privacy(self) -> None:
+        if self.privacy is not None:
+            self._new_epoch |= self.privacy.look()
+
     def _stored(self, once: bool) -> int:
         """Return the run whose result was on disk at the start, for a process that calibrates once; else 0."""
         old = self.state.certified
@@ -369,9 +410,7 @@ class Node:
     def _journal(self) -> tuple[Journal, OSError | None]:
         """Return this device's journal; where it cannot be opened, one to say so with."""
         try:
-            # A private device must never say anything else behind the same masks, also after a power cut
-            durable = get_method(self.config.method).private
-            return FileJournal(self.config.folder / JOURNAL, durable), None
+            return FileJournal(self.config.folder / JOURNAL), None
         except OSError as problem:
             return MemoryJournal(), problem
 
@@ -417,7 +456,9 @@ class Node:
         if self._reloading.is_set():
             self._reload()
         waited = self.scores.waiting
-        self._other_scores |= self.scores.look(now)
+        if self.scores.look(now) and not self.config.is_private:
+            self._other_scores = True
+        self._look_at_privacy()
         if self.scores.waiting and not waited:
             log.info("%s", self.scores.waiting)
         self.certificate.look()
@@ -428,7 +469,8 @@ class Node:
         if self.members.problem:
             self._refused_roster(self.members.problem)
             self.members.problem = ""
-        self.state.judge(Trouble.SCORES, self.scores.problem)
+        unknown = "" if self.privacy is None else self.privacy.problem
+        self.state.judge(Trouble.SCORES, "; ".join(filter(None, [self.scores.problem, unknown])))
         self.state.judge(Trouble.CERTIFICATE, self.certificate.problem)
         self.state.judge(Trouble.DISK, self.disk.problem)
         self.state.inspected(self.certificate.expires, self.scores.failures, self.scores.waiting)
@@ -437,7 +479,7 @@ class Node:
         """Pass on what was asked for, tell the state where the device is, and keep a result that is new."""
         now = time.monotonic()
         self._time(device.number)
-        if self.traces is not None:
+        if self.traces is not None and not device.idle:
             self.traces.at(device.number, device.phase, device.rosters.number)
         self._take_offered(device)
         self.state.under(device.rosters.number, device.rosters.floor)
@@ -446,7 +488,12 @@ class Node:
             log.info("the scores have changed: asking for a new run", extra={"run": device.number})
             self.state.request()
             scores = self.scores.known
-            device.recalibrate(now, protocol_of(self.config, scores, self.shown, device.vault), scores.digest)
+            device.recalibrate(now, protocol_of(self.config, scores, self.shown), scores.digest)
+        if self._new_epoch:
+            self._new_epoch = False
+            log.info("an epoch has closed: asking for a new run", extra={"run": device.number})
+            self.state.request()
+            device.recalibrate(now)
         if self._asked.is_set() or (self.pending.run > device.number and self._asked_in != device.number):
             self._asked_in = device.number
             self._asked.clear()

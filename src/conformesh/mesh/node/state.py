@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
+from typing import Any, Final
 
 from conformesh.io.json_numbers import in_json
 from conformesh.mesh.node.certified import Certified, in_utc, refuse_nan
@@ -23,7 +23,15 @@ from conformesh.result.calibration import Calibration
 
 LOG = logging.getLogger("conformesh.node")
 MOST_REASONS = 32  # different reasons counted apart; what comes later counts as OTHER, so that memory stays bounded
-OTHER = "other"
+OTHER: Final = "other"
+UNSAID = "only the operator of this device is told"
+# Failures whose cause every device can see: silence, and what devices say to each other. Others may depend on scores.
+_PUBLIC_FAILURES = ("lost", "disagreement", "refused", "roster")
+
+
+def public_code(code: Failure) -> Failure:
+    """Return the kind of a failure as others may know it of a private device: one for all local causes."""
+    return code if code in _PUBLIC_FAILURES else OTHER
 
 
 class Phase(Enum):
@@ -106,6 +114,8 @@ class NodeState:
         nothing while no run is requested.
     clock, wall
         Seconds that only move forward, and seconds since 1970.
+    private
+        Whether others than the owner may know nothing that depends on the scores of this device.
     """
 
     def __init__(
@@ -117,8 +127,9 @@ class NodeState:
         heartbeat: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
         wall: Callable[[], float] = time.time,
+        private: bool = False,
     ) -> None:
-        self.device = device
+        self.device, self.private = device, private
         self._clock, self._wall = clock, wall
         self._patience, self._heartbeat = patience, heartbeat
         self._request: Request | None = None
@@ -328,6 +339,12 @@ class NodeState:
             self._requested().failed = True
             self._enter(Phase.FAILED)
 
+    def decline(self, words: str = "") -> None:
+        """Drop the request for a run, because the account of a private device refuses it; the last threshold stays."""
+        with self._lock:
+            self._request, self._error = None, " ".join(words.split()) or self._error
+            self._enter(Phase.FAILED if self._certified is None else Phase.CERTIFIED)
+
     # --- what the service shows ---------------------------------------------------------------------------------------
 
     @property
@@ -372,6 +389,24 @@ class NodeState:
                 **({} if self._search is None else {"search": in_json(self._search)}),
                 **({} if self._alarm is None else {"alarm": in_json(self._alarm)}),
             }
+
+    def shared_snapshot(self) -> dict[str, Any]:
+        """Return what others than the owner may know: all of it, but of a private node nothing about its own files.
+
+        Words of failures stay with the owner too: they may quote anything. The threshold is public, and so are counts
+        of frames, whose number and size do not depend on scores.
+        """
+        now = self.snapshot()
+        if not self.private:
+            return now
+        request = now["request"] and {**now["request"], "failed": now["request"]["failed"] and UNSAID}
+        hidden = {"last_error": None, "scores_read_failures": 0, "scores_waiting": None, "request": request}
+        troubles = {what: UNSAID for what in now["troubles"] if what != Trouble.SCORES.value}
+        failed = dict.fromkeys(now["runs"]["failed"], 0)
+        for code, count in now["runs"]["failed"].items():
+            failed[public_code(code)] += count
+        failure = now["failure"] and public_code(now["failure"])
+        return now | hidden | {"troubles": troubles, "failure": failure, "runs": now["runs"] | {"failed": failed}}
 
     def _requested(self) -> Request:
         if self._request is None:

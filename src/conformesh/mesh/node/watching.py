@@ -141,7 +141,7 @@ class ScoreWatch:
             self._wait(now)
             return False
         self._judged = self._used = stamp
-        self.problem, self.scores = "", scores
+        self.problem, self.scores = scores.problem, scores
         return scores.digest != before
 
     def _is_quiet(self, stamp: Stamp, now: float, first: bool) -> bool:

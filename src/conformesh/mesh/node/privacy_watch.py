@@ -1,0 +1,48 @@
+"""The account and the epochs of a private device while its node is up: what is wrong, and when a run is due.
+
+Everything here is public but `problem`, which is for the operator. Nothing depends on the scores.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from conformesh.mesh.config.device_config import DeviceConfig
+from conformesh.mesh.config.epochs import Epochs
+from conformesh.mesh.node.running import account_of
+from conformesh.mesh.node.watching import Stamp, stamp_of
+from conformesh.privacy.account import FILE
+
+
+class PrivacyWatch:
+    """Looks at the account and at the epochs of one device.
+
+    Attributes
+    ----------
+    epochs
+        Which epoch has closed last.
+    problem
+        Why the account or the declared epoch cannot be read, for the operator; empty where they can.
+    refusal
+        Why this device would refuse a run with epsilon now, by its own account; empty where it would not.
+    """
+
+    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
+        self.config, self.epochs = config, Epochs(config, wall)
+        self.problem = self.refusal = self._account_problem = ""
+        self._due: int | None = None  # the last epoch that a run could be asked for at the last look
+        self._read: tuple[Stamp, int] | None = None  # the account, and the epoch that it was read for
+
+    def look(self) -> bool:
+        """Look again; return whether an epoch has closed since the last look that may be released."""
+        last, due, stamp = self.epochs.last(), self.epochs.due(), stamp_of(self.config.folder / FILE)
+        if self._read != (stamp, last):
+            self._read = stamp, last
+            account = account_of(self.config, last)
+            self._account_problem = account.problem
+            self.refusal = account.refusal() if self.config.has_epsilon else ""
+        self.problem = "; ".join(filter(None, [self._account_problem, self.epochs.problem]))
+        rose = self._due is not None and due > self._due
+        self._due = due if self._due is None else max(due, self._due)
+        return rose and self.config.has_epsilon and not self.refusal
