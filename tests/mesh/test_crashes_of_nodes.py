@@ -32,7 +32,7 @@ from conformesh.mesh.node.pending import PendingRun
 from conformesh.peer.device import Device
 from conformesh.peer.journal import FileJournal
 from conformesh.peer.loopback import Cut, Faults, play
-from conformesh.privacy.spent import Run, Spent
+from conformesh.privacy.account import Account, PrivacyRefused, read_account
 from tests.mesh.crashes import APPEND, CUT, WRITE, at_failpoints, passed
 from tests.mesh.folder_world import FolderWorld, Handed, Killed, Template, copy_folders, play_kills
 from tests.mesh.meshes import config
@@ -257,17 +257,16 @@ def test_no_label_that_was_acknowledged_is_lost_and_none_is_counted_twice(monkey
 
 
 def test_a_charge_of_the_account_is_whole_wherever_a_node_is_killed(tmp_path):
-    values = np.array([0.1, 0.2])
     for number in range(1, 1 + len(WRITE)):
-        account = Spent(tmp_path / f"{number}.json")
-        account.enter(Run("1", ["a", "b", "c"], "one", 0.5), values, budget=2.0)
-        second = Run("2", ["a", "b", "c"], "one", 0.5)
+        path = tmp_path / f"{number}.json"
+        Account(path, releases=2).charge(1, "abc", b"one")
         with pytest.raises(Killed), at_failpoints(killing(number)):
-            account.enter(second, values, budget=2.0)
-        spent = {*account.read().spent.values()}
-        assert spent == ({1.0} if number > WRITE.index("renamed") else {0.5})
-        account.enter(second, values, budget=2.0)  # the run is repeated, and paid for once
-        assert {*account.read().spent.values()} == {1.0}
+            Account(path, releases=2).charge(1, "abc", b"two")
+        charged = number > WRITE.index("renamed")
+        assert read_account(path).releases(1) == 1 + charged
+        if charged:  # before the kill or after it: never more than agreed on
+            with pytest.raises(PrivacyRefused):
+                Account(path, releases=2).charge(1, "abc", b"three")
 
 
 def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
@@ -279,7 +278,6 @@ def test_a_requested_run_is_whole_wherever_a_node_is_killed(tmp_path):
 
 
 def test_a_draft_that_a_crash_has_left_is_removed(tmp_path):
-    """It may hold the secret of a private run, which the journal forgets when the run is over."""
     journal = FileJournal(tmp_path / "journal.bin")
     with pytest.raises(Killed), at_failpoints(killing(4)):
         journal.begin(b"secret")
