@@ -114,7 +114,7 @@ class ForgetsItsRun(Device):
     def _remember(self):
         pass
 
-    def _end_journal(self):
+    def _end_journal(self, last=b""):
         pass
 
 

@@ -50,6 +50,16 @@ def noise_law(epsilon, shape):
     return side, known.chances[known.reach + side]
 
 
+@lru_cache(maxsize=256)
+def _steps(epsilon, shape, points):
+    """Return the chances to get from each of so many points to each that noise leads to."""
+    _, each = noise_law(epsilon, shape)
+    found = np.zeros((points, points + len(each) - 1))
+    for start in range(points):
+        found[start, start : start + len(each)] = each
+    return found
+
+
 @lru_cache(maxsize=500_000)
 def answers(above, n, rule, noise):
     """Return the chance of each answer, 0..w with w for +infinity, and the chance of what was cut off, at most.
@@ -59,23 +69,23 @@ def answers(above, n, rule, noise):
     """
     w = len(above)
     found = np.zeros(w + 1)
-    limits = {}
-    for x, chance in zip(*noise_law(noise.number_epsilon, noise.number_shape), strict=True):
-        number = n + int(x) if rule.items is None else rule.items
-        limit = math.floor(rule.alpha * number - rule.need) if number >= rule.number_needed else None
-        limits[limit] = limits.get(limit, 0.0) + float(chance)
-    found[w] += limits.pop(None, 0.0)
-    limit, weight = np.array([*limits], dtype=np.int64), np.array([*limits.values()])
+    noises, chances = noise_law(noise.number_epsilon, noise.number_shape)
+    number = n + noises if rule.items is None else np.full(len(noises), rule.items)
+    is_enough = number >= rule.number_needed
+    found[w] = chances[~is_enough].sum()
+    # floor(alpha n~ - need) in whole numbers
+    (a, q), (top, bottom) = rule.alpha.as_integer_ratio(), rule.need.as_integer_ratio()
+    limits = (a * bottom * number[is_enough] - q * top) // (q * bottom)
+    limit, which = np.unique(limits, return_inverse=True)
+    weight = np.bincount(which, weights=chances[is_enough], minlength=len(limit))
     state, low = weight[:, None], 0  # (limit, noise of above~ from `low` on), of walks without a rejection
-    for j in range(w - 1, -1, -1):
-        side, each = noise_law(noise.cell_epsilon, noise.cell_shapes[j])
-        low += int(side[0])
-        state = np.apply_along_axis(np.convolve, 1, state, each) if len(limit) else state
-        at = low + np.arange(state.shape[1])
-        rejected = above[j] + at[None, :] > limit[:, None]
+    for j in range(w - 1, -1, -1) if len(limit) else ():
+        low -= len(noise_law(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
+        state = state @ _steps(noise.cell_epsilon, noise.cell_shapes[j], state.shape[1])
+        rejected = above[j] + low + np.arange(state.shape[1])[None, :] > limit[:, None]
         found[j + 1] += float(state[rejected].sum())
         state = np.where(rejected, 0.0, state)
-        keep = np.flatnonzero(state.max(axis=0, initial=0.0) > 1e-18)  # the rest is counted as cut off
+        keep = np.flatnonzero(state.max(axis=0) > 1e-17)  # what is dropped counts as cut off
         if len(keep):
             state, low = state[:, keep[0] : keep[-1] + 1], low + int(keep[0])
     found[0] += float(state.sum())
@@ -200,3 +210,23 @@ def group_risks(table, groups, rule, noise):
         found[g][0] += float(chance) * (float(chances[: place - groups[g][0]].sum()) + lost)
         found[g][1] += chance
     return found
+
+
+def first_accepted(above, rule, noise):
+    """Return the chance of each answer if it were the first accepted pivot, for a public number of items.
+
+    The same walk from the right: whatever was the answer so far is replaced where a pivot is accepted.
+    """
+    w, limit = len(above), math.floor(rule.alpha * rule.items - rule.need)
+    state, low = np.zeros((w + 1, 1)), 0  # (answer so far, noise of above~)
+    state[w] = 1.0
+    for j in range(w - 1, -1, -1):
+        low -= len(noise_law(noise.cell_epsilon, noise.cell_shapes[j])[0]) // 2
+        state = state @ _steps(noise.cell_epsilon, noise.cell_shapes[j], state.shape[1])
+        accepted = above[j] + low + np.arange(state.shape[1]) <= limit
+        moved = state.sum(axis=0) * accepted
+        state = state * ~accepted
+        state[j] += moved
+        keep = np.flatnonzero(state.max(axis=0) > 1e-17)
+        state, low = state[:, keep[0] : keep[-1] + 1], low + int(keep[0])
+    return state.sum(axis=1)

@@ -151,7 +151,7 @@ def test_too_few_shares_are_less_private_than_said():
 
 @pytest.mark.parametrize("epsilon", [0, -1, math.nan, math.inf, 1e-4, 51, "much"])
 def test_an_epsilon_that_is_none_is_refused(epsilon):
-    with pytest.raises(ValueError, match=r"epsilon per stage must be a number between 0\.001 and 50"):
+    with pytest.raises(ValueError, match=r"epsilon of one count must be a number between 0\.001 and 50"):
         Shares(epsilon, 3)
 
 

@@ -24,7 +24,6 @@ from conformesh.peer import frames
 from conformesh.peer.frames import DATA, FAILED, FINISHED, HELLO, READY, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Make, Phase
 from conformesh.peer.members import Members
-from conformesh.peer.memory import REPORTED
 from conformesh.peer.settings import Failure, PeerError, failure_of
 from conformesh.peer.view import View
 from conformesh.peer.words import Hello, News, in_a_line
@@ -211,7 +210,7 @@ class Device(Members):
             return
         if self.phase == "greeting":  # the journal may know of an earlier run only
             self._write(self.journal.begin, self._heading().pack())
-        self._write(self.journal.append, REPORTED)
+        self._end_journal()
         error = PeerError(words, code)
         error.__cause__ = cause
         self._stop(error, news or News(self.row, words))

@@ -197,7 +197,7 @@ class Members(Rounds):
                 words = f"{lacking}; start them, or have the authority say that it is out of use"
                 self._fail(words, code="roster")
                 return
-            self.journal.begin(self._heading().pack())
+            self._begin_journal()
             self._open_protocol()
             self._speak()
 
@@ -232,7 +232,7 @@ class Members(Rounds):
         """Say who has a result; when everybody in the run has, it counts."""
         self._send_all(self._roll(FINISHED, self._done))
         if self.phase == "finishing" and self._done == self._everyone:
-            self._write(self.journal.append, ENDED)
+            self._end_journal(ENDED)
             self.phase, self._stopped_at, self._started_over = "finished", self.now, 0
             self._losses = Counter({j: count for j, count in self._losses.items() if j in self.lost})
             self.rosters.raise_floor(self.rosters.number)

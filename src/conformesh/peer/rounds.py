@@ -25,7 +25,7 @@ from conformesh.peer import frames
 from conformesh.peer.combine import Value, answer, question_of
 from conformesh.peer.frames import DATA, MOST_QUIET, SILENT, WANT, Frame, FrameError
 from conformesh.peer.linked import EVERYBODY, Linked
-from conformesh.peer.memory import Heading, Said, pack_round, unpack_round
+from conformesh.peer.memory import REPORTED, Heading, Said, pack_round, unpack_round
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Each, Max, Message, Min, Tell, may_be_silent, quiet_of
 from conformesh.protocols.rules import Rules
@@ -269,6 +269,14 @@ class Rounds(Linked):
 
     def _heading(self) -> Heading:
         return Heading(self.number, self.lost, self.run, self.scores)
+
+    def _begin_journal(self) -> None:
+        """Let the journal know of this run, before anything is said in it."""
+        self.journal.begin(self._heading().pack())
+
+    def _end_journal(self, last: bytes = REPORTED) -> None:
+        """Let the journal know that this run is over; `last` is ENDED if it has a result."""
+        self._write(self.journal.append, last)
 
     def _remember(self) -> None:
         """Write down what was heard in this round; of a private run, which is never replayed, only that it was."""

@@ -49,8 +49,8 @@ log-concave, and so is X; its mean residual life falls, and omega = E[X | X > 0]
 that omega is monotone, made sharp by cutting [1, R] where needed.
 
 **Arithmetic.** Floats, by sums of products of positive numbers, rounded to the safe side by far more than their
-round-off. p is the correctly rounded float, and everything decisive is a sequential sum or product, so all machines
-compute the same bits.
+round-off. I follows from a correctly rounded p by sequential sums and products: all machines compute the same bits. The
+convolution behind n_0 may differ in its last bits, which matters only if a bound is within 1e-13 of a whole number.
 """
 
 from __future__ import annotations

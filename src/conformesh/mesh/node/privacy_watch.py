@@ -25,7 +25,7 @@ class PrivacyWatch:
     problem
         Why the account or the declared epoch cannot be read, for the operator; empty where they can.
     refusal
-        Why this device would refuse a run with epsilon now, by its own account; empty where it would not.
+        Why this device would refuse a run with epsilon, by its own account at the last look; empty where it would not.
     """
 
     def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
@@ -39,10 +39,13 @@ class PrivacyWatch:
         last, due, stamp = self.epochs.last(), self.epochs.due(), stamp_of(self.config.folder / FILE)
         if self._read != (stamp, last):
             self._read = stamp, last
-            account = account_of(self.config, last)
-            self._account_problem = account.problem
-            self.refusal = account.refusal() if self.config.has_epsilon else ""
+            self._account_problem = account_of(self.config, last).problem
+            self.refusal = self.refusal_now()
         self.problem = "; ".join(filter(None, [self._account_problem, self.epochs.problem]))
         rose = self._due is not None and due > self._due
         self._due = due if self._due is None else max(due, self._due)
         return rose and self.config.has_epsilon and not self.refusal
+
+    def refusal_now(self) -> str:
+        """Return `refusal` as it is at this moment; from any thread."""
+        return account_of(self.config, self.epochs.last()).refusal() if self.config.has_epsilon else ""

@@ -271,8 +271,8 @@ class Node:
 
         OSError where the request cannot be stored, RuntimeError where the account would refuse the run.
         """
-        if self._refusal:
-            raise RuntimeError(self._refusal)
+        if self.privacy is not None and (refusal := self.privacy.refusal_now()):
+            raise RuntimeError(refusal)
         asked, phase, device = self._asked.is_set(), self.state.phase, self._device
         # The phase before the number: if the device moves on in between, a later run than needed is asked for.
         greeting = device is not None and device.phase == "greeting"
