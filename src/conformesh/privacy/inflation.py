@@ -65,7 +65,7 @@ import numpy as np
 from conformesh.privacy.noise import Floats, law, negative_binomial, rounded_p
 
 GRAIN = 1000  # I is a multiple of 1/GRAIN scores: fine enough not to matter, coarse enough to print
-SHARP = 1.001  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
+SHARP = 1.005  # the bound over [1, R] exceeds the largest omega at the ends of its pieces by at most this factor
 SMALLEST_ALPHA = 1e-9  # tails of the noise are known to within _FOURIER
 _FOURIER = 1e-11  # absolute error of a tail of a law formed by the Fourier transform: 10^5 numbers, each below 1e-16
 _SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers (10^6 * 2^-53 = 1.1e-10)
