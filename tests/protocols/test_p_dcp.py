@@ -11,18 +11,13 @@ import pytest
 
 from conformesh import Calibration, Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
 from conformesh.calibrating import CalibrationNote
-from conformesh.methods import METHODS, make_options, promised_alone
-from conformesh.peer import frames
-from conformesh.peer.device import Device
-from conformesh.peer.loopback import Faults, play
-from conformesh.peer.vault import Vault
+from conformesh.methods import METHODS
 from conformesh.privacy.grids import grid_points
 from conformesh.promises import make_promise
 from conformesh.protocols import masks
-from conformesh.protocols.masks import Secrets
 from conformesh.protocols.p_dcp import POINTS
 from tests.campaigns import campaign_seeds
-from tests.protocols.alone import Transcript, made, secrets_of, seed_of, thresholds, together
+from tests.protocols.alone import Transcript, made, secrets_of, thresholds, together
 from tests.protocols.test_e_dcp import random_case
 
 pytestmark = pytest.mark.filterwarnings("ignore:p-dcp. .* more than required:conformesh.CalibrationNote")
@@ -287,40 +282,6 @@ def test_masked_frames_of_other_runs_differ_as_uniform_numbers_do():
 def test_what_has_no_proof_or_no_sense_is_refused(given, words):
     with pytest.raises(ValueError, match=words):
         calibrate([[0.1, 0.5]] * 6, Network.cycle(6), 0.2, "p-dcp", **given)
-
-
-def test_an_error_on_a_device_is_told_by_its_kind_alone():
-    """Whatever numbers are in the words of an error, nobody else hears them."""
-    network, sent = Network.cycle(4), []
-
-    class Heard(Device):
-        def outbox(self):
-            out = super().outbox()
-            sent.extend(data for _, data in out)
-            return out
-
-    def broken():
-        raise ValueError("of 1357 scores one is wrong")
-        yield
-
-    def start(row, journal):
-        vault = Vault(draw=lambda: seed_of(row))
-        own, options = Samples.of([np.linspace(0.1, 0.9, 40)]), make_options("p-dcp", {})
-
-        def make(net, place):
-            secrets = Secrets((vault.secret,), vault.context)
-            right = promised_alone("p-dcp", net, place, own, (Fraction(1, 10),), options, secrets=secrets)
-            return broken() if row == 2 else right
-
-        return Heard(row, network, {"method": "p-dcp"}, make, journal, vault=vault)
-
-    devices = play(network, start, Faults(), np.random.default_rng(0), limit=60.0).devices
-    assert {device.phase for device in devices} == {"failed"}
-    assert "of 1357 scores" in str(devices[2].error)
-    failed = [frame.body for frame in map(frames.decode, sent) if frame.kind == frames.FAILED]
-    assert failed
-    assert not [body for body in failed if b"1357" in body]
-    assert "2 could not go on: the method raised an error" in str(devices[0].error)
 
 
 # --- results ----------------------------------------------------------------------------------------------------------

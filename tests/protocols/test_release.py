@@ -14,6 +14,7 @@ from conformesh import Network, Samples, calibrate, calibrate_batch, calibrate_s
 from conformesh.calibrating import CalibrationNote
 from conformesh.engines import Simulator
 from conformesh.methods import make_options, promised
+from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
 from conformesh.promises import PLAIN, Promise, exact_alpha
@@ -400,6 +401,38 @@ def test_a_window_adds_up_past_releases_and_says_what_it_assumes():
     assert certificate.assumption == "the scores of epochs 4, 6, 7 are exchangeable with new ones"
     assert "16 cells of epochs 4, 6, 7" in str(certificate)
     assert certificate.noise.inflation == float(window.inflation(TENTH[0]).value)
+
+
+def test_epochs_are_released_once_and_added_up_over_a_window(tmp_path):
+    """With the account of a mesh: three epochs, a window of two, and a second release of the last one is refused."""
+    network, rng = Network.chain(6), np.random.default_rng(5)
+    held = {epoch: [rng.random(60) for _ in range(6)] for epoch in (1, 2, 3)}
+
+    def attempt(epoch, run):
+        accounts = [Account(tmp_path / f"{row}.json", epoch=epoch, window=2) for row in range(6)]
+        protocols = made(
+            network,
+            [[]] * 6,
+            secrets=lambda net, row: secrets_of(
+                net, row, run, bytes([run]) * 32, accounts[row], lambda asked: Samples.of([held[asked][row]])
+            ),
+            **NOISY,
+            window=2,
+        )
+        return [outcome.facts["release"] for outcome in together(network, protocols)]
+
+    found = []
+    for run, epoch in enumerate((1, 2, 3)):
+        releases = attempt(epoch, run)
+        assert all(one == releases[0] for one in releases)
+        found.append(msgspec.convert(releases[0], Release))
+    assert [one.epochs for one in found] == [(1,), (1, 2), (2, 3)]
+    assert [Fraction(one.shape) for one in found] == [Fraction(6, 5), Fraction(12, 5), Fraction(12, 5)]
+    second = np.array(found[1].totals) - found[0].totals  # of epoch 2 alone
+    third = np.array(found[2].totals) - second
+    assert abs(third[0] - 360) < 200  # n of epoch 3: noise of epsilon .2 exceeds this with a chance below 1e-12
+    with pytest.raises(PrivacyRefused, match="epoch 3 was released 1 time"):
+        attempt(3, 9)
 
 
 def test_an_exact_run_is_charged_before_any_masked_number():

@@ -287,6 +287,8 @@ def _released(
         "cells": plan.cells,
         "revealed": "noisy counts of all scores in public cells, and the thresholds that follow from them",
     }
+    if plan.fill is not None:
+        facts["fill"] = plan.fill
     each = [{"release": msgspec.json.decode(msgspec.json.encode(window))} for window in windows]
     if len(each) == 1:
         facts |= each[0]
