@@ -21,7 +21,9 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 from conformesh import Network
 from conformesh.mesh.config.epochs import FILE as EPOCH
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.mesh.node.running import JOURNAL
 from conformesh.mesh.node.store import NAME as RESULT
+from conformesh.peer.journal import whole_records
 from conformesh.privacy.account import FILE, read_account
 from tests.campaigns import LONG, SEED
 from tests.mesh.nodes import short_folder
@@ -94,6 +96,10 @@ class Fleet:
                 return str(file["calibration"]["thresholds"][0]), tuple(file["roster"])
         return None
 
+    def attempt(self, k):
+        """Return what names the last attempt that a device has begun, from its journal."""
+        return next(whole_records((self.folders[k] / JOURNAL).read_bytes()), b"")
+
     def kill_some(self):
         """Kill three nodes; return who is left.
 
@@ -103,9 +109,9 @@ class Fleet:
         chosen = self.rng.choice(DEVICES, KILLED, replace=False).tolist()
         together, at = bool(self.rng.random() < 0.5), int(self.rng.integers(ROUNDS + 1))
         pauses = [0.0] * KILLED if together else self.rng.uniform(0, 0.5, KILLED).tolist()
-        before = self.status(chosen[0])["run"]
-        wait_for(lambda: self.status(chosen[0])["run"] > before)
-        until = time.monotonic() + PATIENCE
+        before, until = self.attempt(chosen[0]), time.monotonic() + 2 * PATIENCE
+        while self.attempt(chosen[0]) == before and time.monotonic() < until:
+            time.sleep(0.001)
         while together and round_of(self.folders[chosen[0]]) < at and time.monotonic() < until:
             time.sleep(0.001)
         for k, pause in zip(chosen, pauses, strict=True):
