@@ -330,9 +330,10 @@ def test_as_many_random_bytes_are_taken_for_every_number_of_scores(more):
 
 
 def every_stream(plan, among):
-    """All sequences of choices among so many scores, as bytes."""
+    """All sequences of choices among so many scores, as bytes; each word is large, and its remainder is the choice."""
     steps = plan.cap or plan.slack * plan.fill
-    for words in itertools.product(*(range(max(among - i, 1)) for i in range(steps))):
+    choices = [max(among - i, 1) for i in range(steps)]
+    for words in itertools.product(*(range(many << 99, (many << 99) + many) for many in choices)):
         yield lambda size, words=words: b"".join(word.to_bytes(16, "big") for word in words)
 
 
@@ -433,6 +434,15 @@ def test_answers_are_by_definition_and_fall_with_alpha(plan):
         assert found == sorted(found, reverse=True)
         distinct.update(found)
     assert len(distinct) == plan.cells  # every pivot and +inf are answers somewhere
+
+
+def test_too_few_items_are_never_accepted():
+    """alpha R < I: theorem A has no proof for them, even where noise makes all cells negative."""
+    plan = linear(5, 1.0, mixture="equal", fill=4)
+    release = plan.release(np.full(4, -10_000))
+    assert TENTH * plan.items < plan.inflation(TENTH).value
+    assert release.answer(TENTH).threshold == math.inf
+    assert release.answer(HALF).threshold == plan.pivots[0]
 
 
 def test_a_release_survives_json():

@@ -30,7 +30,8 @@ E above(q)/R <= alpha.
 **Privacy.** One score more or less changes n by 1 and one cell by 1 (sizes): noise of epsilon/10 and 9 epsilon/10 makes
 the release epsilon-differentially private. For *equal* and *given* the cells change by at most 2 V_k in L1: with one
 score more no multiplicity of another score rises (`HistogramPlan.change`), and the number of items is fixed. For whole
-devices as unit all its scores change at once.
+devices as unit all its scores change at once, in one histogram: a device has scores in several groups and epochs, so
+releases of groups and of epochs add up their epsilon for it.
 """
 
 from __future__ import annotations
@@ -113,7 +114,8 @@ class HistogramPlan:
     devices, honest
         K devices take part; noise is private if H of them keep their share to themselves.
     unit
-        What epsilon protects: one score, or all scores of a device.
+        What epsilon protects, by its presence or absence: one score, or all scores of a device. (Replacing a unit by
+        another is one absence and one presence, so it loses up to 2 epsilon.)
     cap
         With unit *device* and mixture *sizes*: more scores than this are thinned at random.
     mixture
@@ -238,7 +240,10 @@ class HistogramPlan:
 
     @property
     def most(self) -> int:
-        """How many scores or items a device counts, at most; more saturate, without a word that others could read."""
+        """How many scores a device counts in all and in each cell, at most; more saturate, and others do not notice.
+
+        Saturated counts still move by at most one score, so privacy holds; coverage assumes that nobody has more.
+        """
         return ROW_LIMIT // self.devices
 
     @cached_property

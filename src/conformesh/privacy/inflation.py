@@ -88,7 +88,7 @@ class Inflation(NamedTuple):
 
 @lru_cache(maxsize=512)
 def inflation(alpha: Fraction, cell_epsilon: Fraction, number_epsilon: Fraction | None, shape: Fraction) -> Inflation:
-    """Return I and the smallest n_0 that satisfy the three conditions above; both fall as alpha grows.
+    """Return I and the smallest n_0 that satisfy the three conditions above; neither grows with alpha.
 
     Parameters
     ----------

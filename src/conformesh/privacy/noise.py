@@ -1,11 +1,11 @@
-r"""Shares of discrete Laplace noise: what H honest devices add to a count makes it private, and nobody knows the noise.
+r"""Shares of discrete Laplace noise: the shares of H honest devices together make a count private.
 
 With :math:`p = e^{-\epsilon}`, the discrete Laplace law :math:`P(d) = \frac{1 - p}{1 + p}\, p^{|d|}` is that of the
 difference of two geometric numbers, and a geometric number is a sum of H independent ones of the negative binomial law
 NB(1/H, p): the shares. Its generating function is :math:`((1 - p)/(1 - p z))^{1/H}`.
 
-A share is drawn from bytes that the caller supplies, by whole numbers alone: a device that repeats a run with the same
-bytes adds the same noise, and no float decides what is private.
+A share is drawn from random bytes that the caller supplies, by comparing whole numbers: no float decides what is
+private. Laws of sums of shares are computed in floats, for what noise costs (`inflation`) and for tests.
 """
 
 from __future__ import annotations
