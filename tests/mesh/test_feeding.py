@@ -15,7 +15,15 @@ NAMES = ("device-00", "device-01", "device-02")
 def device(**changes):
     """The middle of a chain of three, with counts that a test moves."""
     network = Network.chain(3).relabelled(NAMES)
-    facts = {"phase": "running", "number": 4, "round": 1, "lost": frozenset(), "counts": Counts(), "row": 1}
+    facts = {
+        "phase": "running",
+        "number": 4,
+        "round": 1,
+        "lost": frozenset(),
+        "counts": Counts(),
+        "row": 1,
+        "idle": False,
+    }
     return SimpleNamespace(**{**facts, "full": network, **changes})
 
 
@@ -27,6 +35,17 @@ def state():
 def hear(one, row, frames, size):
     one.counts.heard[row] += frames
     one.counts.heard_bytes[row] += size
+
+
+def test_of_an_idle_device_only_counts_are_told(state):
+    one = device(idle=True, phase="greeting")
+    feed = Feed(state, one)
+    hear(one, 0, 2, 100)
+    assert feed.look(10.0)
+    assert not feed.look(10.0 + EVERY / 2)
+    shown = state.snapshot()
+    assert (shown["run"], shown["phase"], shown["request"]) == (0, "starting", None)
+    assert shown["neighbours"]["device-00"]["frames_received"] == 2
 
 
 def test_differences_reach_the_state(state):

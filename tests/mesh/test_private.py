@@ -28,11 +28,15 @@ from conformesh.peer.loopback import Faults, Pause
 from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
+from conformesh.samples import Samples
+from conformesh.view.statuses import fields_of
+from conformesh.view.watched import WatchedDevice
 from tests.mesh.meshes import config
 from tests.mesh.nodes import Clock, ask, serving
 from tests.mesh.private_mesh import NETWORK, NOISY, Crashed, Mesh, known_secrets
 from tests.mesh.real import make_mesh, simulated
 from tests.peer.devices import thresholds
+from tests.protocols.alone import made, secrets_of, together
 
 AT = "device-01"
 ALPHA = Fraction(1, 10)
@@ -428,6 +432,28 @@ def test_two_clocks_at_the_end_of_an_epoch(tmp_path, ahead, epoch):
     assert mesh.account(0).record(epoch).release.epochs == (epoch,)
 
 
+def test_a_device_that_claims_two_epochs_is_found_out(tmp_path):
+    """At the end of an epoch a liar could have some devices count one epoch, and others the next: flooding notices."""
+    network, table = Network.cycle(5), [np.linspace(0.1, 0.9, 60)] * 5
+
+    def secrets(claimed):
+        def of(net, row):
+            epoch = claimed if row == 1 else (6 if row == 0 else 5)
+            account = Account(tmp_path / f"{claimed}-{row}.json", epoch=epoch)
+            return secrets_of(net, row, account=account, scores_of=lambda _: Samples.of(table[:1]))
+
+        return of
+
+    other = next(made(network, table, secrets=secrets(6), **NOISY)[1]).packets[0]
+
+    def change(round_, sender, receiver, value):
+        return other if (round_, sender, receiver) == (1, 1, 2) else value
+
+    with pytest.raises(ValueError, match="says something else of device 1 than was heard before"):
+        together(network, made(network, table, secrets=secrets(5), **NOISY), change=change)
+    assert not [*tmp_path.iterdir()]  # nobody has paid
+
+
 # --- what can be observed ---------------------------------------------------------------------------------------------
 
 
@@ -447,7 +473,13 @@ def shown(mesh, devices, k, where):
     feed.look(devices[k].now + 1)
     with serving(node, where) as service:
         said = {path: ask(service, "GET", path)[2] for path in SERVED}
+    seen = WatchedDevice("a", None, 1.0, private=True)
+    seen.client = node  # which is asked for its status
+    node.status = node.snapshot
+    node.online = dict
+    status, _ = seen.ask()
     return said | {
+        "view": repr(fields_of(status)),
         "pulse": repr(vitals_of(node.shared_snapshot(), 1.0)),
         "words": str(result),
         "file": result.to_json(),

@@ -67,7 +67,8 @@ class MeshWatch:
         self._devices = {}
         for name in found.network.ids:
             old, address = before.get(name), found.addresses.get(name)
-            self._devices[name] = old if old and old.address == address else WatchedDevice(name, address, ANSWER)
+            made = WatchedDevice(name, address, ANSWER, found.private)
+            self._devices[name] = old if old and old.address == address else made
         self._rows = {name: row for row, name in enumerate(found.network.ids)}
         heading = found.heading()
         self._links: dict[tuple[str, str], int] = {}

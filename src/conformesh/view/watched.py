@@ -12,6 +12,7 @@ from typing import Any
 
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.launching import Watched as Launched
+from conformesh.mesh.node.state import shared
 from conformesh.view.learning import Learnt, check
 from conformesh.view.statuses import (
     DOWN,
@@ -54,8 +55,8 @@ class WatchedDevice:
         Its process, where it was started here; whether that has ended, so that nobody needs to be asked.
     """
 
-    def __init__(self, name: str, address: str | None, patience: float) -> None:
-        self.name, self.address = name, address
+    def __init__(self, name: str, address: str | None, patience: float, private: bool = False) -> None:
+        self.name, self.address, self._private = name, address, private
         self.client = None if address is None else Client(address, timeout=patience)
         self.status: Status | None = None
         self.fields: dict[str, Value] = {"health": "unknown"}
@@ -71,6 +72,8 @@ class WatchedDevice:
         """Ask it how it is, and what it has learnt; who has said that it does not learn is asked that again later."""
         assert self.client is not None  # else nobody can ask it
         status, now = self.client.status(), time.monotonic()
+        if self._private:  # a view may be open to others than the owner
+            status = shared(status)
         if now < self._refused + LATER:
             return status, None
         try:

@@ -117,8 +117,7 @@ class Answers:
         online: Learns | None = None,
         shared: bool = False,
     ) -> None:
-        self.state = state
-        self._snapshot = state.shared_snapshot if shared else state.snapshot
+        self.state, self._shared = state, shared
         self._about_process = not (shared and state.private)  # memory and time of the process depend on its scores
         self.recalibrate, self.hand, self.beating, self.online = recalibrate, hand, beating, online
         self._shown: Exposition | None = None  # made when it is first asked for: most nodes are never
@@ -149,6 +148,9 @@ class Answers:
             words = f"{path} takes {verb}, got {method[:20]}"
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, words, (("Allow", verb),))
         return partial(self._metrics, accept) if path == METRICS else self.routes[path]
+
+    def _snapshot(self) -> dict[str, Any]:
+        return self.state.shared_snapshot() if self._shared else self.state.snapshot()
 
     def _certified(self) -> Certified:
         found = self.state.certified

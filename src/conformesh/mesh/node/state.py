@@ -34,6 +34,22 @@ def public_code(code: Failure) -> Failure:
     return code if code in _PUBLIC_FAILURES else OTHER
 
 
+def shared(now: dict[str, Any]) -> dict[str, Any]:
+    """Return what of a private node's snapshot others than its owner may know: nothing about its own files.
+
+    Words of failures stay with the owner too: they may quote anything. The threshold is public, and so are counts of
+    frames, whose number and size do not depend on scores.
+    """
+    request = now["request"] and {**now["request"], "failed": now["request"]["failed"] and UNSAID}
+    hidden = {"last_error": None, "scores_read_failures": 0, "scores_waiting": None, "request": request}
+    troubles = {what: UNSAID for what in now["troubles"] if what != Trouble.SCORES.value}
+    failed = dict.fromkeys(now["runs"]["failed"], 0)
+    for code, count in now["runs"]["failed"].items():
+        failed[public_code(code)] += count
+    failure = now["failure"] and public_code(now["failure"])
+    return now | hidden | {"troubles": troubles, "failure": failure, "runs": now["runs"] | {"failed": failed}}
+
+
 class Phase(Enum):
     """What the node is doing; the value is the word for it."""
 
@@ -391,22 +407,9 @@ class NodeState:
             }
 
     def shared_snapshot(self) -> dict[str, Any]:
-        """Return what others than the owner may know: all of it, but of a private node nothing about its own files.
-
-        Words of failures stay with the owner too: they may quote anything. The threshold is public, and so are counts
-        of frames, whose number and size do not depend on scores.
-        """
+        """Return what others than the owner may know of this node: all of it, unless it is private."""
         now = self.snapshot()
-        if not self.private:
-            return now
-        request = now["request"] and {**now["request"], "failed": now["request"]["failed"] and UNSAID}
-        hidden = {"last_error": None, "scores_read_failures": 0, "scores_waiting": None, "request": request}
-        troubles = {what: UNSAID for what in now["troubles"] if what != Trouble.SCORES.value}
-        failed = dict.fromkeys(now["runs"]["failed"], 0)
-        for code, count in now["runs"]["failed"].items():
-            failed[public_code(code)] += count
-        failure = now["failure"] and public_code(now["failure"])
-        return now | hidden | {"troubles": troubles, "failure": failure, "runs": now["runs"] | {"failed": failed}}
+        return shared(now) if self.private else now
 
     def _requested(self) -> Request:
         if self._request is None:
