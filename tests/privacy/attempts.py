@@ -220,6 +220,8 @@ class Mesh(_World):
             self._boot(k, now)
 
     def _deliver(self, sender, to, data, now):
+        if to == self.byzantine:
+            data = self._unnoticed(data)
         with self._process(to, now):
             super()._deliver(sender, to, data, now)
 
@@ -285,11 +287,19 @@ class Mesh(_World):
                 return None
         return frames.encode(frame)
 
-    def _other_flood(self, body, entry):
-        """Put another key and another claim, signed as well, in the place of the device's own."""
+    def _other_flood(self, body, entry, back=False):
+        """Put another key and another claim, signed as well, in the place of the device's own; or undo that."""
         other = hashlib.sha256(b"another " + entry.seed).digest()[:KEY]
         claim = Account(self.path(entry.device), epoch=2).claim()
-        return body.replace(self.flooded(entry, entry.seed, entry.claim), self.flooded(entry, other, claim))
+        strings = self.flooded(entry, entry.seed, entry.claim), self.flooded(entry, other, claim)
+        return body.replace(*(strings[::-1] if back else strings))
+
+    def _unnoticed(self, data):
+        """Let the Byzantine device hear back what it has really said, or it would find itself out."""
+        entry, frame = self.current.get(self.network.ids[self.byzantine]), frames.decode(data)
+        if frame.kind != DATA or entry is None or "floods" not in self.tricks:
+            return data
+        return frames.encode(frame._replace(body=self._other_flood(frame.body, entry, back=True)))
 
     def _spoilt_flood(self, body, entry):
         """Change a bit of what another device floods."""

@@ -121,6 +121,30 @@ def test_a_device_that_was_charged_and_did_not_reveal_refuses_alone(tmp_path):
     assert first.happened == ["key", "masked", "charge", "charged"]
 
 
+# --- equivocation -----------------------------------------------------------------------------------------------------
+
+
+def equivocated(folder, seed=1):
+    """Play a run in which the hub of a star tells half of the leaves another key and another claim of its own."""
+    mesh = Mesh(Network.star(5), folder, seed, byzantine=0, tricks=["floods"])
+    mesh.play()
+    assert violations(mesh) == []
+    return mesh
+
+
+def test_devices_that_were_told_different_floods_have_masks_that_do_not_cancel(tmp_path):
+    """The hub knows both keys, passes on everything, and reads nothing: leaves that differ share no masks."""
+    mesh = equivocated(tmp_path)
+    leaves = [entry for entry in mesh.entries if entry.device and entry.masks is not None]
+    assert {entry.device for entry in leaves} == {1, 2, 3, 4}
+    assert all("reveal" in entry.happened for entry in leaves)  # all that it could ask for
+    secrets = {entry.device: {secret for _, _, secret in entry.masks.pairs} for entry in leaves}
+    assert secrets[1] & secrets[3]
+    assert secrets[2] & secrets[4]
+    assert not (secrets[1] | secrets[3]) & (secrets[2] | secrets[4])
+    assert not any(device and device.phase == "finished" for device in mesh.devices)
+
+
 # --- planted bugs -----------------------------------------------------------------------------------------------------
 
 

@@ -415,9 +415,9 @@ def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
     """One device has another secret with one other: the devices do not add up to their number."""
     network, right, made_so_far = Network.cycle(6), masks._shared, []
 
-    def wrong(private, other, context, i, j, keys):
+    def wrong(private, other, flooded, i, j):
         made_so_far.append((i, j))
-        found = right(private, other, context, i, j, keys)
+        found = right(private, other, flooded, i, j)
         return bytes(KEY) if (i, j) == (1, 4) and made_so_far.count((1, 4)) == 1 else found
 
     monkeypatch.setattr(masks, "_shared", wrong)

@@ -202,13 +202,16 @@ def agree_on_masks(site: Site, secrets: Secrets, claim: bytes = b"") -> Gatherin
         raise KeyRefused(
             "two devices sent the same key: one repeats the key of the other; nothing about scores was sent"
         )
+    # Masks depend on all that was flooded: devices that were told different keys or claims, by a relay or by a device
+    # that signs two, have masks that do not cancel. They would not agree on the epoch to release.
+    flooded = hashlib.sha256(_joined([context, *keys, *claims])).digest()
     here = {*site.here.tolist()}
     pairs = []
     for place, row in enumerate(site.here.tolist()):
         for other in range(site.devices):
             if other not in here:
                 i, j = min(row, other), max(row, other)
-                shared = _shared(own[place].private, keys[other], context, i, j, keys)
+                shared = _shared(own[place].private, keys[other], flooded, i, j)
                 pairs.append((place, -1, shared) if row == i else (-1, place, shared))
     return Agreed(
         Masks(
@@ -288,7 +291,7 @@ def _verified(
     return public, claim
 
 
-def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: list[bytes]) -> bytes:
+def _shared(private: Any, other: bytes, flooded: bytes, i: int, j: int) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
@@ -297,8 +300,7 @@ def _shared(private: Any, other: bytes, context: bytes, i: int, j: int, keys: li
         raise KeyRefused(
             f"the key of device {i} or {j} is invalid (a point of low order); nothing about scores was sent"
         ) from None
-    rows = struct.pack("<QQ", i, j)
-    return derived(point, context, b"pair" + rows + keys[i] + keys[j])
+    return derived(point, flooded, b"pair" + struct.pack("<QQ", i, j))
 
 
 class MaskedSums:
