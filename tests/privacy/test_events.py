@@ -7,7 +7,12 @@ leaks show what they notice.
 """
 
 import json
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
 from unittest import mock
 
 import numpy as np
@@ -16,16 +21,21 @@ import pytest
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
 from conformesh import Network, Samples, calibrate_batch
+from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import serving, watching
 from conformesh.mesh.node.serving import Node
 from conformesh.mesh.node.state import NodeState
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, Pause
 from conformesh.privacy import histogram
-from conformesh.privacy.account import Account, PrivacyRefused
+from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
+from tests.engines.mpi import start
 from tests.mesh.meshes import config
+from tests.mesh.nodes import short_folder
+from tests.mesh.real import free_ports, long_ago, make_mesh, wait_for
 from tests.privacy.attempts import Mesh
+from tests.privacy.neighbouring import NEIGHBOURING, OPTIONS, drawn_scores
 from tests.privacy.twins import NAME, OWN, START, Hall, answers_of, copied, csv_of, new_mesh
 
 SCORES = np.random.default_rng(0).random(30)
@@ -255,13 +265,6 @@ def test_drift_alarm_online_and_automatic_recalibration_are_off(twins):
 
 # --- other engines ----------------------------------------------------------------------------------------------------
 
-NEIGHBOURING = {
-    "one more": lambda scores: [[*scores[0], 0.5], *scores[1:]],
-    "all empty": lambda scores: [[] for _ in scores],
-    "other values": lambda scores: [np.asarray(own) / 3 for own in scores],
-    "many": lambda scores: [*scores[:-1], np.random.default_rng(2).random(100_000)],
-}
-
 
 def messages(scores, network):
     """Return kind, speakers, type and size of every message of a simulated run."""
@@ -274,18 +277,25 @@ def messages(scores, network):
         who = None if speakers is None else tuple(np.flatnonzero(np.asarray(speakers)).tolist())
         seen.append((round_, type(message).__name__, who, str(message.values.dtype), size))
 
-    options = {"epsilon": 1.0, "cells": 16, "grid": "linear", "range": (0.0, 1.0)}
-    found = calibrate_batch(Samples.of(scores), network, [0.1], "p-dcp", observer=observe, **options)
+    found = calibrate_batch(Samples.of(scores), network, [0.1], "p-dcp", observer=observe, **OPTIONS)
     return seen, found.cost.rounds, found.cost.bits.tolist(), found.cost.numbers.tolist()
 
 
 @pytest.mark.parametrize("network", [Network.torus(5, 4), Network.star(5)], ids=lambda network: network.name)
 def test_rounds_stages_frame_sizes_in_the_simulator(network):
-    rng = np.random.default_rng(3)
-    scores = [rng.random(rng.integers(0, 30)) for _ in range(network.devices)]
+    scores = drawn_scores(network)
     base = messages(scores, network)
     for name, change in NEIGHBOURING.items():
         assert messages(change(scores), network) == base, name
+
+
+@pytest.mark.slow
+def test_rounds_stages_frame_sizes_over_mpi():
+    done = start(2, "tests.privacy.mpi_twins")
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout)
+    assert {*found} == {"base", *NEIGHBOURING}
+    assert all(cost == found["base"] for cost in found.values())
 
 
 class Traced(Mesh):
@@ -311,6 +321,62 @@ def test_rounds_stages_frame_sizes_on_the_loopback_engine(tmp_path, aggregate):
     assert any("reveal" in happened for happened in base[1])
     for name, change in NEIGHBOURING.items():
         assert trace(name, change) == base, name
+
+
+# --- real nodes -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_million_scores(played):
+    """At the start and later, with and without a run under way."""
+    many = csv_of(np.random.default_rng(1).random(1_000_000))
+    assert played(script=SCRIPT).differences(played(many, many + b"nan\n", script=SCRIPT)) == {}
+
+
+def have_results(folders):
+    return all((folder / "result.json").exists() for folder in folders)
+
+
+def shown_by(folders, ports):
+    """Return what nodes show at their ports, without times, counts of frames and what follows from the noise."""
+    found = []
+    for port in ports:
+        client = Client(f"127.0.0.1:{port}")
+        status, health = client.status(), client.health()
+        metrics = sorted({line.split(" ")[0] for line in client.metrics().splitlines() if not line.startswith("#")})
+        mesh = [(row["name"], row["health"], row.get("phase")) for row in client.mesh()["devices"]]
+        kept = {key: status[key] for key in ("phase", "run", "request", "troubles", "last_error", "failure")}
+        found.append((kept, sorted(status), health["healthy"], health["reasons"], metrics, mesh))
+    accounts = [read_account(folder / FILE) for folder in folders]
+    return found, [[(record.epoch, record.releases, record.devices) for record in one.epochs] for one in accounts]
+
+
+@pytest.mark.slow
+def test_real_nodes_show_the_same_with_and_without_scores():
+    """Four processes, whose ports others may ask: one of them has good scores, a broken file, or none."""
+    pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
+    seen = []
+    for data in (GOOD, FILES["no file"], FILES["no heading"], FILES["many scores"]):
+        with short_folder() as root, ExitStack() as stack:
+            scores = [np.random.default_rng(k).random(60) for k in range(4)]
+            options = {"epsilon": 1.0, "cells": 8, "grid": "linear", "range": (0.0, 1.0)}
+            folders, _ = make_mesh(root / "m", Network.cycle(4), "p-dcp", scores=scores, options=options)
+            if data is None:
+                (folders[2] / "scores.csv").unlink()
+            else:
+                (folders[2] / "scores.csv").write_bytes(data)
+                long_ago(folders[2] / "scores.csv")
+            first = free_ports(4)
+            for k, folder in enumerate(folders):
+                command = [sys.executable, "-m", "conformesh", "node", str(folder), "--http", f"127.0.0.1:{first + k}"]
+                node = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                stack.callback(node.wait)
+                stack.callback(node.kill)
+            ports = range(first, first + 4)
+            wait_for(partial(have_results, folders), seconds=90)
+            time.sleep(3.0)  # heartbeats have gone through the mesh
+            seen.append(shown_by(folders, ports))
+    assert all(one == seen[0] for one in seen)
 
 
 # --- planted leaks ----------------------------------------------------------------------------------------------------
