@@ -32,9 +32,9 @@ class Mesh(_World):
     Attributes
     ----------
     steps
-        In order: (step, name of the device, attempt), where step is "charge", "charged" (on the disk), "reveal" (the
-        first frame after the charge) or "stored".
-    trace
+        In order: (step, name of the device, attempt or epoch), where step is "charge", "charged" (on the disk),
+        "revealed" (it knows the total) or "stored".
+    trace_of_frames
         (virtual time, sender, receiver, kind, size) of every frame that arrived.
     crash
         Called with a step and a device before it counts; may raise `Crashed`.
@@ -55,6 +55,7 @@ class Mesh(_World):
         self.clocks = [0.0] * network.devices  # by how much the clock of a device is ahead
         self.start_at, self.now = start_at, 0.0
         self.steps, self.trace_of_frames, self.log = [], [], defaultdict(list)
+        self.members = {}  # the devices of each attempt that anybody was charged for
         self.crash = lambda step, name, attempt: None
         self.away = AWAY
 
@@ -98,6 +99,7 @@ class Mesh(_World):
             self.steps.append((step, name, attempt))
 
         def charging(account, epoch, devices, context):
+            assert self.members.setdefault(context, [*devices]) == [*devices]
             note("charge", account, context)
             charge(account, epoch, devices, context)
             note("charged", account, context)
@@ -129,21 +131,13 @@ class Mesh(_World):
         return [self.account(k).releases(epoch) for k in range(len(self.folders))]
 
     def readable(self):
-        """In how many attempts a total could be read: every device of the attempt has charged, hence may reveal."""
-        charged = defaultdict(set)
+        """The attempts whose total could be read: every device of the attempt was charged, hence may have revealed."""
+        charged = defaultdict(list)
         for step, name, attempt in self.steps:
             if step == "charged":
-                charged[attempt].add(name)
-        return sum(len(names) == self.sizes[attempt] for attempt, names in charged.items())
-
-    @property
-    def sizes(self):
-        """How many devices each attempt has, by the accounts of those that were charged."""
-        found = {}
-        for k in range(len(self.folders)):
-            for record in self.account(k).epochs:
-                found[bytes.fromhex(record.context)] = record.devices
-        return defaultdict(lambda: len(self.folders), found)
+                charged[attempt].append(name)
+        assert all(len({*names}) == len(names) for names in charged.values())  # nobody reveals twice
+        return [attempt for attempt, names in charged.items() if {*names} == {*self.members[attempt]}]
 
 
 @contextmanager

@@ -92,6 +92,16 @@ def test_a_closed_epoch_asks_for_one_run(configs):
     assert (watch.look(), watch.refusal) == (True, "")
 
 
+def test_the_clock_asks_for_one_run_an_epoch(tmp_path):
+    config, now = made(tmp_path / "m", {**NOISY, "epoch_seconds": 100})[0], [1000.0]
+    watch, asked = PrivacyWatch(config, lambda: now[0]), []
+    for second in range(1000, 1400, 2):
+        now[0] = float(second)
+        if watch.look():
+            asked.append((second, watch.epochs.last()))
+    assert asked == [(1006, 9), (1106, 10), (1206, 11), (1306, 12)]
+
+
 def test_what_is_wrong_with_the_account_is_told_to_the_operator(configs):
     watch = PrivacyWatch(configs[0])
     watch.look()

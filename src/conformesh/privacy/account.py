@@ -22,6 +22,8 @@ Rollback    a device whose file was replaced by an older one, or deleted, has to
             one honest device of the run still knows of its own charge, because that device refuses and never reveals.
 Unreadable  a device whose file cannot be read does not know what its records have lost. It takes part with no scores,
             so that they lose nothing more, and with the counts of an empty account, and only its operator is told.
+Unit        with whole devices as unit, a device has records in many epochs, and their releases add up for it: over m
+            epochs it loses up to m times as much.
 Size        counts are kept of the last `KEPT` epochs, releases of those of the window. Older epochs are used up.
 
 Exact runs have rules of their own. A sum over everybody hides a device among the others. Two sums over different
