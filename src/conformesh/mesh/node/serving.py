@@ -84,7 +84,7 @@ class Node:
         self.store = ResultStore(config)
         self.address = config.folder if address is None else address
         self.stopping = threading.Event()
-        self.scores = ScoreWatch(config)
+        self.scores = ScoreWatch(config, beside=config.has_epsilon)
         self.certificate = CertificateWatch(config)
         self.disk = DiskWatch(config.folder)
         self.pending = PendingRun(config.folder)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from conformesh.mesh.config.identity import Validity, examine_pair
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores, read_own_scores
 
 Stamp = tuple[int, int, int, int] | None  # modification, size, inode, change of permissions or owner
+_Reading = tuple[Stamp, OwnScores | None, str]  # of which file, its scores, and why there are none
 UNKNOWN: Stamp = (-1, -1, -1, -1)  # equals the stamp of no file, and is not that of a missing one
 SETTLED = 0.5  # seconds without a change after which a small file that is copied here counts as written
 # Seconds without a change after which a file of scores counts as written. A writer that pauses for longer in the middle
@@ -42,6 +44,14 @@ def _is_cut(now: Stamp, used: Stamp) -> bool:
     A file that replaced it has another number (inode) on its file system.
     """
     return now is not None and used is not None and now[2] == used[2] and now[1] < used[1]
+
+
+def _read(stamp: Stamp, config: DeviceConfig) -> _Reading:
+    """Read the scores of a device, from a file with this stamp."""
+    try:
+        return stamp, read_own_scores(config), ""
+    except (ValueError, OSError) as error:  # its last record is incomplete, say, or it is gone
+        return stamp, None, str(error)
 
 
 class FileWatch:
@@ -88,9 +98,16 @@ class ScoreWatch:
         Why the file is not read yet, where it has just changed; empty otherwise.
     failures
         How often the file was refused, counted once for each of its states.
+
+    Parameters
+    ----------
+    beside
+        Whether a changed file is read in a thread of its own. A node whose neighbours may not learn how many scores it
+        has must answer them meanwhile: reading a million takes seconds. The first look reads at once in any case, since
+        a node that starts waits for its scores before it says anything.
     """
 
-    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
+    def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time, beside: bool = False) -> None:
         self.config = config
         self.scores: OwnScores | None = None
         self.problem = self.waiting = ""
@@ -102,6 +119,10 @@ class ScoreWatch:
         self._looked = False  # before the first look there is nothing to compare with
         self._met: tuple[Stamp, float] = (None, -math.inf)  # of the last look, and since when it has been so
         self._since: float | None = None  # when this series of changes began
+        self._beside = beside
+        self._started = False  # whether the first look is over
+        self._reader: threading.Thread | None = None
+        self._reading: _Reading = (None, None, "")  # what the reader has found
 
     def under(self, config: DeviceConfig) -> None:
         """Go on with another configuration, which may name another file; it is read at the next look in any case."""
@@ -115,6 +136,18 @@ class ScoreWatch:
 
         `now` is on the monotonic clock.
         """
+        reading = self._next(now) if self._reader is None else self._finished()
+        return reading is not None and self._take(reading, now)
+
+    def _finished(self) -> _Reading | None:
+        """Return what the thread that reads has found; None while it is at work."""
+        if self._reader is None or self._reader.is_alive():
+            return None
+        self._reader = None
+        return self._reading
+
+    def _next(self, now: float) -> _Reading | None:
+        """Read the file if it has changed and seems to be complete, or let a thread do so; None if nothing is read."""
         stamp, first = stamp_of(self._path), not self._looked
         self._looked = True
         if stamp != self._met[0]:
@@ -123,23 +156,34 @@ class ScoreWatch:
             self._used = None  # another file: a later one may get the same inode again
         if not first and stamp == self._judged:
             self._since, self.waiting = None, ""
-            return False
+            return None
         if not self._is_quiet(stamp, now, first):
             self._wait(now)
-            return False
+            return None
         self._since, self.waiting = None, ""
         if _is_cut(stamp, self._used):
             self._refuse(stamp, f"{self._path}: it became shorter without being replaced, {CUT}")
+            return None
+        if self._beside and self._started:
+            self._reader = threading.Thread(target=self._read_beside, args=(stamp, self.config), daemon=True)
+            self._reader.start()
+            return None
+        self._started = True
+        return _read(stamp, self.config)
+
+    def _read_beside(self, stamp: Stamp, config: DeviceConfig) -> None:
+        self._reading = _read(stamp, config)
+
+    def _take(self, reading: _Reading, now: float) -> bool:
+        """Use what was read, unless the file was written to meanwhile; return whether there are other scores."""
+        stamp, scores, problem = reading
+        if scores is None:
+            self._refuse(stamp, problem)
             return False
-        before = None if self.scores is None else self.scores.digest
-        try:
-            scores = read_own_scores(self.config)
-        except (ValueError, OSError) as error:  # its last record is incomplete, say, or it is gone
-            self._refuse(stamp, str(error))
-            return False
-        if stamp_of(self._path) != stamp:  # written to meanwhile: what was read may be half of it
+        if stamp_of(self._path) != stamp:  # what was read may be half of it
             self._wait(now)
             return False
+        before = None if self.scores is None else self.scores.digest
         self._judged = self._used = stamp
         self.problem, self.scores = scores.problem, scores
         return scores.digest != before
