@@ -80,16 +80,28 @@ def test_epochs_by_the_clock(tmp_path):
 
 
 def test_a_closed_epoch_asks_for_one_run(configs):
-    watch = PrivacyWatch(configs[0])
-    assert [watch.look(), watch.look()] == [False, False]
+    """When it has stood for a while, so that scores that were put just before are read."""
+    now = [0.0]
+    watch = PrivacyWatch(configs[0], lambda: now[0])
+
+    def looks(*seconds):
+        found = []
+        for now[0] in seconds:
+            found.append(watch.look())
+        return found
+
+    assert looks(0, 1) == [False, False]
     declare_epoch(configs[0], 2)
-    assert [watch.look(), watch.look()] == [True, False]
+    assert watch.epochs.last() == 2  # others may ask for a run of it at once
+    assert looks(2, 5, 6, 7) == [False, False, True, False]
     account_of(configs[0], 3).charge(3, ["a"], b"x")  # released before this device's operator declared it
     declare_epoch(configs[0], 3)
-    assert watch.look() is False
+    assert looks(10, 16) == [False, False]
     assert "epoch 3 was released 1 time" in watch.refusal
     declare_epoch(configs[0], 4)
-    assert (watch.look(), watch.refusal) == (True, "")
+    assert looks(20, 26) == [False, True]
+    assert watch.refusal == ""
+    assert Epochs(configs[0], lambda: now[0]).due() == 4  # of a node that starts
 
 
 def test_the_clock_asks_for_one_run_an_epoch(tmp_path):

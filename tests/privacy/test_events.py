@@ -67,8 +67,8 @@ BROKEN = (
     "another heading",
     "epochs that are none",
 )
-CHANGE, CLOSE, ASK = 5.0, 9.0, 13.0  # seconds: when a file is replaced, an epoch closes, an operator asks in vain
-LIMIT = 16.0
+CHANGE, CLOSE, ASK = 3.0, 7.0, 15.0  # seconds: when a file is replaced, an epoch closes, an operator asks in vain
+LIMIT = 18.0
 
 
 @pytest.fixture(scope="module")
@@ -550,8 +550,8 @@ PLANTED = {  # leak: where it must show, the file, and whether it is there from 
 def test_twin_runs_notice(played, leak):
     where, name, when = PLANTED[leak]
     faults = Faults(loss=0.4, delay=(0.001, 0.05)) if leak is leak_retry_time else None
-    # An epoch closes while the new file is being read, so that a run waits for who reads it.
-    script = ((CHANGE + 2.5, closing),) if leak is leak_reading_time else ()
+    # An epoch is due when the new file is read, so that a run waits for who reads it.
+    script = ((0.3, closing),) if leak is leak_reading_time else ()
     files = ((GOOD, GOOD), (FILES[name], GOOD) if when == "start" else (GOOD, FILES[name]))
     one, other = (played(*both, faults=faults, script=script, leak=leak, limit=9.0) for both in files)
     assert where in one.differences(other)

@@ -20,6 +20,7 @@ pytest.importorskip("cryptography", reason="a mesh needs certificates: pip insta
 
 from conformesh import Network
 from conformesh.mesh.config.epochs import FILE as EPOCH
+from conformesh.mesh.config.epochs import SETTLING
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.running import JOURNAL
 from conformesh.mesh.node.store import NAME as RESULT
@@ -109,9 +110,10 @@ class Fleet:
         chosen = self.rng.choice(DEVICES, KILLED, replace=False).tolist()
         together, at = bool(self.rng.random() < 0.5), int(self.rng.integers(ROUNDS + 1))
         pauses = [0.0] * KILLED if together else self.rng.uniform(0, 0.5, KILLED).tolist()
-        before, until = self.attempt(chosen[0]), time.monotonic() + 2 * PATIENCE
+        before, until = self.attempt(chosen[0]), time.monotonic() + SETTLING + 2 * PATIENCE
         while self.attempt(chosen[0]) == before and time.monotonic() < until:
             time.sleep(0.001)
+        until = time.monotonic() + PATIENCE
         while together and round_of(self.folders[chosen[0]]) < at and time.monotonic() < until:
             time.sleep(0.001)
         for k, pause in zip(chosen, pauses, strict=True):

@@ -7,6 +7,7 @@ number never falls, and does not depend on the scores.
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Callable
@@ -19,9 +20,11 @@ from conformesh.methods import make_options
 FILE = "epoch"
 FIRST = 1  # the epoch of scores that name none, and the last closed one where nobody has declared any
 MOST_DIGITS = 15  # of an epoch's number: JSON holds it exactly
-# Seconds that a device waits for the clocks of others before it asks for a run of an epoch that has just closed: clocks
-# that are set over a network differ by less. Of short epochs it is a tenth.
-CLOCKS_DIFFER = 5.0
+# Seconds that a device waits before it asks for a run of an epoch that has just closed. Clocks that are set over a
+# network differ by less, and a score file that was replaced just before is read by then (`watching.QUIET`, and a look a
+# second): an epoch that is released without its last scores is not released again. Of epochs by the clock at most a
+# tenth. The same for all scores.
+SETTLING = 5.0
 
 
 def read_epoch(folder: Path) -> int:
@@ -73,19 +76,30 @@ class Epochs:
 
     def __init__(self, config: DeviceConfig, wall: Callable[[], float] = time.time) -> None:
         self._folder, self._wall, self._seconds = config.folder, wall, epoch_seconds(config)
-        self._declared = FIRST
+        self._declared: int | None = None  # nothing was read so far
+        self._before, self._risen_at = FIRST, -math.inf  # what was declared before, and when that changed
         self.problem = ""
 
     def last(self, ago: float = 0.0) -> int:
         """Return the last closed epoch, by the clock as it was so many seconds `ago`; 0 if none has closed."""
         if self._seconds is not None:
             return max(int((self._wall() - ago) // self._seconds) - 1, 0)
+        known = self._declared or FIRST
         try:
-            self._declared, self.problem = max(self._declared, read_epoch(self._folder)), ""
+            number, self.problem = max(known, read_epoch(self._folder)), ""
         except ValueError as problem:
-            self.problem = str(problem)
-        return self._declared
+            number, self.problem = known, str(problem)
+        if self._declared is not None and number > known:
+            self._before, self._risen_at = known, self._wall()
+        self._declared = number
+        return number
 
     def due(self) -> int:
-        """Return the last epoch that a run may be asked for: its end is long enough ago for all clocks."""
-        return self.last(0.0 if self._seconds is None else min(CLOCKS_DIFFER, self._seconds / 10))
+        """Return the last epoch that a run may be asked for: its end is long enough ago, see `SETTLING`.
+
+        What was declared before the first look is due at once.
+        """
+        if self._seconds is not None:
+            return self.last(min(SETTLING, self._seconds / 10))
+        last = self.last()
+        return last if self._wall() - self._risen_at >= SETTLING else self._before
