@@ -86,16 +86,18 @@ def test_private_quantiles_and_others_from_the_same_release(run, patients, tmp_p
 def test_quantiles_of_a_private_calibration(run, tmp_path):
     rng = np.random.default_rng(3)
     devices = [rng.random(80) for _ in range(6)]
-    calibrate(devices, "cycle", 0.1, "p-dcp", epsilon=4).save(tmp_path / "result.json")
+    calibrate(devices, "cycle", 0.1, "p-dcp", epsilon=4, grid="logit").save(tmp_path / "result.json")
     found = json.loads(run("quantiles", "result.json", "-q", "0.5", "--json").stdout)
     assert (found["epsilon"], found["column"], found["devices"]) == (4, "score", 6)
     assert abs(np.searchsorted(np.sort(np.concatenate(devices)), found["values"][0]) - 240) <= found["rank_error"][0]
     calibrate(devices, "cycle", 0.1).save(tmp_path / "exact.json")
     assert "comes from a run without epsilon" in run("quantiles", "exact.json").stderr
     groups = [np.arange(80) % 2] * 6
-    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", groups=groups, epsilon=4).save(tmp_path / "groups.json")
+    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", groups=groups, epsilon=4, grid="logit").save(
+        tmp_path / "groups.json"
+    )
     assert "a histogram for each of 2 groups" in run("quantiles", "groups.json").stderr
-    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", epsilon=4).save(tmp_path / "levels.json")
+    calibrate_several(devices, "cycle", [0.1, 0.2], "p-dcp", epsilon=4, grid="logit").save(tmp_path / "levels.json")
     assert run("quantiles", "levels.json").exit_code == 0
 
 

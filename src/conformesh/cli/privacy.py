@@ -19,7 +19,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import divisor
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.json_numbers import in_json
-from conformesh.methods import METHODS
+from conformesh.methods import METHODS, get_method
 from conformesh.privacy.exposure import Exposure, exposure_of, exposure_of_result
 from conformesh.promises import exact_alpha
 
@@ -110,7 +110,7 @@ def privacy(
         network = _network(devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         held, level = whole(scores_per_device, "scores per device", 1), exact_alpha(alpha or "0.1")
         chosen = checked_options(method, options)
-        if method == "p-dcp" and chosen.get("epsilon") is not None:
+        if get_method(method).private and chosen.get("epsilon") is not None:
             private = explain_plan(network, level, chosen)
         found = exposure_of(method, network, coalition=who, scores=held, alpha=alpha or "0.1", **chosen)
     if as_json:
