@@ -90,6 +90,17 @@ def test_an_infinite_threshold_can_be_drawn():
     assert result.plot().axes[0].get_title(loc="left") == "threshold is infinite"
 
 
+def test_a_private_result_draws_its_noisy_histogram_and_the_last_crossing():
+    """The threshold is the grid point after the last one whose noisy part lies above the line."""
+    held = [np.random.default_rng(k).random(200) for k in range(6)]
+    result = calibrate(held, NETWORK, 0.1, "p-dcp", epsilon=1, grid="logit")
+    axes = result.plot().axes[0]
+    assert axes.get_title(loc="left").startswith("noisy histogram")
+    points, line, threshold = (artist.get_xydata() for artist in axes.lines)
+    after = points[points[:, 1] > line[0, 1], 0].max()
+    assert threshold[0, 0] == result.threshold == points[points[:, 0] > after, 0].min()
+
+
 def test_groups_and_levels_side_by_side(held):
     groups = [np.array(["a", "b"])[np.arange(40) % 2] for _ in held]
     several = calibrate_several(held, NETWORK, [0.1, 0.2], groups=groups)

@@ -13,7 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.io.schemas import checked
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
+from conformesh.privacy.histogram import Release
+from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 
 if TYPE_CHECKING:
@@ -149,6 +152,8 @@ def _name_places(axes: Any, names: list[str], what: str) -> None:
 def draw_calibration(found: Calibration, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
     """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
 
+    Of a private result the noisy histogram instead of the thresholds, which are all the same.
+
     With `ax` only the thresholds, or only the map.
     """
     import matplotlib as mpl
@@ -177,7 +182,9 @@ def draw_calibration(found: Calibration, network: Network | None = None, ax: Any
 
 
 def _draw_half(axes: Any, found: Calibration, network: Network | None) -> None:
-    if network is None:
+    if network is None and "release" in found.options:
+        _draw_release(axes, found)
+    elif network is None:
         _draw_thresholds(axes, found)
     elif np.ptp(found.thresholds) > 0 and np.isfinite(found.thresholds).all():
         draw_map(axes, network, found.thresholds, "threshold of a device")
@@ -199,6 +206,26 @@ def _draw_thresholds(axes: Any, found: Calibration) -> None:
     same = "the same on every device" if finite.all() and np.ptp(values) == 0 else "dashed: valid on every device"
     axes.set_title(same if finite.any() else f"{found.what} is infinite", fontsize=9.5)
     axes.ticklabel_format(axis="y", useOffset=False)
+
+
+def _draw_release(axes: Any, found: Calibration) -> None:
+    """Draw how many scores lie above each pivot, with noise, and why the threshold is where it is."""
+    release = checked(found.options["release"], Release, "release")
+    alpha, n = exact_alpha(found.alpha), max(release.number, 1)
+    above = np.cumsum(release.totals[::-1][: release.cells - 1])[::-1] / n
+    allowed = float(alpha - (release.slack + release.inflation(alpha).value) / n)
+    pivots = release.pivots
+    near = np.flatnonzero((above < 0.98) & (above > min(allowed, 0.02) / 4))  # the rest is flat
+    if len(near):
+        shown = slice(max(near[0] - 2, 0), near[-1] + 3)
+        pivots, above = pivots[shown], above[shown]
+    axes.plot(pivots, above, "o", color=BLUE, markersize=3)
+    axes.axhline(allowed, color=ORANGE, linewidth=1.2)
+    if np.isfinite(found.threshold):
+        axes.axvline(found.threshold, color=INK, linewidth=1, linestyle=(0, (4, 3)))
+    axes.set_xlabel("grid point; dashed: threshold, the one after the last above the line")
+    axes.set_ylabel("part of the scores above")
+    axes.set_title(f"noisy histogram; line: alpha {found.alpha:g} less the price of noise", fontsize=9.5)
 
 
 def _draw_sent(axes: Any, found: Calibration) -> None:
