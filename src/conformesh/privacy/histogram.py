@@ -252,6 +252,9 @@ class HistogramPlan:
     def count(self, scores: Floats, row: int, stream: Stream) -> Ints:
         """Return one device's own numbers, without noise: [n], then the cells above p_1.
 
+        The same work is done for all values of the scores, and about log n steps for their number: the time until a
+        device sends must not depend on its data.
+
         Parameters
         ----------
         scores
@@ -260,9 +263,6 @@ class HistogramPlan:
             Which device.
         stream
             Fresh random bytes, for choices among the scores.
-
-        The same work is done for all values of the scores, and about log n steps for their number: the time until a
-        device sends must not depend on its data.
         """
         edges = _count_up_to(scores, self.pivots)
         bounds = np.concatenate([[0], edges, [len(scores)]])
