@@ -18,6 +18,7 @@ from conformesh.mesh.config.folders import init_mesh, scatter_scores
 from conformesh.mesh.config.own_scores import read_own_scores
 from conformesh.mesh.node.privacy_watch import PrivacyWatch
 from conformesh.mesh.node.running import account_of
+from conformesh.mesh.node.watching import ScoreWatch
 from conformesh.privacy.account import FILE as ACCOUNT
 
 NOISY = {"epsilon": 1.0, "cells": 8}
@@ -174,9 +175,47 @@ def test_put_scores_warns_where_a_file_has_no_epochs(configs, tmp_path):
     given.write_text("score,epoch\n0.5,2\n")
     assert "column 'epoch'" not in run("put-scores", given, folder).output
     given.write_text("score,epoch\n0.5,now\n")
-    refused = run("put-scores", given, folder)
-    assert refused.exit_code == 2
-    assert "the column 'epoch' must hold whole numbers, at least 1" in refused.stderr
+    one_bad_row = run("put-scores", given, folder)
+    assert one_bad_row.exit_code == 0
+    assert "1 have no epoch, which is a whole number above 0" in one_bad_row.stderr
+
+
+def test_put_scores_reads_as_the_device_will_so_that_one_bad_row_is_one_count(configs, tmp_path):
+    """If one NaN made the whole file unusable, one record would change every count, and no epsilon would hold."""
+    given, rows = tmp_path / "given.csv", "score,epoch\n" + "0.5,1\n" * 100
+    given.write_text(rows + "nan,1\n")
+    assert "have no usable score and count as +infinity" in run("put-scores", given, configs[0].folder).stderr
+    assert np.isfinite(read_own_scores(configs[0]).in_epoch(1)).sum() == 100
+
+
+def test_a_file_that_became_shorter_in_place_is_used_with_epsilon(configs):
+    """One record more or less must not decide whether a file is shorter than before, and so whether it is used."""
+    path, watch = configs[0].path("scores"), ScoreWatch(configs[0])
+    for count, now in ((100, 0.0), (99, 10.0)):
+        with path.open("w") as file:  # in place: the same inode
+            file.write("score\n" + "0.5\n" * count)
+        watch.look(now)
+        watch.look(now + 3.0)
+        assert len(watch.known) == count
+        assert watch.problem == ""
+
+
+def test_an_epoch_that_was_released_meanwhile_is_not_released_again_by_itself(tmp_path):
+    """Of three allowed releases: devices learn of an epoch at different times, and each release costs epsilon."""
+    config, now = made(tmp_path / "m", {**NOISY, "releases": 3})[0], [0.0]
+    watch = PrivacyWatch(config, lambda: now[0])
+    assert not watch.look()
+    account_of(config, 2).charge(2, ["a"], b"x")  # others knew of it before this device
+    declare_epoch(config, 2)
+    for now[0] in (1.0, 8.0, 9.0):
+        assert not watch.look()
+    assert watch.refusal == ""  # an operator may ask for another release
+
+
+def test_a_declaration_cannot_use_up_years_of_epochs(configs):
+    declare_epoch(configs[0], 101)
+    with pytest.raises(ValueError, match="declare at most 201 at a time"):
+        declare_epoch(configs[0], 202)
 
 
 def test_epochs_travel_when_a_file_is_spread_over_the_folders(configs, tmp_path):

@@ -187,6 +187,17 @@ def test_two_clocks_at_the_end_of_an_epoch_settle_on_one_epoch(tmp_path):
     assert {one.epoch for one in attempt(later, coalition=1)} == {6}
 
 
+def test_by_the_clock_an_epoch_far_ahead_is_refused(tmp_path):
+    """One liar and one wrong clock must not use up all epochs until then; a clock that is one epoch behind is usual."""
+    epochs = (2**50, 2000, 5, 5)
+    accounts = [Account(tmp_path / str(k), epoch=epoch, most_ahead=1) for k, epoch in enumerate(epochs)]
+    claims = [one.claim() for one in accounts]
+    with pytest.raises(PrivacyRefused, match="set the clocks"):
+        accounts[3].settle(claims, 1)
+    near = [Account(tmp_path / f"near {k}", epoch=epoch, most_ahead=1) for k, epoch in enumerate((6, 6, 5))]
+    assert near[2].settle([one.claim() for one in near], 1).epoch == 6
+
+
 def test_liars_neither_choose_an_epoch_nor_use_up_a_budget(tmp_path):
     liar = Account(tmp_path / "liar", epoch=2**50)
     attempt([liar])

@@ -503,6 +503,22 @@ def test_noise_does_not_cost_coverage(target):
     assert power_against(trials, 0.9, 0.84) > 0.99
 
 
+def test_with_a_cap_the_certificate_is_about_the_scores_that_count():
+    """One device holds most scores, and of these few count: new examples from it are seldom covered.
+
+    So the guarantee must not be about devices in proportion to all their scores: .9 of these are not covered.
+    """
+    rng = np.random.default_rng(0)
+    held = [rng.uniform(0.5, 1, 20_000)] + [rng.uniform(0, 0.4, 100) for _ in range(59)]
+    options = {"epsilon": 1.0, "unit": "device", "cap": 100, "grid": "linear", "range": (0.0, 1.0)}
+    result = calibrate(held, Network.complete(60), 0.1, "p-dcp", **options)
+    assert (np.concatenate(held) <= result.threshold).mean() < 0.9
+    assert "in proportion to its scores, of which at most 100 count" in str(result.certificate)
+    assert dict(result.certificate.facts())["about"].startswith(
+        "a new example comes from a device in proportion to its scores, of which at most 100 count"
+    )
+
+
 @pytest.mark.parametrize(
     ("each", "cells", "dear"), [(3, 16, "is +inf"), (7, 16, "noise costs"), (500, 16, ""), (500, 4, "lie between")]
 )

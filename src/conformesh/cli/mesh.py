@@ -322,6 +322,8 @@ def put_scores(
             f"{scores} has no column 'epoch', so that all its scores are of epoch {FIRST}. Epoch {last} has closed, "
             "and no later run counts them; add the epoch of each score"
         )
+    if found.problem:
+        console.note(found.problem)
     try:
         Client(folder).status()
         running = True

@@ -179,6 +179,8 @@ class Account:
         How many epochs are added up for one threshold.
     releases
         How often an epoch may be released.
+    most_ahead
+        By how many epochs others may be ahead of this device: 1 by the clock, None where operators declare epochs.
 
     Attributes
     ----------
@@ -186,8 +188,11 @@ class Account:
         Why the file cannot be read, for the operator; empty where it can.
     """
 
-    def __init__(self, path: Path, *, epoch: int = 1, window: int = 1, releases: int = 1) -> None:
+    def __init__(
+        self, path: Path, *, epoch: int = 1, window: int = 1, releases: int = 1, most_ahead: int | None = None
+    ) -> None:
         self.path, self.epoch, self.window, self.allowed = path, epoch, window, min(releases, MOST_RELEASES)
+        self.most_ahead = most_ahead
         self.problem = ""
         try:
             self._fields = read_account(path)
@@ -210,6 +215,12 @@ class Account:
         """
         heard = [_Claim.of(one, self.window) for one in claims]
         epoch = _largest((one.epoch for one in heard), coalition)
+        if self.most_ahead is not None and epoch > self.epoch + self.most_ahead:
+            # An epoch far ahead would use up all before it (`KEPT`). The clock does not depend on the scores.
+            raise PrivacyRefused(
+                f"the others release epoch {epoch}, and by the clock of this device {self.epoch} has closed last; set "
+                "the clocks"
+            )
         claimed = _largest((one.releases(epoch) for one in heard), coalition)
         if claimed > self._fields.releases(epoch) and epoch > self._fields.used_up:
             self._change(epoch, releases=claimed)  # after a rollback, say

@@ -86,7 +86,7 @@ class PDCP:
     coalition: int = option(1, "devices that may share all they know; the others must be two or more")
     honest: int | None = option(None, "devices that keep their noise secret; by default all but the coalition")
     unit: Literal["score", "device"] = option("score", "what epsilon protects: each score, or a device with all scores")
-    cap: int | None = option(None, "with unit device: the most scores of a device that count")
+    cap: int | None = option(None, "with unit device: the most scores of a device that count; a device weighs by these")
     fill: int | None = option(
         None, "targets equal and given: scores that a device counts for; default half of expected"
     )

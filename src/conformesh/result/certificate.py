@@ -166,7 +166,7 @@ class Certificate:
         if self.noise is not None:
             lines.append(("private", str(self.noise)))
         if self.rule:
-            lines.append(("about", f"{TARGETS[self.target]}; by {RULES[self.rule]}"))
+            lines.append(("about", f"{self._mixture}; by {RULES[self.rule]}"))
         if self.heard:
             lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
         if self.liars is not None:
@@ -183,6 +183,12 @@ class Certificate:
         if self.assumption:
             lines.append(("assuming" if self.kind != "none" else "note", self.assumption))
         return lines
+
+    @property
+    def _mixture(self) -> str:
+        """Whom the guarantee is about. Scores beyond a cap do not count, so a device weighs by those that do."""
+        capped = self.noise is not None and self.noise.cap is not None and self.target == "sizes"
+        return TARGETS[self.target] + (f", of which at most {self.noise.cap:,} count" if capped and self.noise else "")
 
     @property
     def _whatever(self) -> str:
@@ -208,7 +214,7 @@ class Certificate:
         if self.noise is not None:
             parts.append(str(self.noise))
         if self.rule:
-            parts.append(f"by {RULES[self.rule]}, where {TARGETS[self.target]}")
+            parts.append(f"by {RULES[self.rule]}, where {self._mixture}")
         if self.heard:
             parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
         if self.liars is not None:

@@ -19,6 +19,7 @@ from conformesh.methods import make_options
 
 FILE = "epoch"
 FIRST = 1  # the epoch of scores that name none, and the last closed one where nobody has declared any
+MOST_AHEAD = 100  # epochs that one declaration closes: a typing error must not use up years of epochs
 MOST_DIGITS = 15  # of an epoch's number: JSON holds it exactly
 # Seconds that a device waits before it asks for a run of an epoch that has just closed. Clocks that are set over a
 # network differ by less, and a score file that was replaced just before is read by then (`watching.QUIET`, and a look a
@@ -56,6 +57,11 @@ def declare_epoch(config: DeviceConfig, number: int) -> None:
         before = FIRST
     if number < before:
         raise ValueError(f"{config.folder}: epoch {before} has closed, and numbers never fall; got {number}")
+    if number > before + MOST_AHEAD:
+        raise ValueError(
+            f"{config.folder}: epoch {before} has closed last, and {number} would use up all epochs between, for good; "
+            f"declare at most {before + MOST_AHEAD} at a time"
+        )
     write_file(config.folder / FILE, f"{number}\n")
 
 

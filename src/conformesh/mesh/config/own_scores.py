@@ -103,7 +103,12 @@ def read_row_by_row(config: DeviceConfig) -> OwnScores:
     mesh, or made by another score; it does not count where it belongs to no epoch. `problem` says how many there are. A
     ValueError is about the file as a whole: it cannot be read, or lacks the column of scores.
     """
-    table, broken = _table_of_rows(config.path("scores"))
+    path = str(config.path("scores"))
+    return _read_rows(config, path, bytes_of(path))
+
+
+def _read_rows(config: DeviceConfig, name: str, data: bytes) -> OwnScores:
+    table, broken = _table_of_rows(name, data)
     values = np.array([_number(cell) for cell in table.columns[column_named(table, "score")]], dtype=np.float64)
     own, of_rows = _is_own(table, len(values), config), epochs_in(table)
     epochs = np.full(len(values), FIRST) if of_rows is None else of_rows
@@ -124,16 +129,15 @@ def read_row_by_row(config: DeviceConfig) -> OwnScores:
     }
     words = ", ".join(f"{count:,} {what}" for what, count in said.items() if count)
     problem = f"{table.name}: of {len(values) + broken:,} rows {words}; repair or drop them" if words else ""
-    found = OwnScores(values[counted], epochs[counted], problem)
+    found = OwnScores(values[counted], None if of_rows is None else epochs[counted], problem)
     _ = found.in_epoch(FIRST)  # sorted now, and not while neighbours wait
     return found
 
 
-def _table_of_rows(path: Path) -> tuple[Table, int]:
+def _table_of_rows(path: str, data: bytes) -> tuple[Table, int]:
     """Return a table whose cells are still to be read, and how many rows of a text file have too many or few cells."""
-    if _ending(path.name) != ".csv":
-        return read_table(str(path), NEEDED, may_be_empty=True), 0
-    data = bytes_of(str(path))
+    if _ending(path) != ".csv":
+        return read_table(path, NEEDED, may_be_empty=True, data=data), 0
     try:
         data = gzip.decompress(data) if data.startswith(GZIP) else data
     except (OSError, EOFError, zlib.error) as problem:
@@ -146,7 +150,7 @@ def _table_of_rows(path: Path) -> tuple[Table, int]:
     heading, *rows = [[cell.strip().strip('"') for cell in line.split(mark)] for line in lines]
     whole = [row for row in rows if len(row) == len(heading)]
     columns = [[*column] for column in zip(*whole, strict=True)] or [[] for _ in heading]
-    return Table(dict(zip(heading, columns, strict=True)), str(path)), len(rows) - len(whole)
+    return Table(dict(zip(heading, columns, strict=True)), path), len(rows) - len(whole)
 
 
 def _is_own(table: Table, rows: int, config: DeviceConfig) -> NDArray[np.bool_]:
@@ -192,7 +196,10 @@ def put_scores(config: DeviceConfig, source: str) -> OwnScores:
             f"another file in {config.folder / FILE}, as `scores`"
         )
     data = bytes_of(source)
-    scores = _own_scores_in(read_table(source, NEEDED, may_be_empty=True, data=data), config)
+    if config.has_epsilon:
+        scores = _read_rows(config, source, data)
+    else:
+        scores = _own_scores_in(read_table(source, NEEDED, may_be_empty=True, data=data), config)
     owner, mode = _owner_and_mode(target)
     write_file(target, data, mode, owner)
     return scores

@@ -44,7 +44,11 @@ class PrivacyWatch:
         self.problem = "; ".join(filter(None, [self._account_problem, self.epochs.problem]))
         rose = self._due is not None and due > self._due
         self._due = due if self._due is None else max(due, self._due)
-        return rose and self.config.has_epsilon and not self.refusal
+        if not (rose and self.config.has_epsilon) or self.refusal:
+            return False
+        # Devices learn of an epoch at different times. One that another has released meanwhile is not released again
+        # without being asked for: each release costs epsilon.
+        return account_of(self.config, last).released(last) == 0
 
     def refusal_now(self) -> str:
         """Return `refusal` as it is at this moment; from any thread."""

@@ -102,7 +102,10 @@ def account_of(config: DeviceConfig, epoch: int) -> Account:
     from conformesh.privacy.account import FILE, Account
 
     options = make_options(config.method, config.options)
-    return Account(config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases)
+    ahead = None if options.epoch_seconds is None else 1
+    return Account(
+        config.folder / FILE, epoch=epoch, window=options.window, releases=options.releases, most_ahead=ahead
+    )
 
 
 def private_protocol_of(

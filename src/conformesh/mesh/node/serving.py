@@ -425,7 +425,9 @@ class Node:
             self._look_at_files()
             if self.stopping.is_set() or self._needs_links:
                 return device.handed or not device.rosters.moving
-            return device.over if once else not self.certificate.late and self.scores.scores is not None
+            # With epsilon a device takes part without scores too: whether it comes back must not tell that.
+            has_part = self.config.has_epsilon or self.scores.scores is not None
+            return device.over if once else not self.certificate.late and has_part
 
         def attend() -> None:
             self._take_offered(device)

@@ -161,7 +161,9 @@ class ScoreWatch:
             self._wait(now)
             return None
         self._since, self.waiting = None, ""
-        if _is_cut(stamp, self._used):
+        # With epsilon one record more or less must not decide on the whole file, which it would if it made the file
+        # shorter than before. What is half written changes again, and is read again.
+        if _is_cut(stamp, self._used) and not self.config.has_epsilon:
             self._refuse(stamp, f"{self._path}: it became shorter without being replaced, {CUT}")
             return None
         if self._beside and self._started:
