@@ -135,7 +135,7 @@ def views(monkeypatch, edges, coalition, x, masks_of=Masks, revealed=True):
         chosen.update(zip(free, words, strict=True))
         sent = Sent()
         sums = MaskedSums(site, made_masks, sent)
-        monkeypatch.setattr(sums, "_checked", lambda totals: totals)
+        monkeypatch.setattr(sums, "_check_totals", lambda totals: totals)
         finished(sums.release(counts, np.zeros_like(counts), lambda: None))
         y, b = (words.astype(np.int64) // STEP for words in sent.words)
         view = [tuple(int(y[k] - known[k]) % SMALL for k in others)]
@@ -413,14 +413,14 @@ def test_an_attempt_releases_once():
 
 def test_a_wrong_mask_is_found_out_by_everybody(monkeypatch):
     """One device has another secret with one other: the devices do not add up to their number."""
-    network, right, made_so_far = Network.cycle(6), masks._shared, []
+    network, right, made_so_far = Network.cycle(6), masks._pair_secret, []
 
     def wrong(private, other, flooded, i, j):
         made_so_far.append((i, j))
         found = right(private, other, flooded, i, j)
         return bytes(KEY) if (i, j) == (1, 4) and made_so_far.count((1, 4)) == 1 else found
 
-    monkeypatch.setattr(masks, "_shared", wrong)
+    monkeypatch.setattr(masks, "_pair_secret", wrong)
     said = Transcript()
     with pytest.raises(ArithmeticError, match=r"6 devices add up to .* in stage 0: masks have not cancelled"):
         together(network, made(network, SCORES), said=said)

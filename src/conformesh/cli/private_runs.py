@@ -92,7 +92,7 @@ def explain_result(saved: Saved, alphas: Sequence[Fraction] = ()) -> Explanation
         ("protects", _protects(noise)),
         ("condition", _condition(noise)),
         ("devices", _survivors(noise, saved.devices)),
-        ("released", _released(releases)),
+        ("released", _release_in_words(releases)),
         ("guarantee", _guarantee(first.alpha, noise.spread, " in each group" if grouped else "")),
         ("price", _price(release, noise.inflation, first.alpha)),
         ("levels", "the table below is read from the same release: other levels cost no further epsilon"),
@@ -144,7 +144,7 @@ def _survivors(noise: Noise, roster: int) -> str:
     return f"{noise.devices} of {roster} took part; the others were lost before the release, and are not counted"
 
 
-def _released(releases: dict[str | None, Private]) -> str:
+def _release_in_words(releases: dict[str | None, Private]) -> str:
     (release, noise), *_ = releases.values()
     what = f"counts with noise in {release.cells:,} cells of the public grid {release.grid!r}"
     number = f"a number with noise (about {max(release.number, 0):,} scores) and " if release.items is None else ""
@@ -195,7 +195,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
     needed = plan.devices_needed(alpha) if plan.unit == "device" else None
     refused = needed is not None and needed > K
     price = plan.inflation(alpha)
-    release = _expected(plan, min(held, plan.cap or held), options.window)
+    release = _expected_release(plan, min(held, plan.cap or held), options.window)
     answer = release.answer(alpha)
     n = release.number
     noise = Noise(
@@ -250,7 +250,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
     return Explanation(f"p-dcp with epsilon {plan.epsilon:g} on {network.name}: what a run would mean", facts, data)
 
 
-def _expected(plan: HistogramPlan, held: int, window: int) -> Release:
+def _expected_release(plan: HistogramPlan, held: int, window: int) -> Release:
     """Return the release of expected numbers: so many scores on each device, spread evenly over the cells."""
     n = plan.devices * held
     totals = np.concatenate([[n], np.full(plan.cells - 1, round(n / plan.cells))])
@@ -320,7 +320,11 @@ def explain_account(path: Path) -> Explanation:
         ]
     if config is not None:
         facts.append(("next epoch", _next_epoch(folder, rules)))
-    lines = [] if problem else [_epoch_line(fields, epoch, rules.releases) for epoch in _listed(fields, rules.epoch)]
+    lines = (
+        []
+        if problem
+        else [_epoch_line(fields, epoch, rules.releases) for epoch in _epochs_to_show(fields, rules.epoch)]
+    )
     return Explanation(
         "privacy account" if config is None else f"privacy account of {config.name}",
         facts,
@@ -429,7 +433,7 @@ def _next(fields: AccountFields, rules: _Rules) -> str:
     return f"may release epoch {rules.epoch} ({several(left, 'release')} left), unless other devices know of more"
 
 
-def _listed(fields: AccountFields, last: int) -> list[int]:
+def _epochs_to_show(fields: AccountFields, last: int) -> list[int]:
     """Return the epochs to list: those with an entry, and the last closed one."""
     return sorted({*(one.epoch for one in fields.epochs), *([last] if last > 0 else [])})[-MOST_EPOCHS:]
 

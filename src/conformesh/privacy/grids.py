@@ -40,7 +40,7 @@ def grid_points(name: GridName, count: int, ends: tuple[float, float] | None = N
         u = 2.0 * (np.arange(1, count + 1) / count) - 1.0
         # Of 17 (a u + (1 - a) u^3), a = 1/2 had nearly the smallest error of coverage, 7 % below that of a = 1, on
         # CIFAR-100 at four temperatures and on eight drawn distributions, at levels .9 and .98.
-        odds = _raised(ODDS * ((u + u * u * u) / 2.0))
+        odds = _powers_of_two(ODDS * ((u + u * u * u) / 2.0))
         points = odds / (1.0 + odds)
         points[-1] = TOP
     elif ends is not None:
@@ -67,10 +67,10 @@ def check_grid(name: str, ends: tuple[float, float] | None) -> None:
 
 def _powers(low: float, high: float, count: int) -> Floats:
     """Return points as evenly spaced as a float between two powers of two, up to 2 to the power of `high`."""
-    return _raised(low + (high - low) * (np.arange(1, count + 1) / count))
+    return _powers_of_two(low + (high - low) * (np.arange(1, count + 1) / count))
 
 
-def _raised(at: Floats) -> Floats:
+def _powers_of_two(at: Floats) -> Floats:
     """Return 2 to the power of whole numbers, and what lies on straight lines between them."""
     whole = np.floor(at)
     return np.ldexp(1.0 + (at - whole), whole.astype(np.int64))

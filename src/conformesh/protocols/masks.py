@@ -211,7 +211,7 @@ def agree_on_masks(site: Site, secrets: Secrets, claim: bytes = b"") -> Gatherin
         for other in range(site.devices):
             if other not in here:
                 i, j = min(row, other), max(row, other)
-                shared = _shared(own[place].private, keys[other], flooded, i, j)
+                shared = _pair_secret(own[place].private, keys[other], flooded, i, j)
                 pairs.append((place, -1, shared) if row == i else (-1, place, shared))
     return Agreed(
         Masks(
@@ -291,7 +291,7 @@ def _verified(
     return public, claim
 
 
-def _shared(private: Any, other: bytes, flooded: bytes, i: int, j: int) -> bytes:
+def _pair_secret(private: Any, other: bytes, flooded: bytes, i: int, j: int) -> bytes:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PublicKey
 
     try:
@@ -319,7 +319,7 @@ class MaskedSums:
         """Add up whole numbers, (local devices, numbers), which may be negative; return the totals, (numbers,)."""
         own = _with_ones(values)
         sums = yield from self._sum(own + self.masks.at(self.stage, own.shape[1], self.digest.digest()))
-        return self._checked(sums)
+        return self._check_totals(sums)
 
     def release(self, counts: Ints, noise: Ints, charge: Callable[[], None]) -> Protocol[Ints]:
         """Add up noisy counts, (local devices, numbers), that are readable only after every account was charged.
@@ -340,13 +340,13 @@ class MaskedSums:
         hidden = yield from self._sum(own + self.masks.at(0, own.shape[1]) + selves)
         charge()
         revealed = yield from self._sum(selves)
-        return self._checked(hidden - revealed)
+        return self._check_totals(hidden - revealed)
 
     def _sum(self, words: Words) -> Protocol[Words]:
         sums = yield from self._total(words, LARGEST)  # type: ignore[arg-type]
         return np.asarray(sums).astype(np.int64).astype(np.uint32)
 
-    def _checked(self, sums: Words) -> Ints:
+    def _check_totals(self, sums: Words) -> Ints:
         """Return the totals, if the masks have cancelled and all local devices have received the same."""
         totals = sums.view(np.int32)
         if (totals[:, 0] != self.site.devices).any():

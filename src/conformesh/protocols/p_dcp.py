@@ -192,9 +192,9 @@ def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: P
     _refuse_unproven(site.promise, options)
     secrets = site.secrets or Secrets.simulated(site)
     if options.epsilon is None:
-        outcome = yield from _searched(site, samples, alphas, options, secrets)
+        outcome = yield from _search_exactly(site, samples, alphas, options, secrets)
     else:
-        outcome = yield from _released(site, samples, alphas, options, secrets)
+        outcome = yield from _release_histogram(site, samples, alphas, options, secrets)
     return outcome if site.secrets is not None else replace(outcome, facts={**outcome.facts, "privacy": SIMULATED})
 
 
@@ -264,7 +264,7 @@ def _refuse_unproven(promise: Promise, options: PDCP) -> None:
 # --- with noise -------------------------------------------------------------------------------------------------------
 
 
-def _released(
+def _release_histogram(
     site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
 ) -> Gathering[Outcome]:
     """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
@@ -406,7 +406,7 @@ def _wide_cell(release: Release, answer: Answer) -> tuple[str, ...]:
 # --- without noise ----------------------------------------------------------------------------------------------------
 
 
-def _searched(
+def _search_exactly(
     site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
 ) -> Gathering[Outcome]:
     """Search by exact masked sums."""

@@ -229,7 +229,7 @@ class Quantiles:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know besides the table."""
-        found = [("guarantee", f"{self.kind}: {self.guarantee}"), ("data", self._held)]
+        found = [("guarantee", f"{self.kind}: {self.guarantee}"), ("data", self._data_in_words)]
         if self.privacy:
             found.append(("privacy", self.privacy))
         stored = "none: read from a stored release, which spends no further epsilon"
@@ -237,7 +237,7 @@ class Quantiles:
         return [*found, ("network", self.network)] if self.network else found
 
     @property
-    def _held(self) -> str:
+    def _data_in_words(self) -> str:
         about, named = "" if self.epsilon is None else "about ", f" of {self.column}" if self.column else ""
         return f"{about}{several(self.n, 'value')}{named} on {several(self.devices, 'device')}"
 
@@ -254,7 +254,7 @@ class Quantiles:
         lines = self.lines()
         widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
         table = ["  ".join(map(str.rjust, line, widths)) for line in lines]
-        return "\n".join([f"Quantiles({self._held}, {self.kind}{epsilon}; {cost})", *table])
+        return "\n".join([f"Quantiles({self._data_in_words}, {self.kind}{epsilon}; {cost})", *table])
 
     def _repr_html_(self) -> str:
         from conformesh import cards
