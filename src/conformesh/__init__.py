@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from conformesh.faults import Faults
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
-    from conformesh.localising import Centres, LocalCalibration, calibrate_local, choose_centres
+    from conformesh.centres import Centres, choose_centres
+    from conformesh.localising import LocalCalibration, calibrate_local
     from conformesh.methods import METHODS
     from conformesh.notes import CalibrationNote
     from conformesh.promises import conformal_rank, conformal_threshold
@@ -96,7 +97,7 @@ _HOMES = {
     "Calibration": "result.calibration",
     "CalibrationNote": "notes",
     "Calibrations": "result.several",
-    "Centres": "localising",
+    "Centres": "centres",
     "Certificate": "result.certificate",
     "Control": "result.control",
     "Cost": "result.certificate",
@@ -117,7 +118,7 @@ _HOMES = {
     "calibrate_several": "calibrating",
     "calibrate_shifted": "calibrating",
     "calibrate_sides": "siding",
-    "choose_centres": "localising",
+    "choose_centres": "centres",
     "conformal_rank": "promises",
     "conformal_threshold": "promises",
     "control": "controlling",

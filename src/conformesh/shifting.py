@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
 from conformesh.inputs import Held, as_held, check_rows, check_same_form, held_column, in_rows_of
-from conformesh.io.arrays import as_array
+from conformesh.io.arrays import as_array, as_rows
 from conformesh.names import device_name, natural_order
 from conformesh.promises import FINEST, LARGEST, Promise, as_levels
 from conformesh.result.several import at_most
@@ -415,18 +415,6 @@ def _default_classifier(seed: int) -> Any:
 def _is_several(source: Any) -> bool:
     """Return whether inputs are a table per device, and not one."""
     return isinstance(source, list | tuple) and len(source) > 0 and all(np.ndim(own) >= 1 for own in source)
-
-
-def as_rows(inputs: Any, what: str) -> Floats:
-    """Return inputs as a table of numbers, one row each."""
-    given = as_array(inputs, what)
-    try:
-        table = np.asarray(given, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{what} must be numbers, a row for each example, got {str(inputs)[:40]!r}") from None
-    if table.ndim not in (1, 2) or not np.isfinite(table).all():
-        raise ValueError(f"{what} must be finite numbers, a row for each example, got shape {table.shape}")
-    return table[:, None] if table.ndim == 1 else table
 
 
 def inputs_of(devices: Any, inputs: Any) -> Held:

@@ -106,6 +106,18 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
     )
 
 
+def as_rows(inputs: Any, what: str) -> Floats:
+    """Return inputs as a table of numbers, one row each."""
+    given = as_array(inputs, what)
+    try:
+        table = np.asarray(given, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise TypeError(f"{what} must be numbers, a row for each example, got {str(inputs)[:40]!r}") from None
+    if table.ndim not in (1, 2) or not np.isfinite(table).all():
+        raise ValueError(f"{what} must be finite numbers, a row for each example, got shape {table.shape}")
+    return table[:, None] if table.ndim == 1 else table
+
+
 def as_numbers(array: NDArray[Any]) -> NDArray[Any]:
     """Return an array of objects that are numbers as an array of numbers; any other as it is."""
     if array.dtype != np.dtype(object) or not all(isinstance(each, Real | Decimal) for each in array.flat):
