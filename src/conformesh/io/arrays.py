@@ -106,7 +106,7 @@ def check_index(rows: Any, others: Any, what: str, of: str) -> None:
     )
 
 
-def as_rows(inputs: Any, what: str) -> Floats:
+def as_rows(inputs: Any, what: str) -> NDArray[np.float64]:
     """Return inputs as a table of numbers, one row each."""
     given = as_array(inputs, what)
     try:
