@@ -27,7 +27,8 @@ from harness import Row, Series
 from liars import Draw, drawn, outputs
 from numpy.typing import NDArray
 
-from conformesh import Network, Samples
+from conformesh import Network, WeightedScores
+from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.methods import make_options, promised_alone, promised_heard
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
@@ -35,20 +36,19 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Linked
 from conformesh.peer.loopback import Changing, Delay, Faults, Start, play
 from conformesh.peer.settings import Settings
-from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.messages import Gathered, Packets
 
 Floats = NDArray[np.float64]
 DEVICES, DRAWS, SETS = 20, 10, 60
 MEAN = 0.05  # seconds that a frame takes
 ALPHAS = (exact_alpha(0.1),)
-SIZES = make_promise("sizes")
+SIZES = make_requirement("sizes")
 LIMIT = 600.0  # virtual seconds: 12,000 mean delays
 NETWORKS = ("chain", "cycle", "torus", "complete")
 SHAPE = 1.5  # of the Pareto distribution: its mean is finite, its variance is not
 SHARE, LOSS = 0.2, 0.3  # of the links that are up, drawn anew every mean delay, and of what gets lost on them
 ROUNDS: dict[str, dict[str, str]] = {"in rounds": {}, "in few rounds": {"prefer": "rounds"}}
-TARGETS = {  # at most so many mean delays, network by network
+MIXTURES = {  # at most so many mean delays, network by network
     "exponential delays": (46, 30, 7, 2),
     "Pareto delays": (95, 33, 5.6, 2.1),
     "one device 10 times as slow": (61, 34, 15, 11),
@@ -110,7 +110,7 @@ def without_rounds(network: Network, scores: Sequence[Floats]) -> Start:
     chosen, caps = make_options("e-dcp", {}), np.array([len(own) for own in scores])
 
     def start(k: int, journal: Journal) -> Linked:
-        samples = Samples.of([scores[k]])
+        samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
             return promised_heard("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
@@ -125,7 +125,7 @@ def in_rounds(network: Network, scores: Sequence[Floats], **options: Any) -> Sta
     chosen = make_options("e-dcp", options)
 
     def start(k: int, journal: Journal) -> Linked:
-        samples = Samples.of([scores[k]])
+        samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
             return promised_alone("e-dcp", net, row, samples, ALPHAS, chosen, SIZES)
@@ -245,7 +245,7 @@ def waiting(name: str, kind: str, draws: Sequence[int]) -> Row:
     def faults(draw: int) -> Faults:
         return Faults(delay=DELAYS[kind](draw))
 
-    found, target = of_draws(name, faults, draws), TARGETS[kind][NETWORKS.index(name)]
+    found, target = of_draws(name, faults, draws), MIXTURES[kind][NETWORKS.index(name)]
     return Row(
         f"{name}, {kind}",
         target=f"at most {target:g} mean delays",
@@ -310,7 +310,7 @@ def thresholds_heard(scores: Sequence[Floats], order: Sequence[int]) -> Floats:
     network, chosen = Network.complete(len(scores)), make_options("e-dcp", {})
 
     def protocol(row: int) -> Any:
-        return promised_heard("e-dcp", network, row, Samples.of([scores[row]]), ALPHAS, chosen, SIZES)
+        return promised_heard("e-dcp", network, row, WeightedScores.of([scores[row]]), ALPHAS, chosen, SIZES)
 
     said, found = [next(protocol(row)).packets[0] for row in range(len(scores))], []
     for count in range(1, len(scores)):
@@ -375,7 +375,7 @@ def bench(quick: bool = False, first: int = 0) -> tuple[list[Row], list[Series]]
     draws = range(first, first + (2 if quick else DRAWS))
     if quick:
         return [waiting("complete", "exponential delays", draws), meanwhile(draws), *sets(quick)], []
-    jobs: list[tuple[Any, ...]] = [(waiting, name, kind, draws) for kind in TARGETS for name in reversed(NETWORKS)]
+    jobs: list[tuple[Any, ...]] = [(waiting, name, kind, draws) for kind in MIXTURES for name in reversed(NETWORKS)]
     jobs += [(losing, name, 0.5, draws) for name in ("torus", "cycle")]
     jobs += [(changing, draws), (meanwhile, draws)]
     with ProcessPoolExecutor() as pool:  # time is virtual: a busy machine changes no figure

@@ -13,10 +13,10 @@ import numpy as np
 from harness import Row, Series
 from numpy.typing import NDArray
 
-from conformesh import Network, Samples
+from conformesh import Network, WeightedScores
 from conformesh.detecting import default_draws, no_redraw, thinned_sizes
 from conformesh.engines import Simulator
-from conformesh.promises import Promise
+from conformesh.kernels.ranks import Requirement
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.site import Site
 from conformesh.protocols.tally import step_up
@@ -40,13 +40,15 @@ def drawn(draws: int, seed: int = 0) -> Draws:
     return scores, device, rng.normal(size=(draws, TESTS)) + means[device] + LIFT * anomaly, anomaly
 
 
-def measured(data: Draws, kept: NDArray[np.int64], level: Fraction, promise: Promise) -> tuple[float, float, str]:
+def measured(
+    data: Draws, kept: NDArray[np.int64], level: Fraction, requirement: Requirement
+) -> tuple[float, float, str]:
     """Run the rule on every draw at once; return seconds, the mean part of wrong flags, and all that was found."""
     scores, device, tests, anomaly = data
     draws = len(scores)
-    samples = Samples.of_trials([[own[: kept[d, k]] for k, own in enumerate(scores[d])] for d in range(draws)])
-    held = Samples.of_trials([[tests[d][device[d] == k] for k in range(DEVICES)] for d in range(draws)])
-    site = Site(NETWORK, np.arange(DEVICES), samples.sizes, promise)
+    samples = WeightedScores.of_trials([[own[: kept[d, k]] for k, own in enumerate(scores[d])] for d in range(draws)])
+    held = WeightedScores.of_trials([[tests[d][device[d] == k] for k in range(DEVICES)] for d in range(draws)])
+    site = Site(NETWORK, np.arange(DEVICES), samples.sizes, requirement)
     started = time.perf_counter()
     found, _ = Simulator(NETWORK).run(step_up(site, samples, held, level, EDCP()), draws)
     seconds = time.perf_counter() - started
@@ -71,11 +73,11 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
         rules.append((f"thinned, n' = {n}", n, FDR * Fraction(no_redraw(sizes, shares, n))))
     rows = []
     for name, n, level in rules:
-        kept, promise = np.full((draws, DEVICES), SCORES), Promise()
+        kept, requirement = np.full((draws, DEVICES), SCORES), Requirement()
         if n:  # scores come in random order: the first so many are as good as any
             kept = np.array([thinned_sizes(sizes, shares, n, seed) for seed in range(draws)])
-            promise = Promise("exchangeable")
-        seconds, wrong, words = measured(data, kept, level, promise)
+            requirement = Requirement("exchangeable")
+        seconds, wrong, words = measured(data, kept, level, requirement)
         met = None if quick else wrong <= FDR
         rows.append(Row(f"{draws:,} draws at once, {name}", seconds, target="at most 0.1 wrong", met=met, note=words))
     return rows, []

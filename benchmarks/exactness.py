@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from harness import Row, Series, compared, times_of
 
-from conformesh import Network, Samples, calibrate, calibrate_batch, conformal_rank, conformal_threshold
+from conformesh import Network, WeightedScores, calibrate, conformal_rank, conformal_threshold, solve_draws
 from conformesh.methods import PUBLISHED
 
 
@@ -14,13 +14,13 @@ def _without_pooling(n: int, repeats: int) -> list[Row]:
     network = Network.torus(5, 4)
     values = np.random.default_rng(3).normal(size=n)
     sizes, rank = np.full(20, n // 20), conformal_rank(n, 0.1, 20)
-    held = Samples.from_flat(values, sizes)
+    held = WeightedScores.from_flat(values, sizes)
     times = times_of(
         {
-            "ours": lambda: calibrate_batch(
-                Samples.from_flat(values, sizes), network, [0.1], "e-dcp", promise=PUBLISHED
+            "ours": lambda: solve_draws(
+                WeightedScores.from_flat(values, sizes), network, [0.1], "e-dcp", requirement=PUBLISHED
             ),
-            "held": lambda: calibrate_batch(held, network, [0.1], "e-dcp", promise=PUBLISHED),
+            "held": lambda: solve_draws(held, network, [0.1], "e-dcp", requirement=PUBLISHED),
             "sort": lambda: np.sort(np.concatenate(np.split(values, 20)))[rank - 1],
         },
         repeats,

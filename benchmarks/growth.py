@@ -14,7 +14,7 @@ import numpy as np
 from harness import REPEATS, Row, Series, processor_seconds
 from networks import gossiping, ring_of
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.engines import Simulator
 
 ROUNDS = 4  # of a run whose rounds are measured
@@ -31,8 +31,8 @@ def devices_exact(devices: int) -> Callable[[], object]:
     """E-DCP, ten scores a device: from samples and a network that are there to every device's threshold."""
     network = Network.of("random-regular", devices, seed=0)
     values = np.random.default_rng(0).normal(size=10 * devices)
-    samples = Samples.from_flat(values, np.full(devices, 10))
-    return lambda: calibrate_batch(samples, network, [0.1], "e-dcp")
+    samples = WeightedScores.from_flat(values, np.full(devices, 10))
+    return lambda: solve_draws(samples, network, [0.1], "e-dcp")
 
 
 def scores_exact(scores: int) -> Callable[[], object]:
@@ -40,14 +40,14 @@ def scores_exact(scores: int) -> Callable[[], object]:
     network = Network.torus(5, 4)
     values = np.random.default_rng(0).normal(size=scores)
     sizes = np.full(20, scores // 20)
-    return lambda: calibrate_batch(Samples.from_flat(values, sizes), network, [0.1], "e-dcp")
+    return lambda: solve_draws(WeightedScores.from_flat(values, sizes), network, [0.1], "e-dcp")
 
 
 def scores_counted(scores: int) -> Callable[[], object]:
     """Sort the scores of 100 devices, and count 16 thresholds in them: what E-DCP does with n."""
     values, sizes = np.random.default_rng(0).random(scores), np.full(100, scores // 100)
     pivots, first = np.linspace(0.1, 0.9, 16)[None, :], np.zeros(1, dtype=np.int64)
-    return lambda: Samples.from_flat(values, sizes).counts_of(first, pivots)
+    return lambda: WeightedScores.from_flat(values, sizes).counts_of(first, pivots)
 
 
 def _torus(devices: int) -> Network:

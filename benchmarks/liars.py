@@ -26,8 +26,8 @@ import numpy as np
 from harness import Row, Series
 from numpy.typing import NDArray
 
-from conformesh import Network, Samples, calibrate_batch
-from conformesh.promises import Promise, conformal_threshold
+from conformesh import Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import Requirement, conformal_threshold
 from conformesh.protocols.attacks import ATTACKS, Scene, scores_of
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.reports import Report
@@ -133,7 +133,7 @@ PLAIN: dict[str, Callable[[Sequence[Floats]], float]] = {
     "plain swap": plain_swap,
     "quantile of quantiles": of_quantiles,
 }
-TRIMMED = {"trimmed ghost": Promise("paper", "ghost"), "trimmed swap": Promise("sizes", "swap")}
+TRIMMED = {"trimmed ghost": Requirement("paper", "ghost"), "trimmed swap": Requirement("sizes", "swap")}
 
 
 def thresholds(draws: Sequence[Draw], liars: int, attack: str, rule: str) -> Floats:
@@ -144,12 +144,12 @@ def thresholds(draws: Sequence[Draw], liars: int, attack: str, rule: str) -> Flo
     network = Network.complete(len(draws[0].held))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        batch = calibrate_batch(
-            Samples.of_trials([draw.held for draw in draws]),
+        batch = solve_draws(
+            WeightedScores.of_trials([draw.held for draw in draws]),
             network,
             [ALPHA],
             "r-dcp",
-            promise=TRIMMED[rule],
+            requirement=TRIMMED[rule],
             liars=liars,
             bins=BINS,
             faults=faults,

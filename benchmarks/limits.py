@@ -23,7 +23,7 @@ import numpy as np
 from harness import Row, Series, in_own_process, peak_gigabytes, times_of
 from networks import SHUFFLED, network_of
 
-from conformesh import Samples, calibrate_batch
+from conformesh import WeightedScores, solve_draws
 from conformesh.engines.ordering import near_order
 
 WARM = 5000  # devices; enough for the loops and the eigenvalues of large networks
@@ -70,15 +70,15 @@ def calibration(method: str, topology: str, devices: int, scores: int, options: 
     rng = np.random.default_rng(0)
     small = network_of(topology, min(devices, WARM))  # compile, or load what was compiled
     near_order(small)  # only large networks ask for it
-    samples = Samples.from_flat(rng.normal(size=10 * small.devices), np.full(small.devices, 10))
-    calibrate_batch(samples, small, [0.1], method, **options)
+    samples = WeightedScores.from_flat(rng.normal(size=10 * small.devices), np.full(small.devices, 10))
+    solve_draws(samples, small, [0.1], method, **options)
     start = time.perf_counter()
     network = network_of(topology, devices)
     built = time.perf_counter() - start
     values = rng.normal(size=scores * network.devices)
     start, busy = time.perf_counter(), time.process_time()
-    samples = Samples.from_flat(values, np.full(network.devices, scores))
-    batch = calibrate_batch(samples, network, [0.1], method, **options)
+    samples = WeightedScores.from_flat(values, np.full(network.devices, scores))
+    batch = solve_draws(samples, network, [0.1], method, **options)
     seconds, busy = time.perf_counter() - start, time.process_time() - busy
     found = {"seconds": seconds, "processor seconds": busy, "built": built, "peak GB": peak_gigabytes()}
     certificate = batch.outcome.certificates[0][0]

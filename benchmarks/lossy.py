@@ -12,7 +12,7 @@ from fractions import Fraction
 import numpy as np
 from harness import Row, Series
 
-from conformesh import Faults, Network, Samples, calibrate
+from conformesh import Faults, Network, WeightedScores, calibrate
 from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
 from conformesh.protocols.bounds.tracked import epsilon
@@ -23,7 +23,7 @@ from conformesh.protocols.site import Site
 N = 1000  # scores, on 20 devices
 AIMS = (0.01, 1 / (2 * N))  # of the error bound: one in a hundred, and half a score
 MOST = 1000  # rounds
-TARGETS = {"chain": (94, 126), "cycle": (51, 83), "star": (15, 27), "torus": (19, 30), "complete": (4, 7)}
+MIXTURES = {"chain": (94, 126), "cycle": (51, 83), "star": (15, 27), "torus": (19, 30), "complete": (4, 7)}
 
 
 def _sizes(devices: int, draw: int) -> np.ndarray:
@@ -37,7 +37,7 @@ def _until(errors: list[float]) -> list[float]:
 
 
 def _projection(network: Network, sizes: np.ndarray, faults: Faults) -> list[float]:
-    samples = Samples.from_flat(np.random.default_rng(0).random(N), sizes)
+    samples = WeightedScores.from_flat(np.random.default_rng(0).random(N), sizes)
     site = Site(network, np.arange(network.devices), sizes[:, None], alphas=(Fraction(1, 10),))
     errors: list[float] = []
 
@@ -73,12 +73,12 @@ def _rounds(name: str, draws: int) -> Row:
     took = (time.perf_counter() - start) / draws
     whole = np.array([_projection(network, _sizes(20, d), Faults()) for d in range(draws)])
     tracked = np.array([_synchronous(network, _sizes(20, d)) for d in range(min(draws, 3))])
-    low, high = TARGETS[name]
+    low, high = MIXTURES[name]
     return Row(
         f"projection, {name} of 20, 30 % lost",
         ours=took,
         target=f"at most {low}/{high} rounds",
-        met=bool((np.median(found, axis=0) <= TARGETS[name]).all()),
+        met=bool((np.median(found, axis=0) <= MIXTURES[name]).all()),
         note=f"rounds to 1 % / half a score: {_said(found)} (slowest {found.max(axis=0)[1]:g}); nothing lost "
         f"{_said(whole)}; synchronous Metropolis with tracked weights {_said(tracked)}",
     )
@@ -86,7 +86,7 @@ def _rounds(name: str, draws: int) -> Row:
 
 def _many(devices: int, rounds: int) -> Row:
     network = Network.random_regular(devices, degree=6, seed=1)
-    samples = Samples.from_flat(np.random.default_rng(0).random(5 * devices), np.full(devices, 5))
+    samples = WeightedScores.from_flat(np.random.default_rng(0).random(5 * devices), np.full(devices, 5))
     start = time.perf_counter()
     faults = {"loss": 0.3, "seed": 1}
     found = calibrate(samples, network, 0.1, "q-dcp", asynchronous=True, rounds=rounds, faults=faults)
@@ -103,6 +103,6 @@ def _many(devices: int, rounds: int) -> Row:
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     """Rounds of projection gossip at 30 % loss; Q-DCP over lossy links with many devices."""
-    names = ("complete",) if quick else TARGETS
+    names = ("complete",) if quick else MIXTURES
     rows = [_rounds(name, 2 if quick else 20) for name in names]
     return [*rows, _many(200 if quick else 100_000, 20 if quick else 300)], []

@@ -8,7 +8,7 @@ import numpy as np
 from harness import Row, Series, compared, times_of
 from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
 
-from conformesh import Network, Samples, calibrate, calibrate_batch
+from conformesh import Network, WeightedScores, calibrate, solve_draws
 from conformesh.graph.weights import WEIGHTS
 
 
@@ -63,11 +63,11 @@ def _many_scores(repeats: int, quick: bool) -> list[Row]:
     rng, network = np.random.default_rng(2), Network.torus(5, 4)
     many = 500 if quick else 50_000
     few, lots = ([3 * rng.normal(size=n) for _ in range(20)] for n in (50, many))
-    held = Samples.of(few), Samples.of(lots)
+    held = WeightedScores.of(few), WeightedScores.of(lots)
     times = times_of(
         {
-            "few": lambda: calibrate_batch(held[0], network, [0.1], "q-dcp"),
-            "lots": lambda: calibrate_batch(held[1], network, [0.1], "q-dcp"),
+            "few": lambda: solve_draws(held[0], network, [0.1], "q-dcp"),
+            "lots": lambda: solve_draws(held[1], network, [0.1], "q-dcp"),
             "few, sorting": lambda: calibrate(few, network, 0.1, "q-dcp"),
             "lots, sorting": lambda: calibrate(lots, network, 0.1, "q-dcp"),
         },

@@ -22,12 +22,12 @@ from harness import Row, Series
 from numpy.typing import NDArray
 from schedules import BY_HAND, LARGE, NETWORKS
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import Way
 from conformesh.planning.planner import predict
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain, terrain_of
-from conformesh.promises import exact_alpha
 
 Floats = NDArray[np.float64]
 DRAWN: dict[str, Callable[[np.random.Generator, int], Floats]] = {
@@ -114,8 +114,8 @@ def _network(topology: str, devices: int) -> Network:
 
 
 def _run(network: Network, scores: Floats, alpha: str, way: str) -> tuple[float, float, float]:
-    samples = Samples.from_flat(scores, np.full(network.devices, len(scores) // network.devices))
-    cost = calibrate_batch(samples, network, (alpha,), "e-dcp", **WAYS[way]).cost
+    samples = WeightedScores.from_flat(scores, np.full(network.devices, len(scores) // network.devices))
+    cost = solve_draws(samples, network, (alpha,), "e-dcp", **WAYS[way]).cost
     return float(cost.rounds), float(cost.numbers_per_device), float(cost.bits_per_device)
 
 

@@ -25,7 +25,7 @@ import numpy as np
 from harness import Row, Series
 from numpy.typing import NDArray
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 
 Floats = NDArray[np.float64]
 Devices = list[Floats]  # the scores of each
@@ -113,7 +113,7 @@ def sent(part: str, data: str, network: Network, draws: Sequence[Devices], way: 
     """Run one way on every draw, compare each threshold with the pooled sort, and return what was sent."""
     costs, schedules, passes = [], [], []
     for scores in draws:
-        batch = calibrate_batch(Samples.of(scores), network, (ALPHA,), "e-dcp", **options)
+        batch = solve_draws(WeightedScores.of(scores), network, (ALPHA,), "e-dcp", **options)
         rank = batch.outcome.certificates[0][0].required_rank
         expected = np.sort(np.concatenate(scores))[rank - 1]
         if not (batch.outcome.thresholds == expected).all():

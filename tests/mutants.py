@@ -7,7 +7,7 @@ exit code 1.
 
     python tests/mutants.py                    # 300 mutants of all modules
     python tests/mutants.py --sample 0         # every mutant: hours
-    python tests/mutants.py --only "conformesh.promises*" --sample 0
+    python tests/mutants.py --only "conformesh.kernels.ranks*" --sample 0
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def main() -> int:
     """Make mutants, run a sample, report."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--sample", type=int, default=300, help="how many mutants; 0 for every one")
-    parser.add_argument("--only", default="*", help="names of mutants, with wildcards: conformesh.promises*")
+    parser.add_argument("--only", default="*", help="names of mutants, with wildcards: conformesh.kernels.ranks*")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="mutants tested at a time")
     asked = parser.parse_args()
     mutmut("run", "no-such-mutant", check=False)  # makes the mutants and finds out which tests reach what

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, calibrate_batch, conformal_rank
+from conformesh import Network, WeightedScores, conformal_rank, solve_draws
 from conformesh.engines import Simulator
 from conformesh.graph.weights import WEIGHTS
 from conformesh.protocols.bounds import histogram
@@ -33,10 +33,10 @@ def test_the_naive_average_does_not_cover():
     scores = rng.standard_exponential((trials, k, 100)) * scale[None, :, None]
     device = rng.integers(k, size=trials)
     test = rng.standard_exponential(trials) * scale[device]
-    samples, net = Samples.of_trials(scores), Network.cycle(k)
+    samples, net = WeightedScores.of_trials(scores), Network.cycle(k)
     covered = {}
     for method in ("average", "fcp"):
-        thresholds = calibrate_batch(samples, net, [0.1], method).outcome.thresholds
+        thresholds = solve_draws(samples, net, [0.1], method).outcome.thresholds
         covered[method] = int((test <= thresholds[device, np.arange(trials), 0]).sum())
     with pytest.raises(AssertionError, match="if valid"):
         assert_coverage(covered["average"], trials, 0.9)
@@ -48,14 +48,12 @@ def test_without_the_correction_h_dcp_falls_short(monkeypatch):
     rng = np.random.default_rng(0)
     net = Network.chain(8)
     scores = [rng.random(10) + k for k in range(8)]
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     pooled = np.sort(np.concatenate(scores))
     rank = conformal_rank(80, 0.3, 8)
 
     def worst(**options):
-        thresholds = calibrate_batch(
-            samples, net, [0.3], "h-dcp", rounds=10, rounding=False, **options
-        ).outcome.thresholds
+        thresholds = solve_draws(samples, net, [0.3], "h-dcp", rounds=10, rounding=False, **options).outcome.thresholds
         return np.searchsorted(pooled, thresholds.min(), "right")
 
     assert worst() >= rank

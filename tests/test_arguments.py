@@ -13,9 +13,8 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from conformesh import (
     CalibrationNote,
     Network,
-    Samples,
+    WeightedScores,
     calibrate,
-    calibrate_batch,
     calibrate_local,
     calibrate_several,
     calibrate_shifted,
@@ -29,6 +28,7 @@ from conformesh import (
     losses,
     p_values,
     scores,
+    solve_draws,
 )
 from conformesh.comparing import Way, compare, fronts
 from conformesh.online import ACI, online
@@ -56,7 +56,7 @@ WITH_CONFIDENCE = {
         SCORES, NETWORK, weight=[np.ones(25)] * 4, weight_bound=1, **given
     ),
     "calibrate_sides": lambda **given: calibrate_sides([RNG.random((9, 2))] * 4, NETWORK, **given),
-    "calibrate_batch": lambda **given: calibrate_batch(Samples.of(SCORES), NETWORK, [0.1], "e-dcp", **given),
+    "solve_draws": lambda **given: solve_draws(WeightedScores.of(SCORES), NETWORK, [0.1], "e-dcp", **given),
     "control": lambda **given: control(STEPS, NETWORK, **given),
     "detect": lambda **given: detect(SCORES, NETWORK, SCORES, **given),
     "p_values": lambda **given: p_values(SCORES, NETWORK, [0.5], **given),
@@ -220,8 +220,8 @@ MISTAKES = {
         TypeError,
         "alphas must be a list",
     ),
-    "one alpha in calibrate_batch": (
-        lambda: calibrate_batch(Samples.of(SCORES), NETWORK, 0.1, "e-dcp"),
+    "one alpha in solve_draws": (
+        lambda: solve_draws(WeightedScores.of(SCORES), NETWORK, 0.1, "e-dcp"),
         TypeError,
         "alphas must be a list",
     ),
@@ -384,12 +384,12 @@ MISTAKES = {
         "faults must be a Faults or a dict",
     ),
     "arrays for samples": (
-        lambda: calibrate_batch(SCORES, NETWORK, [0.1], "e-dcp"),
+        lambda: solve_draws(SCORES, NETWORK, [0.1], "e-dcp"),
         TypeError,
-        "samples must be Samples",
+        "samples must be WeightedScores",
     ),
     "a name for the network of a batch": (
-        lambda: calibrate_batch(Samples.of(SCORES), "cycle", [0.1], "e-dcp"),
+        lambda: solve_draws(WeightedScores.of(SCORES), "cycle", [0.1], "e-dcp"),
         TypeError,
         "network must be a Network",
     ),
@@ -402,7 +402,7 @@ MISTAKES = {
         r"ways must be a list of Way.*ways_of\(\['e-dcp'\]\)",
     ),
     "two trials to compare": (
-        lambda: compare(Samples.of_trials([SCORES, SCORES]), [NETWORK], 0.1, []),
+        lambda: compare(WeightedScores.of_trials([SCORES, SCORES]), [NETWORK], 0.1, []),
         ValueError,
         "devices must be samples of one trial, got 2",
     ),

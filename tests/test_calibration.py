@@ -242,9 +242,9 @@ def test_whatever_a_method_returns_nan_is_refused(monkeypatch):
     from dataclasses import replace
 
     from conformesh import METHODS
-    from conformesh.calibrating import calibrate_batch
+    from conformesh.calibrating import solve_draws
+    from conformesh.kernels.weighted_scores import WeightedScores
     from conformesh.protocols.baselines import fcp
-    from conformesh.samples import Samples
 
     def broken(site, samples, alphas, options):
         outcome = yield from fcp(site, samples, alphas, options)
@@ -255,4 +255,4 @@ def test_whatever_a_method_returns_nan_is_refused(monkeypatch):
     with pytest.raises(OverflowError, match="'fcp' ended without a number"):
         calibrate(HELD, Network.cycle(5), 0.1, "fcp")
     with pytest.raises(OverflowError, match="'fcp' ended without a number"):
-        calibrate_batch(Samples.of(HELD), Network.cycle(5), (0.1,), "fcp")
+        solve_draws(WeightedScores.of(HELD), Network.cycle(5), (0.1,), "fcp")

@@ -13,8 +13,7 @@ import pytest
 import conformesh
 from conformesh import (
     Network,
-    Samples,
-    calibrate_batch,
+    WeightedScores,
     calibrate_several,
     calibrate_sides,
     cards,
@@ -23,6 +22,7 @@ from conformesh import (
     p_values,
     quantiles,
     scores,
+    solve_draws,
 )
 from conformesh import calibrate as agree
 from conformesh.comparing import compare, fronts, ways_of
@@ -101,7 +101,7 @@ def results():
     found["Sides"] = calibrate_sides(sides, network, (0.1, 0.15), score=cqr)
     found["SidesCertificate"] = found["Sides"].certificate
     found["Slab"] = found["Evaluation"].worst_slab(probabilities, directions=5, rng=0)
-    found["Batch"] = calibrate_batch(Samples.of(held), network, (0.1, 0.2), "e-dcp")
+    found["Batch"] = solve_draws(WeightedScores.of(held), network, (0.1, 0.2), "e-dcp")
     return found
 
 
@@ -135,7 +135,16 @@ def test_two_sides_say_what_each_promises(results):
 
 def test_public_results_are_all_here():
     """A result that is exported has a form; what is no result is named."""
-    no_results = {"CalibrationNote", "TooFewScores", "Faults", "Centres", "Samples", "Ratios", "METHODS", "TOPOLOGIES"}
+    no_results = {
+        "CalibrationNote",
+        "TooFewScores",
+        "Faults",
+        "Centres",
+        "WeightedScores",
+        "Ratios",
+        "METHODS",
+        "TOPOLOGIES",
+    }
     for name in conformesh.__all__:
         thing = getattr(conformesh, name)
         if isinstance(thing, type) and name not in no_results:

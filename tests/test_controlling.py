@@ -22,17 +22,17 @@ from conformesh import (
     Calibrations,
     Control,
     Network,
-    Samples,
     TooFewScores,
+    WeightedScores,
     calibrate,
-    calibrate_batch,
     control,
     control_several,
     promises,
     scores,
+    solve_draws,
 )
+from conformesh.kernels.ranks import PARTS, Demand, make_requirement
 from conformesh.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
-from conformesh.promises import PARTS, Demand, make_promise
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 
@@ -72,7 +72,7 @@ def as_steps(items, scale=1.0):
     return Steps.on_grid([-np.inf, *range(POINTS)], table, bound=scale)
 
 
-def thresholds_of(tables, promise):
+def thresholds_of(tables, requirement):
     """Return lambda for each choice of hidden items of every table, through the calibration itself."""
     pieces, weights, items = [], [], []
     for table in tables:
@@ -85,8 +85,13 @@ def thresholds_of(tables, promise):
             weights.append([without[k][i][1] for k, i in enumerate(choice)])
             items.append([len(device) - 1 for device in table])
     network = Network.complete(len(tables[0]))
-    batch = calibrate_batch(
-        Samples.weighted(pieces, weights), network, ALPHAS, "e-dcp", promise=promise, items=np.array(items).T
+    batch = solve_draws(
+        WeightedScores.weighted(pieces, weights),
+        network,
+        ALPHAS,
+        "e-dcp",
+        requirement=requirement,
+        items=np.array(items).T,
     )
     return batch.outcome.thresholds[0]
 
@@ -98,7 +103,7 @@ def choices_of(table):
 def risks_of(tables, target, rank, shares):
     """Return the exact risk of each table at each alpha."""
     asked = target if shares is None else {str(k): share for k, share in enumerate(shares)}
-    thresholds = thresholds_of(tables, replace(make_promise(asked, rank), losses=PARTS))
+    thresholds = thresholds_of(tables, replace(make_requirement(asked, rank), losses=PARTS))
     found, start = [], 0
     for table in tables:
         ways = math.prod(map(len, table))
@@ -153,12 +158,12 @@ def lost_coins(seed, alpha, trials, devices=4, items=2):
         made = [fnr(own, rng.random(own.shape) < own ** (1 + k)) for k, own in enumerate(p)]
         pieces.append([own_part(steps, items).weighed(PARTS) for steps in made])
         drawn.append(made[rng.integers(devices)])
-    batch = calibrate_batch(
-        Samples.weighted([[w[0] for w in own] for own in pieces], [[w[1] for w in own] for own in pieces]),
+    batch = solve_draws(
+        WeightedScores.weighted([[w[0] for w in own] for own in pieces], [[w[1] for w in own] for own in pieces]),
         Network.complete(devices),
         [alpha],
         "e-dcp",
-        promise=replace(make_promise(), losses=PARTS),
+        requirement=replace(make_requirement(), losses=PARTS),
         items=np.full((devices, trials), items),
     )
     found = zip(drawn, batch.outcome.thresholds[0, :, 0], rng.random(trials), strict=True)
@@ -177,17 +182,17 @@ def test_new_examples_lose_at_most_the_risk():
 NEVER, ALWAYS = np.zeros(POINTS + 1, dtype=int), np.array([WHOLE] * POINTS + [0])  # lost nowhere, and up to the end
 
 
-def _without_slack(demand, promise, alpha, trial, level, total, spare):
-    return total - math.floor(promise.losses * (alpha * demand.base - demand.missing))
+def _without_slack(demand, requirement, alpha, trial, level, total, spare):
+    return total - math.floor(requirement.losses * (alpha * demand.base - demand.missing))
 
 
-def _without_missing(demand, promise, alpha, trial, level, total, spare):
-    return total - math.floor(promise.losses * (alpha * demand.base - demand.largest))
+def _without_missing(demand, requirement, alpha, trial, level, total, spare):
+    return total - math.floor(requirement.losses * (alpha * demand.base - demand.largest))
 
 
-def _lightest(demand, promise, alpha, trial, level, total, spare):
+def _lightest(demand, requirement, alpha, trial, level, total, spare):
     least = min(demand.weights[demand.weights > 0])
-    return total - math.floor(promise.losses * (alpha * demand.base - demand.missing - int(least)))
+    return total - math.floor(requirement.losses * (alpha * demand.base - demand.missing - int(least)))
 
 
 ABLATIONS = {
@@ -209,21 +214,21 @@ def test_weights_of_another_target_have_a_larger_risk(monkeypatch):
     """Items that count alike serve `sizes`; asked for all devices alike, they miss."""
     table = [[NEVER] * 22, [NEVER, ALWAYS]]
     assert risks_of([table], "equal", "auto", None)[0][0] <= ALPHAS[0]
-    true = make_promise
-    monkeypatch.setattr(f"{__name__}.make_promise", lambda target, rank: true("sizes", rank))
+    true = make_requirement
+    monkeypatch.setattr(f"{__name__}.make_requirement", lambda target, rank: true("sizes", rank))
     assert risks_of([table], "equal", "auto", None)[0][0] > ALPHAS[0]
 
 
 def coarse(monkeypatch, most, up=True):
     """Let weights of devices add up to so little that they are rounded; ablated, down."""
-    true = promises._swap
+    true = ranks._swap
     monkeypatch.setattr(promises, "LARGEST", most * PARTS)
     monkeypatch.setattr(promises, "_swap", lambda kinds, places, counts, most, _: true(kinds, places, counts, most, up))
 
 
 def test_weights_that_are_rounded_up_keep_the_risk(monkeypatch):
     coarse(monkeypatch, 40)
-    assert replace(make_promise("equal"), losses=PARTS).demand(np.array([11, 7]), ALPHAS).rounded
+    assert replace(make_requirement("equal"), losses=PARTS).demand(np.array([11, 7]), ALPHAS).rounded
     assert Fraction(1, 4) < worst_ratio(np.random.default_rng(9), "equal", "swap", 1, 6, 40) <= 1
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from tests.statistics import assert_coverage, power_against
 
 DEVICES, PER_DEVICE, ALPHA = 5, 3, 0.3
@@ -22,7 +22,7 @@ def draw(trials, seed):
 
 def hits(method, trials, seed, network=None, **options):
     scores, device, test = draw(trials, seed)
-    batch = calibrate_batch(Samples.of_trials(scores), network or Network.cycle(DEVICES), [ALPHA], method, **options)
+    batch = solve_draws(WeightedScores.of_trials(scores), network or Network.cycle(DEVICES), [ALPHA], method, **options)
     return int((test <= batch.outcome.thresholds[device, np.arange(trials), 0]).sum())
 
 
@@ -57,8 +57,11 @@ def test_fedcp_qq_covers_where_its_assumption_holds():
     """All devices alike. False alarm < 1e-6, power > 0.9 against 0.66."""
     rng = np.random.default_rng(77)
     trials = TRIALS
-    batch = calibrate_batch(
-        Samples.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))), Network.star(DEVICES), [ALPHA], "fedcp-qq"
+    batch = solve_draws(
+        WeightedScores.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))),
+        Network.star(DEVICES),
+        [ALPHA],
+        "fedcp-qq",
     )
     assert_coverage(int((rng.normal(size=trials) <= batch.outcome.thresholds[0, :, 0]).sum()), trials, 1 - ALPHA)
 
@@ -67,8 +70,8 @@ def test_cp_covers_exchangeable_data():
     """False alarm < 1e-6, power > 0.9 against 0.66."""
     rng = np.random.default_rng(78)
     trials = TRIALS
-    batch = calibrate_batch(
-        Samples.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))), Network.star(DEVICES), [ALPHA], "cp"
+    batch = solve_draws(
+        WeightedScores.of_trials(rng.normal(size=(trials, DEVICES, PER_DEVICE))), Network.star(DEVICES), [ALPHA], "cp"
     )
     assert_coverage(int((rng.normal(size=trials) <= batch.outcome.thresholds[0, :, 0]).sum()), trials, 1 - ALPHA)
 

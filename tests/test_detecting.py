@@ -10,13 +10,13 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, detect
+from conformesh import Network, WeightedScores, detect
 from conformesh.detecting import default_draws, detection, no_redraw, shares_of, thinned, thinned_sizes
 from conformesh.engines import Simulator
+from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
-from conformesh.promises import Promise, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Site
@@ -24,7 +24,7 @@ from conformesh.protocols.tally import step_up
 from conformesh.pvalues import p_values_batch
 from tests.statistics import assert_coverage, power_against
 
-POOLED = Promise("exchangeable")
+POOLED = Requirement("exchangeable")
 
 
 def benjamini_hochberg(p, level):
@@ -33,16 +33,18 @@ def benjamini_hochberg(p, level):
     return max((r for r in range(1, m + 1) if sum(x <= level * Fraction(r, m) for x in p) >= r), default=0)
 
 
-def run_step_up(held, tests, level, promise=POOLED, network=None):
+def run_step_up(held, tests, level, requirement=POOLED, network=None):
     """Run the rule on trials of scores and test scores, by device."""
-    samples, judged = Samples.of_trials(held), Samples.of_trials(tests)
+    samples, judged = WeightedScores.of_trials(held), WeightedScores.of_trials(tests)
     net = network or Network.complete(samples.devices)
-    site = Site(net, np.arange(net.devices), samples.sizes, promise)
+    site = Site(net, np.arange(net.devices), samples.sizes, requirement)
     return Simulator(net).run(step_up(site, samples, judged, level, EDCP()))[0]
 
 
-@pytest.mark.parametrize("promise", [POOLED, *(make_promise(target, "swap") for target in ("sizes", "paper", "equal"))])
-def test_theorem_the_mesh_flags_what_benjamini_and_hochberg_flag(promise):
+@pytest.mark.parametrize(
+    "requirement", [POOLED, *(make_requirement(target, "swap") for target in ("sizes", "paper", "equal"))]
+)
+def test_theorem_the_mesh_flags_what_benjamini_and_hochberg_flag(requirement):
     """With ties, devices without scores or tests, several draws at once; against sorted exact p-values."""
     rng = np.random.default_rng(1)
     net = Network.cycle(5)
@@ -51,10 +53,12 @@ def test_theorem_the_mesh_flags_what_benjamini_and_hochberg_flag(promise):
     tests = [[rng.integers(0, 25, rng.integers(0, 7)) for _ in range(5)] for _ in range(40)]
     flagged = 0
     for level in (Fraction(1, 10), Fraction(1, 3), Fraction(4, 5)):
-        found = run_step_up(held, tests, level, promise, net)
+        found = run_step_up(held, tests, level, requirement, net)
         for t in range(40):
             mine = np.concatenate(tests[t])
-            exact = p_values_batch(Samples.of(held[t]), net, np.zeros(len(mine)), mine, promise=promise).fractions
+            exact = p_values_batch(
+                WeightedScores.of(held[t]), net, np.zeros(len(mine)), mine, requirement=requirement
+            ).fractions
             right = benjamini_hochberg([*exact], level)
             assert found.flagged[t] == right
             if right:
@@ -153,13 +157,13 @@ def test_a_level_that_is_not_lowered_is_caught(monkeypatch):
 
 def test_p_values_without_the_one_are_caught(monkeypatch):
     """# / n' instead of (1 + #) / (n' + 1): the exact rate is too high."""
-    proven = Promise.demand
+    proven = Requirement.demand
 
     def wrong(self, *args, **more):
         demand = proven(self, *args, **more)
         return replace(demand, base=demand.base - 1)
 
-    monkeypatch.setattr(Promise, "demand", wrong)
+    monkeypatch.setattr(Requirement, "demand", wrong)
     with pytest.raises(AssertionError, match="proven at most"):
         check_rates(1, 12)
 
@@ -199,7 +203,7 @@ def test_the_draw_is_multinomial_given_that_it_fits():
 
 
 def test_each_device_picks_its_own_scores_by_the_seed():
-    samples = Samples.of([np.arange(10.0), np.arange(100.0, 110)])
+    samples = WeightedScores.of([np.arange(10.0), np.arange(100.0, 110)])
     both = thinned(samples, np.arange(2), np.array([4, 3]), 7)
     alone = thinned(samples.taken(np.array([1])), np.array([1]), np.array([4, 3]), 7)
     assert both.sizes.ravel().tolist() == [4, 3]
@@ -210,7 +214,7 @@ def test_each_device_picks_its_own_scores_by_the_seed():
 
 def test_thinning_is_without_replacement():
     """A device that is to use all its scores uses each of them once: with replacement this has chance 10!/10^10."""
-    samples = Samples.of([np.arange(10.0)])
+    samples = WeightedScores.of([np.arange(10.0)])
     for seed in range(5):
         np.testing.assert_array_equal(thinned(samples, np.arange(1), np.array([10]), seed).segment(0), np.arange(10.0))
 
@@ -227,7 +231,7 @@ def test_thinning_picks_every_subset_equally_often(fixed):
     seen = {}
     for draw in range(draws):
         own = np.sort(rng.normal(size=5))
-        kept = thinned(Samples.of([own]), np.arange(1), np.array([2]), 0 if fixed else draw).segment(0)
+        kept = thinned(WeightedScores.of([own]), np.arange(1), np.array([2]), 0 if fixed else draw).segment(0)
         ranks = tuple(np.searchsorted(own, kept).tolist())
         seen[ranks] = seen.get(ranks, 0) + 1
     assert len(seen) == 10
@@ -478,15 +482,15 @@ def test_devices_that_know_only_the_map_flag_the_same():
     def start(k, journal):
         def make(net, row):
             def method(site, mine):
-                return step_up(site, mine, Samples.of([tests[k]]), Fraction(1, 5), EDCP())
+                return step_up(site, mine, WeightedScores.of([tests[k]]), Fraction(1, 5), EDCP())
 
-            return joint(net, row, Samples.of([held[k]]), method, POOLED)
+            return joint(net, row, WeightedScores.of([held[k]]), method, POOLED)
 
         return Device(k, network, {"method": "step-up"}, make, journal, Settings(), scores=str(k))
 
     played = play(network, start, Faults(), np.random.default_rng(1))
     site = Site(network, np.arange(5), np.full((5, 1), 12), POOLED)
-    run = detection(site, Samples.of(held), Samples.of(tests), Fraction(1, 5), EDCP(), counts)
+    run = detection(site, WeightedScores.of(held), WeightedScores.of(tests), Fraction(1, 5), EDCP(), counts)
     (right, _, _), _ = Simulator(network).run(run)
     assert right.flagged[0] >= 5
     for device in played.devices:
@@ -497,9 +501,9 @@ def test_devices_that_know_only_the_map_flag_the_same():
 def test_shares_follow_the_target():
     sizes = np.array([3, 0, 1])
     ids = ("a", "b", "c")
-    assert shares_of(make_promise("sizes"), sizes, ids) == [Fraction(3, 4), 0, Fraction(1, 4)]
-    assert shares_of(make_promise("paper"), sizes, ids) == [Fraction(4, 7), Fraction(1, 7), Fraction(2, 7)]
-    assert shares_of(make_promise({"a": 1, "b": 1, "c": 2}), sizes, ids) == [
+    assert shares_of(make_requirement("sizes"), sizes, ids) == [Fraction(3, 4), 0, Fraction(1, 4)]
+    assert shares_of(make_requirement("paper"), sizes, ids) == [Fraction(4, 7), Fraction(1, 7), Fraction(2, 7)]
+    assert shares_of(make_requirement({"a": 1, "b": 1, "c": 2}), sizes, ids) == [
         Fraction(1, 4),
         Fraction(1, 4),
         Fraction(1, 2),

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, Samples, calibrate_batch
-from conformesh.promises import PLAIN, Promise, exact_alpha, make_promise
-from conformesh.promises import _swap as proven_swap
+from conformesh import Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import PLAIN, Requirement, exact_alpha, make_requirement
+from conformesh.kernels.ranks import _swap as proven_swap
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 
@@ -32,9 +32,9 @@ class Case(NamedTuple):
     rank: str
     shares: tuple[int, ...] | None = None
 
-    def promise(self, devices):
+    def requirement(self, devices):
         target = self.target if self.shares is None else {str(k): self.shares[k] for k in range(devices)}
-        return make_promise(target, self.rank)
+        return make_requirement(target, self.rank)
 
     def chances(self, sizes):
         """How likely a new example comes from each device."""
@@ -73,15 +73,15 @@ def as_trials(tables):
             pieces.append(others[which[:, k]].ravel())
             sizes.append(np.full(len(which), len(items) - 1))
             hidden[start : start + len(which), k] = items[which[:, k]]
-    samples = Samples.from_flat(np.concatenate(pieces), np.concatenate(sizes), int(starts[-1]))
+    samples = WeightedScores.from_flat(np.concatenate(pieces), np.concatenate(sizes), int(starts[-1]))
     return samples, hidden, starts[:-1]
 
 
 def risks(tables, case, alphas=ALPHAS, method="e-dcp"):
     """Return the exact risk of every table at every alpha, through the calibration itself; None where nobody asks."""
     samples, hidden, starts = as_trials(tables)
-    promise = case.promise(len(tables[0])) if method == "e-dcp" else PLAIN
-    batch = calibrate_batch(samples, Network.complete(len(tables[0])), alphas, method, promise=promise)
+    requirement = case.requirement(len(tables[0])) if method == "e-dcp" else PLAIN
+    batch = solve_draws(samples, Network.complete(len(tables[0])), alphas, method, requirement=requirement)
     missed = hidden[:, :, None] > batch.outcome.thresholds[0][:, None, :]
     counts = np.add.reduceat(missed, starts, axis=0, dtype=np.int64)
     found = []
@@ -225,7 +225,7 @@ def without_weights(kinds, places, counts, most, up):
 @pytest.mark.parametrize("wrong", [without_slack, with_slack_one, without_weights])
 def test_a_wrong_rank_is_caught(wrong, monkeypatch):
     """Each piece of the rule that is left out lifts a risk above alpha, and the climb says so."""
-    monkeypatch.setattr("conformesh.promises._swap", wrong)
+    monkeypatch.setattr("conformesh.kernels.ranks._swap", wrong)
     with pytest.raises(AssertionError, match="proven to be at most alpha"):
         check_climbs(Case("paper", "swap"), 8, 10, 8)
 
@@ -241,16 +241,16 @@ def test_the_pooled_rank_misses_more_than_alpha_of_unlike_devices():
     shows_low = (np.arange(2**small)[:, None] >> np.arange(small)) % 2 == 0
     seen, hidden = np.where(shows_low, low, high), np.where(shows_low, high, low)
 
-    def risk(method, promise=PLAIN):
-        some = Samples.of([np.zeros(981), *(np.arange(small) + 1.0)[:, None]])
-        batch = calibrate_batch(some, Network.complete(small + 1), [alpha], method, promise=promise)
+    def risk(method, requirement=PLAIN):
+        some = WeightedScores.of([np.zeros(981), *(np.arange(small) + 1.0)[:, None]])
+        batch = solve_draws(some, Network.complete(small + 1), [alpha], method, requirement=requirement)
         below = int(batch.outcome.thresholds[0, 0, 0])  # so many of the small devices' scores
         thresholds = np.partition(seen, below - 1, axis=1)[:, below - 1]
         missed = int((hidden > thresholds[:, None]).sum())
         return Fraction(missed, 2**small) * Fraction(2, 981 + 19 + 20)
 
     assert risk("cp") > Fraction(33, 1000) > alpha
-    assert alpha / 2 < risk("e-dcp", Promise("paper", "swap")) <= alpha
+    assert alpha / 2 < risk("e-dcp", Requirement("paper", "swap")) <= alpha
 
 
 def exact_tail(chances, rank):
@@ -262,9 +262,9 @@ def exact_tail(chances, rank):
 
 
 def rank_with_confidence(sizes, alpha, pac_confidence, target="sizes", shares=None):
-    promise = make_promise(target, pac_confidence=pac_confidence)
-    demand = promise.demand(np.array(sizes), (exact_alpha(alpha),), shares=shares)
-    return demand.required(promise, exact_alpha(alpha), 0, 0, sum(sizes), 0)
+    requirement = make_requirement(target, pac_confidence=pac_confidence)
+    demand = requirement.demand(np.array(sizes), (exact_alpha(alpha),), shares=shares)
+    return demand.required(requirement, exact_alpha(alpha), 0, 0, sum(sizes), 0)
 
 
 def test_the_rank_with_confidence_of_a_thousand_scores_is_916():
@@ -289,8 +289,10 @@ def test_theorem_confidence(target):
         if chances is None or not sum(sizes):
             continue
         shares = None if case.shares is None else [Fraction(share) for share in case.shares[: len(sizes)]]
-        promise = replace(case.promise(len(sizes)), pac_confidence=1 - delta)
-        rank = promise.demand(np.array(sizes), (alpha,), shares=shares).required(promise, alpha, 0, 0, sum(sizes), 0)
+        requirement = replace(case.requirement(len(sizes)), pac_confidence=1 - delta)
+        rank = requirement.demand(np.array(sizes), (alpha,), shares=shares).required(
+            requirement, alpha, 0, 0, sum(sizes), 0
+        )
         for _ in range(6):
             short = below_the_quantile(rng, chances, 1 - alpha)
             tail = exact_tail([p for p, n in zip(short, sizes, strict=True) for _ in range(n)], rank)
@@ -318,14 +320,14 @@ def test_pac_confidence_fails_in_29_percent_of_runs_that_recalibrate_after_each_
 
     A threshold covers less than 0.9 if at least as many scores as its rank lie below the true quantile.
     """
-    alpha, promise = Fraction(1, 10), make_promise(pac_confidence="0.95")
+    alpha, requirement = Fraction(1, 10), make_requirement(pac_confidence="0.95")
     alive, failed = np.zeros(2001), {}
     alive[0] = 1.0  # chances of so many scores below the quantile, while no calibration has failed
     for n in range(1, 2001):
         alive[1:] = 0.9 * alive[:-1] + 0.1 * alive[1:]
         alive[0] *= 0.1
         if n >= 50:
-            rank = promise.demand(np.array([n]), (alpha,)).required(promise, alpha, 0, 0, n, 0)
+            rank = requirement.demand(np.array([n]), (alpha,)).required(requirement, alpha, 0, 0, n, 0)
             failed[n] = alive[rank:].sum()
             alive[rank:] = 0.0
     assert failed[50] <= 0.05
@@ -345,8 +347,8 @@ def test_theorem_confidence_holds_over_draws_of_unlike_devices():
     drawn = rng.random((8, trials, 25)) + shift[:, None, None]
 
     def held(draws, **asked):
-        samples = Samples.from_flat(drawn[:, :draws].ravel(), np.full(8 * draws, 25), draws)
-        batch = calibrate_batch(samples, Network.complete(8), [alpha], "e-dcp", promise=make_promise(**asked))
+        samples = WeightedScores.from_flat(drawn[:, :draws].ravel(), np.full(8 * draws, 25), draws)
+        batch = solve_draws(samples, Network.complete(8), [alpha], "e-dcp", requirement=make_requirement(**asked))
         covers = np.clip(batch.outcome.thresholds[0, :, 0, None] - shift, 0, 1).mean(axis=1)
         return int((covers >= 0.9 - 1e-12).sum())
 

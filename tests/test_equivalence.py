@@ -9,13 +9,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Samples, calibrate_batch, control
+from conformesh import METHODS, WeightedScores, control, solve_draws
+from conformesh.kernels.ranks import PARTS as WHOLE
+from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import PeerError
-from conformesh.promises import PARTS as WHOLE
-from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.r_dcp import UNSIGNED
@@ -34,8 +34,8 @@ def secrets_from_a_seed(monkeypatch):
 
 def simulated(network, method, options):
     """The whole run in the simulator, both levels together."""
-    samples = Samples.of(scores_of(network)[0])
-    batch = calibrate_batch(samples, network, ALPHAS, method, joint=True, **options)
+    samples = WeightedScores.of(scores_of(network)[0])
+    batch = solve_draws(samples, network, ALPHAS, method, joint=True, **options)
     return record(batch.outcome, batch.cost)
 
 
@@ -46,7 +46,7 @@ def over_loopback(network, method, options):
 
     def start(k, journal):
         def make(net, row):
-            return promised_alone(method, net, row, Samples.of([scores[k]]), levels, chosen)
+            return promised_alone(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
 
         return Device(k, network, {}, make, journal)
 
@@ -92,16 +92,18 @@ def test_every_engine_gives_the_simulators_bits_certificates_and_ledgers(run, ne
 @pytest.mark.parametrize("network", EVERYWHERE, ids=lambda network: network.name)
 def test_losses_weigh_the_same_between_devices_of_their_own(network, target, warm):
     """Devices on a fake network, which know how many items the others have, end at the simulator's lambda."""
-    levels, promise = (exact_alpha(0.4),), replace(make_promise(target), losses=WHOLE)
+    levels, requirement = (exact_alpha(0.4),), replace(make_requirement(target), losses=WHOLE)
     steps = losses_of(network)
     options = {"warm": (0.2, 0.6)} if warm else {}
 
     def start(k, journal):
         points, falls = steps[k].checked("here").weighed(WHOLE)
-        samples, items = Samples.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
+        samples, items = WeightedScores.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
 
         def make(net, row):
-            return promised_alone("e-dcp", net, row, samples, levels, make_options("e-dcp", options), promise, items)
+            return promised_alone(
+                "e-dcp", net, row, samples, levels, make_options("e-dcp", options), requirement, items
+            )
 
         return Device(k, network, {}, make, journal)
 
@@ -125,7 +127,7 @@ def test_nothing_is_left_out():
 def test_a_record_tells_ledgers_apart():
     """The comparison itself: one bit more on one device is a difference."""
     network = EVERYWHERE[0]
-    batch = calibrate_batch(Samples.of(scores_of(network)[0]), network, ALPHAS, "e-dcp", joint=True)
+    batch = solve_draws(WeightedScores.of(scores_of(network)[0]), network, ALPHAS, "e-dcp", joint=True)
     before = record(batch.outcome, batch.cost)
     batch.cost.bits[3] += 1
     assert record(batch.outcome, batch.cost) != before

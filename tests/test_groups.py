@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from scipy.optimize import linprog
 
-from conformesh import Calibrations, Network, Samples, TooFewScores, calibrate_batch, calibrate_several, scores
+from conformesh import Calibrations, Network, TooFewScores, WeightedScores, calibrate_several, scores, solve_draws
 from conformesh.calibrating import _Parts
 from conformesh.engines import Simulator
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
+from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshold
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
-from conformesh.promises import GROUP_RULES, Promise, weighted_threshold
 from conformesh.protocols import group_regression
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.group_regression import Book, Cell, Level
@@ -37,14 +37,16 @@ PROVED = ("atoms", "max", "seq", "regression")
 
 
 def by_atom(values, codes, atoms):
-    return Samples.of_trials([[own[code == a] for own, code in zip(values, codes, strict=True)] for a in range(atoms)])
+    return WeightedScores.of_trials(
+        [[own[code == a] for own, code in zip(values, codes, strict=True)] for a in range(atoms)]
+    )
 
 
-def thresholds_of(rule, values, codes, alphas, atoms=ATOMS, promise=None):
+def thresholds_of(rule, values, codes, alphas, atoms=ATOMS, requirement=None):
     """The threshold of every atom and level, (atoms, alphas), by the protocol itself on a chain."""
     network = Network.chain(len(values))
     samples, grouping = by_atom(values, codes, len(atoms)), Grouping.of(atoms, rule)
-    site = Site(network, np.arange(network.devices), samples.sizes, promise or Promise(), None, tuple(alphas))
+    site = Site(network, np.arange(network.devices), samples.sizes, requirement or Requirement(), None, tuple(alphas))
     found = Simulator(network).run(grouped(site, samples, TREE, grouping))[0].thresholds[0]
     if grouping.by_atoms:
         return found
@@ -56,8 +58,8 @@ def pooled(rule):
 
     By the swap rank, as of several devices: one that really is alone may take the ordinary rank, which is smaller.
     """
-    swap = Promise(rule="swap")
-    return lambda values, codes, owners, alphas: thresholds_of(rule, [values], [codes], alphas, promise=swap)
+    swap = Requirement(rule="swap")
+    return lambda values, codes, owners, alphas: thresholds_of(rule, [values], [codes], alphas, requirement=swap)
 
 
 def worst_ratio(rule, tables, codes, alphas, target="sizes"):
@@ -101,8 +103,8 @@ def test_one_device_alone_has_the_swap_rank_where_only_that_is_proven():
     """The ordinary rank of a single device is proven for each group by itself, not for groups in an order."""
     values, codes = [np.arange(40.0)], [np.arange(40) % 4]
     alone, swap = (
-        {rule: thresholds_of(rule, values, codes, ALPHAS, promise=promise) for rule in PROVED}
-        for promise in (None, Promise(rule="swap"))
+        {rule: thresholds_of(rule, values, codes, ALPHAS, requirement=requirement) for rule in PROVED}
+        for requirement in (None, Requirement(rule="swap"))
     )
     for rule in ("seq", "regression"):
         assert (alone[rule] == swap[rule]).all()
@@ -141,7 +143,7 @@ def test_theorem_holds_where_the_target_weighs_devices(rule, target):
         def rule_of(values, kinds, owners, alphas):
             parts = [np.flatnonzero(owners == k) for k in range(2)]
             return thresholds_of(
-                rule, [values[p] for p in parts], [kinds[p] for p in parts], alphas, promise=Promise(target)
+                rule, [values[p] for p in parts], [kinds[p] for p in parts], alphas, requirement=Requirement(target)
             )
 
         assert worst_ratio(rule_of, tables, codes, (Fraction(2, 5), Fraction(1, 2)), target) <= 1
@@ -429,7 +431,7 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
             network,
             {},
             lambda net, row: joint(
-                net, row, samples, lambda site, mine: grouped(site, mine, TREE, grouping), Promise(), levels
+                net, row, samples, lambda site, mine: grouped(site, mine, TREE, grouping), Requirement(), levels
             ),
             journal,
         )
@@ -438,7 +440,7 @@ def test_devices_of_their_own_find_what_the_simulator_finds(rule):
     assert all(device.error is None for device in devices), [device.error for device in devices]
     outcome = Outcome.joined([np.array([k]) for k in range(4)], [device.result for device in devices])
     samples = by_atom(held, kinds, 4)
-    site = Site(network, np.arange(4), samples.sizes, Promise(), None, levels)
+    site = Site(network, np.arange(4), samples.sizes, Requirement(), None, levels)
     alone, _ = Simulator(network).run(grouped(site, samples, TREE, grouping))
     np.testing.assert_array_equal(outcome.thresholds, alone.thresholds)
     assert outcome.certificates == alone.certificates
@@ -448,7 +450,7 @@ def test_devices_that_ask_for_different_counts_notice(monkeypatch):
     network, rng = Network.chain(2), np.random.default_rng(8)
     held, kinds = [rng.normal(size=15) for _ in range(2)], [rng.integers(0, 4, 15) for _ in range(2)]
     samples = by_atom(held, kinds, 4)
-    site = Site(network, np.arange(2), samples.sizes, Promise(), None, (Fraction(1, 5),))
+    site = Site(network, np.arange(2), samples.sizes, Requirement(), None, (Fraction(1, 5),))
     monkeypatch.setattr(group_regression.zlib, "crc32", lambda data, seen=[]: seen.append(0) or len(seen))
 
     def total(values, largest=None):
@@ -610,5 +612,5 @@ def test_64_groups_and_three_levels_cost_no_more_than_the_vector_of_all(rule):
     held = [rng.normal(size=640) for _ in range(20)]
     several = calibrate_several(held, net, levels, groups=labels, group_rule=rule)
     trials = [[own[code == g] for own, code in zip(held, labels, strict=True)] for g in range(64)]
-    batch = calibrate_batch(Samples.of_trials(trials), net, levels, "e-dcp", joint=True)
+    batch = solve_draws(WeightedScores.of_trials(trials), net, levels, "e-dcp", joint=True)
     assert several.cost.numbers_per_device <= 1.3 * batch.cost.numbers_per_device

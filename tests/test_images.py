@@ -246,14 +246,14 @@ def md5(data: bytes) -> str:
     return hashlib.md5(data, usedforsecurity=False).hexdigest()
 
 
-@pytest.mark.parametrize("promise", [True, False])
-def test_a_file_arrives_and_is_told_about(tmp_path, monkeypatch, promise):
+@pytest.mark.parametrize("requirement", [True, False])
+def test_a_file_arrives_and_is_told_about(tmp_path, monkeypatch, requirement):
     monkeypatch.setattr("conformesh.data.downloads.CHUNK", 1000)
     content, seen = bytes(range(250)) * 10, []
-    with served(content, len(content) if promise else None) as url:
+    with served(content, len(content) if requirement else None) as url:
         path = fetch(Source("a.bin", f"{url}/file", md5(content)), tmp_path / "new", lambda *what: seen.append(what))
     assert path.read_bytes() == content
-    assert seen[-1] == (2500, 2500 if promise else None)
+    assert seen[-1] == (2500, 2500 if requirement else None)
     assert [item.name for item in path.parent.iterdir()] == ["a.bin"]
 
 

@@ -15,7 +15,7 @@ from conformesh import (
     CalibrationNote,
     Centres,
     Network,
-    Samples,
+    WeightedScores,
     calibrate,
     calibrate_local,
     calibrate_several,
@@ -201,7 +201,7 @@ def test_networks_by_name_and_from_networkx():
         assert found.device_ids == NETWORK.ids
     assert local(BY_NAME, "star") == LOCAL
     assert calibrate(IN_ORDER, "torus").network == "torus 2x2"
-    assert calibrate(Samples.of(IN_ORDER), "torus").network == "torus 2x2"
+    assert calibrate(WeightedScores.of(IN_ORDER), "torus").network == "torus 2x2"
     assert (
         calibrate(IN_ORDER, NETWORK)
         .update(BY_NAME, nx.relabel_nodes(nx.path_graph(4), dict(enumerate(NAMES))))
@@ -349,7 +349,7 @@ WAYS = {
     "DLPack": lambda: [Dlpack(own) for own in IN_ORDER],
     "array API": lambda: [needs("array_api_strict").asarray(own) for own in IN_ORDER],
     "torch tensors": lambda: [needs("torch").tensor(own, requires_grad=True) for own in IN_ORDER],
-    "samples": lambda: Samples.of(IN_ORDER),
+    "samples": lambda: WeightedScores.of(IN_ORDER),
     "dict": lambda: BY_NAME,
     "dict of tensors": lambda: {name: needs("torch").tensor(own) for name, own in BY_NAME.items()},
     "dict of columns": lambda: dict(zip(("device", "score"), long_columns(), strict=True)),
@@ -581,10 +581,12 @@ def test_pandas_columns_in_another_order_than_the_scores_are_refused(run):
 
 def test_scores_out_of_range_are_found_in_every_trial_and_on_a_part_of_the_devices():
     lac = scores.LAC()
-    trials = Samples.of_trials([[[0.1], [0.2]], [[0.3], [1.5]]], ["a", "b"])  # by trial: the second one is out of range
+    trials = WeightedScores.of_trials(
+        [[[0.1], [0.2]], [[0.3], [1.5]]], ["a", "b"]
+    )  # by trial: the second one is out of range
     with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
         check_scores(lac, trials, trials, ["a", "b"])
-    here = Samples.of([[0.4, 1.5, 0.1]], ["b"])  # a rank with one of two devices
+    here = WeightedScores.of([[0.4, 1.5, 0.1]], ["b"])  # a rank with one of two devices
     with pytest.raises(ValueError, match=r"device b: scores of 'lac' are between 0 and 1, got 1\.5"):
         check_scores(lac, here, [[0.2], [0.4, 1.5, 0.1]], ["b"])
     with pytest.raises(ValueError, match=r"device b, row 1: scores of 'lac' are between 0 and 1, got 1\.5"):

@@ -9,8 +9,8 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import CalibrationNote, Network, Samples, calibrate_batch
-from conformesh.promises import Promise, make_promise
+from conformesh import CalibrationNote, Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.protocols.attacks import ATTACKS, scores_of
 from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimming
@@ -32,12 +32,12 @@ def honest_risks(table, liars, attack, target, rank="auto", alphas=ALPHAS, grant
     faults = {"liars": tuple(range(devices - liars, devices)), "attack": attack}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", CalibrationNote)
-        batch = calibrate_batch(
+        batch = solve_draws(
             samples,
             Network.complete(devices),
             alphas,
             "r-dcp",
-            promise=make_promise(target, rank),
+            requirement=make_requirement(target, rank),
             faults=faults,
             liars=liars if granted is None else granted,
             **GRID,
@@ -92,8 +92,8 @@ def test_one_liar_more_than_granted_is_caught():
 
 def test_a_certificate_without_slack_is_caught(monkeypatch):
     """The test goes red without the weight of the score that is exchanged."""
-    proven = Promise.parts
-    monkeypatch.setattr(Promise, "parts", lambda *given: replace(proven(*given), slack=Fraction(0)))
+    proven = Requirement.parts
+    monkeypatch.setattr(Requirement, "parts", lambda *given: replace(proven(*given), slack=Fraction(0)))
     assert worst_of(8, 651978631, 12, ["size-lie"]) > 1
 
 
@@ -109,7 +109,7 @@ def test_theorem_no_word_of_a_liar_leads_below_the_honest_threshold(target):
     """Every report of up to four scores with four values: the threshold is never below that of the honest alone."""
     rng = np.random.default_rng(11)
     said = [*all_reports(4, (0, 2, 5, 9))]
-    promise, closest = make_promise(target), 0
+    requirement, closest = make_requirement(target), 0
     for _ in range(3):
         honest = [np.sort(rng.integers(0, 10, rng.integers(1, 6))).astype(float) for _ in range(3)]
         reports = [Report.of(own, 0.0, 128.0, 128) for own in honest]
@@ -117,9 +117,9 @@ def test_theorem_no_word_of_a_liar_leads_below_the_honest_threshold(target):
             found = []
             for lie in said:
                 sizes = np.array([*map(len, honest), lie.size])
-                found.append(Trimming([*reports, lie], sizes, promise.parts(sizes), 1).at(alpha).threshold)
+                found.append(Trimming([*reports, lie], sizes, requirement.parts(sizes), 1).at(alpha).threshold)
                 assert has_rank(honest, range(3), found[-1], alpha, target)
-            alone = Trimming(reports, sizes[:3], promise.parts(sizes[:3]), 0).at(alpha).threshold
+            alone = Trimming(reports, sizes[:3], requirement.parts(sizes[:3]), 0).at(alpha).threshold
             assert min(found) >= alone
             closest += min(found) == alone < math.inf
     assert closest >= 2  # and a lie leads there
@@ -215,8 +215,8 @@ def lied_to(attack, trials, seed, liars=LIARS):
     device = rng.integers(DEVICES - LIARS, size=trials)
     test = rng.normal(size=trials) * (1 + device / 3) + device
     faults = {"liars": tuple(range(DEVICES - LIARS, DEVICES)), "attack": attack, "seed": seed}
-    batch = calibrate_batch(
-        Samples.of_trials(scores), Network.cycle(DEVICES), [ALPHA], "r-dcp", faults=faults, liars=liars, bins=200
+    batch = solve_draws(
+        WeightedScores.of_trials(scores), Network.cycle(DEVICES), [ALPHA], "r-dcp", faults=faults, liars=liars, bins=200
     )
     return int((test <= batch.outcome.thresholds[0, :, 0]).sum())
 
@@ -251,7 +251,7 @@ def test_what_one_liar_does_to_a_plain_method():
     trials = 1000
     scores, test = rng.random((trials, 3, 40)), rng.random(trials)
     scores[:, 2] = -1.0
-    plain = calibrate_batch(Samples.of_trials(scores), Network.chain(3), [0.1], "cp").outcome.thresholds[0, :, 0]
+    plain = solve_draws(WeightedScores.of_trials(scores), Network.chain(3), [0.1], "cp").outcome.thresholds[0, :, 0]
     with pytest.raises(AssertionError, match="if valid"):
         assert_coverage(int((test <= plain).sum()), trials, 0.9, false_alarm=1e-3)
 

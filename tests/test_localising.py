@@ -8,7 +8,16 @@ import numpy as np
 import polars as pl
 import pytest
 
-from conformesh import Centres, LocalCalibration, Network, Samples, calibrate, calibrate_local, choose_centres, scores
+from conformesh import (
+    Centres,
+    LocalCalibration,
+    Network,
+    WeightedScores,
+    calibrate,
+    calibrate_local,
+    choose_centres,
+    scores,
+)
 from conformesh.localising import WHOLE, LocalEvaluation, local_coverage
 from tests.statistics import assert_coverage, power_against
 
@@ -188,8 +197,8 @@ def test_centres_are_at_most_as_many_as_inputs():
     with pytest.raises(ValueError, match="from 1 to 2, the number of different inputs, got 3"):
         choose_centres([1.0, 1.0, 2.0], 3)
     assert len(choose_centres([1.0, 1.0], 1)) == 1
-    with pytest.raises(TypeError, match="got Samples"):
-        calibrate_local(Samples.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
+    with pytest.raises(TypeError, match="got WeightedScores"):
+        calibrate_local(WeightedScores.of([[1.0]]), Network.complete(1), inputs=[[1.0]], centres=CENTRES)
 
 
 def test_a_result_is_kept(tmp_path):

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import scores
+from conformesh.kernels.ranks import PARTS
 from conformesh.losses import (
     LOSSES,
     ClassCost,
@@ -19,7 +20,6 @@ from conformesh.losses import (
     as_loss,
     get_loss,
 )
-from conformesh.promises import PARTS
 
 EXAMPLES = {
     "false-negative-rate": FalseNegativeRate(),

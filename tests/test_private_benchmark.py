@@ -10,8 +10,8 @@ import polars as pl
 import pytest
 from scipy import integrate, stats
 
-from conformesh import Network, Samples, calibrate_batch
-from conformesh.promises import make_promise
+from conformesh import Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import make_requirement
 
 FOLDER = Path(__file__).parents[1] / "benchmarks" / "promises"
 ALPHA = 0.1
@@ -148,12 +148,12 @@ def test_drawn_releases_have_the_law_of_the_method(private, target):
     """500 thresholds each of one data set. False alarm 1e-6; twice the epsilon is found out with p about 1e-25."""
     trials, rng = 500, np.random.default_rng(0)
     held = private.digits().draw(1000, rng)
-    result = calibrate_batch(
-        Samples.of_trials([held] * trials),
+    result = solve_draws(
+        WeightedScores.of_trials([held] * trials),
         Network.torus(5, 4),
         [ALPHA],
         "p-dcp",
-        promise=make_promise(target),
+        requirement=make_requirement(target),
         epsilon=1.0,
         grid="logit",
         expected_scores=50,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import Network, TooFewScores, calibrate
-from conformesh.promises import as_levels, conformal_rank, conformal_threshold, exact_alpha, make_promise
+from conformesh.kernels.ranks import as_levels, conformal_rank, conformal_threshold, exact_alpha, make_requirement
 
 
 @pytest.mark.parametrize(
@@ -236,13 +236,13 @@ def test_a_device_without_scores_has_no_share_or_is_always_missed():
 def test_many_sizes_without_a_small_common_multiple_are_rounded_to_the_safe_side():
     """Weights in fixed point ask for at least what fractions do, and for one score more at most."""
     sizes = np.arange(37, 137)
-    promise = make_promise("paper", "swap")
+    requirement = make_requirement("paper", "swap")
     for alpha in (Fraction(1, 10), Fraction(1, 3)):
-        demand = promise.demand(sizes, (alpha,))
+        demand = requirement.demand(sizes, (alpha,))
         assert demand.rounded
         assert int(demand.weights @ sizes) == demand.total <= 2**52
         need = ((1 - alpha) * (sizes.sum() + 100) + 1 + Fraction(1, 37)) / (sizes.sum() + 100)
-        given = Fraction(demand.required(promise, alpha, 0, 0, demand.total, 0), demand.total)
+        given = Fraction(demand.required(requirement, alpha, 0, 0, demand.total, 0), demand.total)
         assert need <= given < need + Fraction(1, 2**24)
 
 

@@ -9,19 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import conformesh.promises
-from conformesh import Network, PValues, Samples, calibrate, calibrate_batch, p_values, scores
+import conformesh.kernels.ranks
+from conformesh import Network, PValues, WeightedScores, calibrate, p_values, scores, solve_draws
+from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
-from conformesh.promises import Promise, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.joint import joint
 from conformesh.protocols.tally import Asked, tally
 from conformesh.pvalues import p_values_batch, up
 from tests.test_enumeration import as_trials, hidden_choices, random_case, random_table
 
-TARGETS = ("sizes", "paper", "equal", "given")
+MIXTURES = ("sizes", "paper", "equal", "given")
 
 
 def hidden_p_values(tables, case):
@@ -29,7 +29,9 @@ def hidden_p_values(tables, case):
     samples, hidden, starts = as_trials(tables)
     devices = hidden.shape[1]
     trials = np.repeat(np.arange(len(hidden)), devices)
-    batch = p_values_batch(samples, Network.complete(devices), trials, hidden.ravel(), promise=case.promise(devices))
+    batch = p_values_batch(
+        samples, Network.complete(devices), trials, hidden.ravel(), requirement=case.requirement(devices)
+    )
     return np.split(batch.fractions.reshape(hidden.shape), starts[1:])
 
 
@@ -60,7 +62,7 @@ def check_tables(target, rank, seed, tables, limit=40, devices=range(1, 7)):
     return worst
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_theorem_p_values_are_valid_on_every_table(target):
     """120 tables a target, every choice of hidden items, every level that occurs, in fractions."""
     assert check_tables(target, "auto", 3, 20) > Fraction(9, 10)
@@ -68,7 +70,7 @@ def test_theorem_p_values_are_valid_on_every_table(target):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("rank", ["auto", "swap"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_theorem_p_values_are_valid_on_very_many_tables(target, rank):
     """800 tables a case, 6,400 in all."""
     assert check_tables(target, rank, 4, 100, 60, range(1, 9)) > Fraction(9, 10)
@@ -76,8 +78,8 @@ def test_theorem_p_values_are_valid_on_very_many_tables(target, rank):
 
 def test_p_values_without_the_heaviest_score_are_caught(monkeypatch):
     """sum over S_i >= s of v_i / T: the swapped score is left out."""
-    proven = conformesh.promises._swap
-    monkeypatch.setattr("conformesh.promises._swap", lambda *asked: replace(proven(*asked), largest=Fraction(0)))
+    proven = conformesh.kernels.ranks._swap
+    monkeypatch.setattr("conformesh.kernels.ranks._swap", lambda *asked: replace(proven(*asked), largest=Fraction(0)))
     with pytest.raises(AssertionError, match="proven to be at most"):
         check_tables("paper", "swap", 3, 20)
 
@@ -99,18 +101,18 @@ def classwise(tables, labels, case):
             held.append([len(items) - 1 for items in table])
     trials, devices = hidden.shape
     batch = p_values_batch(
-        Samples.of_trials(seen),
+        WeightedScores.of_trials(seen),
         Network.complete(devices),
         np.repeat(np.arange(trials), devices),
         hidden.ravel(),
-        promise=replace(case.promise(devices), part=True),
+        requirement=replace(case.requirement(devices), part=True),
         items=np.array(held).T,
     )
     found = batch.fractions.reshape(hidden.shape)
     return zip(np.split(marks, starts[1:]), np.split(found, starts[1:]), strict=True)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_theorem_classwise_p_values_are_valid_given_the_class(target):
     """P(p <= t, Y = y) <= t P(Y = y) at every t that occurs, whether devices hold the class, or anything, or not."""
     rng = np.random.default_rng(6)
@@ -144,14 +146,16 @@ def test_a_p_value_is_at_most_alpha_exactly_where_the_threshold_does_not_cover(t
         held = [rng.integers(0, 30, rng.integers(0, 12)) for _ in range(5)]
         tests = np.arange(-1, 31.0)
         for rank in ("auto", "swap"):
-            promise = make_promise(target, rank)
-            batch = p_values_batch(Samples.of(held), net, np.zeros(len(tests)), tests, promise=promise)
+            requirement = make_requirement(target, rank)
+            batch = p_values_batch(WeightedScores.of(held), net, np.zeros(len(tests)), tests, requirement=requirement)
             for alpha in (Fraction(1, 10), Fraction(1, 3), Fraction(int(rng.integers(1, 50)), 53)):
-                if rank == "auto" and promise.demand(
+                if rank == "auto" and requirement.demand(
                     np.array([len(own) for own in held]), (), shares=_shares(target)
-                ).name(alpha) != _name(promise, held, alpha, target):
+                ).name(alpha) != _name(requirement, held, alpha, target):
                     continue  # with weights, a p-value has one rule for all levels
-                tau = calibrate_batch(Samples.of(held), net, [alpha], "e-dcp", promise=promise).outcome.thresholds
+                tau = solve_draws(
+                    WeightedScores.of(held), net, [alpha], "e-dcp", requirement=requirement
+                ).outcome.thresholds
                 assert ((batch.fractions <= alpha) == (tests > tau[0, 0, 0])).all()
 
 
@@ -162,22 +166,22 @@ def test_a_p_value_is_the_smallest_level_of_its_rank(target, part):
     rng = np.random.default_rng(4)
     for _ in range(300):
         sizes = rng.integers(0, 9, rng.integers(1, 5))
-        promise = replace(make_promise(target), part=part, bounds=(int(rng.integers(1, 4)),) if part else (1,))
-        demand = promise.demand(sizes, ())
+        requirement = replace(make_requirement(target), part=part, bounds=(int(rng.integers(1, 4)),) if part else (1,))
+        demand = requirement.demand(sizes, ())
         total = int(rng.integers(0, demand.total + 1)) if part else demand.total
         spare, below = int(rng.integers(0, 3)) if part else 0, int(rng.integers(0, total + 1))
-        p = demand.p_value(promise, 0, below, total, spare)
+        p = demand.p_value(requirement, 0, below, total, spare)
         for alpha in (p, p - Fraction(1, 10**6), p + Fraction(1, 10**6), Fraction(1, 7)):
             if 0 < alpha < 1:
-                assert (p <= alpha) == (below >= demand.required(promise, alpha, 0, 0, total, spare))
+                assert (p <= alpha) == (below >= demand.required(requirement, alpha, 0, 0, total, spare))
 
 
 def _shares(target):
     return [Fraction(str(share)) for share in target.values()] if isinstance(target, dict) else None
 
 
-def _name(promise, held, alpha, target):
-    return promise.demand(np.array([len(own) for own in held]), (alpha,), shares=_shares(target)).name(alpha)
+def _name(requirement, held, alpha, target):
+    return requirement.demand(np.array([len(own) for own in held]), (alpha,), shares=_shares(target)).name(alpha)
 
 
 @given(
@@ -294,12 +298,14 @@ def test_devices_that_know_only_the_map_count_the_same():
             def method(site, mine):
                 return tally(site, mine, asked, EDCP())
 
-            return joint(net, row, Samples.of([held[k]]), method, Promise("paper", "swap"))
+            return joint(net, row, WeightedScores.of([held[k]]), method, Requirement("paper", "swap"))
 
         return Device(k, network, {"method": "tally"}, make, journal, Settings(), scores=str(k))
 
     played = play(network, start, Faults(), np.random.default_rng(1))
-    right = p_values_batch(Samples.of(held), network, np.zeros(12), tests, promise=Promise("paper", "swap"))
+    right = p_values_batch(
+        WeightedScores.of(held), network, np.zeros(12), tests, requirement=Requirement("paper", "swap")
+    )
     for device in played.devices:
         assert device.phase == "finished"
         np.testing.assert_array_equal(device.result.below[places], right.tally.below[places])

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Quantiles, Samples, quantiles
+from conformesh import CalibrationNote, Network, Quantiles, WeightedScores, quantiles
 from conformesh.quantile import as_release, rank_of
 
 PARTS = st.lists(st.integers(0, 100).map(lambda percent: Fraction(percent, 100)), min_size=1, max_size=5)
@@ -57,7 +57,7 @@ def test_every_form_of_data_gives_the_same_quantiles():
     for data in (pd.DataFrame(columns), pl.DataFrame(columns), columns):
         found = quantiles(data, network, column="age")
         assert (found.values.tolist(), found.column) == (want, "age")
-    for data in (held, np.stack([*held.values()]), Samples.of(held.values())):
+    for data in (held, np.stack([*held.values()]), WeightedScores.of(held.values())):
         found = quantiles(data, network)
         assert (found.values.tolist(), found.column) == (want, "")
 
@@ -177,7 +177,7 @@ MISTAKES = {
     "a flat list": (lambda: quantiles([1.0, 2.0], "chain"), r"data must be one array of values per device.*\[values\]"),
     "a number": (lambda: quantiles(5, "chain"), "data must be one array of values per device.*got int '5'"),
     "no value": (lambda: quantiles([[], []], "chain"), "at least one value, got none on any device"),
-    "trials": (lambda: quantiles(Samples.of_trials([HELD, HELD]), "chain"), "one trial without weights"),
+    "trials": (lambda: quantiles(WeightedScores.of_trials([HELD, HELD]), "chain"), "one trial without weights"),
     "a range without epsilon": (
         lambda: quantiles(HELD, "chain", range=(0, 1)),
         "must not come from the data: give eps",

@@ -7,7 +7,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, Samples, calibrate, calibrate_batch
+from conformesh import METHODS, Network, WeightedScores, calibrate, solve_draws
 from conformesh.engines import ordering, simulator
 from conformesh.engines.ordering import memory_order, near_order
 from conformesh.kernels import threads
@@ -21,7 +21,7 @@ def shuffled(network, seed=1):
 def ragged(devices, trials=2):
     rng = np.random.default_rng(devices)
     sizes = rng.integers(1, 9, devices * trials)
-    return Samples.from_flat(rng.normal(size=int(sizes.sum())), sizes, trials)
+    return WeightedScores.from_flat(rng.normal(size=int(sizes.sum())), sizes, trials)
 
 
 def assert_same_batch(one, other):
@@ -57,10 +57,10 @@ def test_the_exact_threshold_on_20_000_devices_is_the_pooled_one(network):
 def test_memory_order_changes_no_bit(method, large, monkeypatch):
     """Devices hosted in another order: every method ends with the same thresholds, certificates and bill, by row."""
     network, samples = shuffled(Network.geometric(60, seed=2)), ragged(60)
-    plain = calibrate_batch(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {}))
+    plain = solve_draws(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {}))
     monkeypatch.setattr(simulator, "memory_order", near_order)
     assert (near_order(network) != np.arange(60)).any()
-    assert_same_batch(calibrate_batch(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {})), plain)
+    assert_same_batch(solve_draws(samples, network, [0.3, 0.5], method, **OPTIONS.get(method, {})), plain)
 
 
 @pytest.mark.parametrize(
@@ -78,9 +78,9 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
 )
 def test_memory_order_changes_no_bit_in_other_settings(method, options, large, monkeypatch):
     network, samples = shuffled(Network.torus(6, 5)), ragged(30)
-    plain = calibrate_batch(samples, network, [0.4], method, **options)
+    plain = solve_draws(samples, network, [0.4], method, **options)
     monkeypatch.setattr(simulator, "memory_order", near_order)
-    assert_same_batch(calibrate_batch(samples, network, [0.4], method, **options), plain)
+    assert_same_batch(solve_draws(samples, network, [0.4], method, **options), plain)
 
 
 def test_threads_change_no_bit(method, large, monkeypatch):
@@ -91,7 +91,7 @@ def test_threads_change_no_bit(method, large, monkeypatch):
         monkeypatch.setattr(threads, "THREADS", count)
         monkeypatch.setattr(threads, "PARALLEL_ABOVE", 0)
         threads._pool.cache_clear()
-        runs.append(calibrate_batch(samples, network, [0.3], method, **OPTIONS.get(method, {})))
+        runs.append(solve_draws(samples, network, [0.3], method, **OPTIONS.get(method, {})))
         if count > 1:
             threads._pool().shutdown()
     threads._pool.cache_clear()
@@ -102,10 +102,10 @@ def test_threads_change_no_bit(method, large, monkeypatch):
 def test_a_large_network_is_simulated_as_a_small_one(method, monkeypatch):
     """What large networks take for speed (spreading maxima, no remembered routes) changes nothing on a small one."""
     network, samples = Network.torus(6, 5), ragged(30)
-    small = calibrate_batch(samples, network, [0.3], method, **OPTIONS.get(method, {}))
+    small = solve_draws(samples, network, [0.3], method, **OPTIONS.get(method, {}))
     monkeypatch.setattr(simulator, "REMEMBERED", 0)
     monkeypatch.setattr("conformesh.protocols.ledger.REMEMBERED", 0)
-    assert_same_batch(calibrate_batch(samples, network, [0.3], method, **OPTIONS.get(method, {})), small)
+    assert_same_batch(solve_draws(samples, network, [0.3], method, **OPTIONS.get(method, {})), small)
 
 
 def test_only_far_neighbours_are_reordered(monkeypatch):

@@ -14,23 +14,23 @@ import numpy as np
 import polars as pl
 import pytest
 
-import conformesh.promises
+import conformesh.kernels.ranks
 from conformesh import (
     Calibration,
     Calibrations,
     Network,
-    Samples,
+    WeightedScores,
     calibrate,
-    calibrate_batch,
     calibrate_shifted,
     estimate_ratios,
     scores,
+    solve_draws,
 )
-from conformesh.promises import make_promise
+from conformesh.kernels.ranks import make_requirement
 from conformesh.shifting import Unit
 from tests.statistics import assert_coverage, power_against
 
-TARGETS = ("sizes", "paper", "equal", "given")
+MIXTURES = ("sizes", "paper", "equal", "given")
 ALPHAS = (Fraction(1, 5), Fraction(1, 2), Fraction(3, 4))
 
 
@@ -71,17 +71,17 @@ def risks(table, target, given, alphas, rank="auto", by_weight=False):
     ways = [*itertools.product(*(range(n + 1) for n in sizes))]
     unit = Unit.of(bound, sum(sizes), target)
     tests = sorted({*weights.tolist()}) if by_weight else [bound]
-    asked = make_promise(target if target != "given" else {str(k): given[k] for k in range(devices)}, rank)
+    asked = make_requirement(target if target != "given" else {str(k): given[k] for k in range(devices)}, rank)
     levels = [(alpha, test) for alpha in alphas for test in tests]
-    promise = replace(asked, part=True, bounds=(unit.up(bound),), tests=tuple(unit.up(test) for _, test in levels))
+    requirement = replace(asked, part=True, bounds=(unit.up(bound),), tests=tuple(unit.up(test) for _, test in levels))
     left = [[tuple(np.delete(part, way[k]) for part in table[k]) for k in range(devices)] for way in ways]
     spares = np.array([[unit.lost(left[t][k][1]) for t in range(len(ways))] for k in range(devices)])
-    samples = Samples.weighted(
+    samples = WeightedScores.weighted(
         [[values for values, _ in own] for own in left], [[unit.down(w) for _, w in own] for own in left], None, spares
     )
     items = np.repeat(np.array(sizes)[:, None], len(ways), axis=1)
-    batch = calibrate_batch(
-        samples, Network.complete(devices), [a for a, _ in levels], "e-dcp", promise=promise, items=items
+    batch = solve_draws(
+        samples, Network.complete(devices), [a for a, _ in levels], "e-dcp", requirement=requirement, items=items
     )
     thresholds = batch.outcome.thresholds[0]  # (ways, levels)
     found = []
@@ -103,10 +103,10 @@ def random_given(rng):
 
 
 @pytest.mark.parametrize("by_weight", [False, True], ids=["one-threshold", "by-test-weight"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_theorem_shifted_examples_are_covered(target, by_weight):
     """Every way to hide a new example, in fractions: the weighted risk is at most alpha, on every table."""
-    rng = np.random.default_rng([3, TARGETS.index(target), by_weight])
+    rng = np.random.default_rng([3, MIXTURES.index(target), by_weight])
     worst = Fraction(0)
     for _ in range(6 if by_weight else 12):
         table, given = random_table(rng, int(rng.integers(1, 6)), 100), random_given(rng)
@@ -116,10 +116,10 @@ def test_theorem_shifted_examples_are_covered(target, by_weight):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("by_weight", [False, True], ids=["one-threshold", "by-test-weight"])
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_theorem_shifted_examples_are_covered_on_climbed_tables(target, by_weight):
     """The same on a hundred tables, and on the worst ones to which changing one item at a time leads."""
-    rng = np.random.default_rng([4, TARGETS.index(target), by_weight])
+    rng = np.random.default_rng([4, MIXTURES.index(target), by_weight])
     tables = [(random_table(rng, int(rng.integers(1, 7))), random_given(rng)) for _ in range(100)]
     ratios = [max(risks(table, target, given, ALPHAS, by_weight=by_weight)) for table, given in tables]
     assert max(ratios) <= 1
@@ -146,8 +146,8 @@ def test_scores_of_devices_that_nobody_asks_about_count_for_nothing():
 def wrong(slack):
     """The required rank with another slack."""
 
-    def required(self, promise, alpha, trial, level, total, spare):
-        return math.ceil((1 - alpha) * total + slack(self, alpha, promise.tests[level], promise.bounds[0]))
+    def required(self, requirement, alpha, trial, level, total, spare):
+        return math.ceil((1 - alpha) * total + slack(self, alpha, requirement.tests[level], requirement.bounds[0]))
 
     return required
 
@@ -176,7 +176,7 @@ ABLATIONS = {  # what the proof needs, left out, and a table that shows it
 def test_what_the_proof_needs_is_needed(monkeypatch, name):
     slack, table, target, alpha = ABLATIONS[name]
     (kept,) = risks(table, target, None, (alpha,))
-    monkeypatch.setattr(conformesh.promises.Demand, "required", wrong(slack))
+    monkeypatch.setattr(conformesh.kernels.ranks.Demand, "required", wrong(slack))
     (broken,) = risks(table, target, None, (alpha,))
     assert kept <= 1 < broken
 
@@ -501,14 +501,14 @@ def test_shifted_examples_are_covered_by_chance():
     x = rng.random((trials, devices, n))
     values = np.abs(rng.normal(size=x.shape)) * (0.2 + x)
     unit = Unit.of(4.0, devices * n, "sizes")
-    samples = Samples.weighted(values, unit.down(4 * x), None, np.full((devices, trials), n))
-    promise = replace(make_promise(), part=True, bounds=(unit.up(4.0),))
+    samples = WeightedScores.weighted(values, unit.down(4 * x), None, np.full((devices, trials), n))
+    requirement = replace(make_requirement(), part=True, bounds=(unit.up(4.0),))
     items = np.full((devices, trials), n)
     network = Network.complete(devices)
     new = rng.beta(2, 1, trials)  # density 2x on [0, 1]: the uniform one times a weight proportional to x
     truth = np.abs(rng.normal(size=trials)) * (0.2 + new)
-    weighed = calibrate_batch(samples, network, (0.1,), "e-dcp", promise=promise, items=items).outcome.thresholds[0]
-    plain = calibrate_batch(Samples.of_trials(values), network, (0.1,), "e-dcp").outcome.thresholds[0]
+    weighed = solve_draws(samples, network, (0.1,), "e-dcp", requirement=requirement, items=items).outcome.thresholds[0]
+    plain = solve_draws(WeightedScores.of_trials(values), network, (0.1,), "e-dcp").outcome.thresholds[0]
     assert power_against(trials, 0.9, 0.85) > 0.99
     assert_coverage(int((truth <= weighed[:, 0]).sum()), trials, 0.9)
     with pytest.raises(AssertionError):
@@ -520,7 +520,7 @@ def test_shifted_examples_are_covered_by_chance():
 def test_what_is_measured_can_be_measured_again(name):
     """The scripts behind the figures run, and say them in the columns of the table that is kept."""
     folder = Path(__file__).parents[1] / "benchmarks" / "promises"
-    source = str(Path(conformesh.promises.__file__).parents[1])
+    source = str(Path(conformesh.kernels.ranks.__file__).parents[1])
     command = [sys.executable, folder / f"{name}.py", "--draws", "2"]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": source}, capture_output=True, text=True, check=True, timeout=300

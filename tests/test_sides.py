@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Samples, Sides, TooFewScores, calibrate, calibrate_sides, scores
+from conformesh import Network, Sides, TooFewScores, WeightedScores, calibrate, calibrate_sides, scores
 from conformesh.cli.predict import load_result
 from tests.statistics import assert_coverage
 
@@ -136,7 +136,7 @@ def test_sides_come_by_name_or_in_a_frame():
         ({"score": "lac"}, TypeError, "two sides are for regression, got score 'lac'"),
         ({"devices": [[1.0, 2.0]] * 4}, ValueError, r"device a: sides must have two columns.* got shape \(2,\)"),
         ({"devices": pl.DataFrame({"device": ["a"], "lower": [0.0]})}, ValueError, "columns 'device' and 'upper'"),
-        ({"devices": Samples.of([[1.0]] * 4)}, TypeError, "got Samples"),
+        ({"devices": WeightedScores.of([[1.0]] * 4)}, TypeError, "got WeightedScores"),
     ],
 )
 def test_what_cannot_have_two_sides_is_refused(change, error, words):

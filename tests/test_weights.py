@@ -17,23 +17,23 @@ from conformesh import (
     METHODS,
     Centres,
     Network,
-    Samples,
+    WeightedScores,
     calibrate,
-    calibrate_batch,
     calibrate_local,
     calibrate_shifted,
+    solve_draws,
 )
+from conformesh.kernels.ranks import Requirement, make_requirement, weighted_threshold
 from conformesh.methods import make_options, promised
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
-from conformesh.promises import Promise, make_promise, weighted_threshold
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome
 from tests.engines.mpi import job
 from tests.reference import weighted_rule
 
 ALPHAS = tuple(map(Fraction, ("0.05", "0.1", "0.25", "0.3", "0.5", "0.8")))
-TARGETS = ("sizes", "paper", "equal", "given")
+MIXTURES = ("sizes", "paper", "equal", "given")
 
 
 class Case(NamedTuple):
@@ -42,13 +42,13 @@ class Case(NamedTuple):
     network: Network
     values: list[list[np.ndarray]]
     weights: list[list[np.ndarray]]
-    promise: Promise
+    requirement: Requirement
     alpha: Fraction
     shares: list[int] | None
 
     @property
-    def samples(self) -> Samples:
-        return Samples.weighted(self.values, self.weights)
+    def samples(self) -> WeightedScores:
+        return WeightedScores.weighted(self.values, self.weights)
 
     @property
     def items(self) -> np.ndarray:
@@ -59,10 +59,10 @@ class Case(NamedTuple):
         return weighted_rule(
             self.values[trial],
             self.weights[trial],
-            self.promise.target,
+            self.requirement.target,
             self.alpha,
-            self.promise.bounds[trial % len(self.promise.bounds)],
-            None if self.promise.tests is None else self.promise.tests[0],
+            self.requirement.bounds[trial % len(self.requirement.bounds)],
+            None if self.requirement.tests is None else self.requirement.tests[0],
             self.shares,
         )
 
@@ -83,20 +83,20 @@ def random_case(rng, trials, most=9, least=1):
         sizes = np.where(rng.random(devices) < 0.2, 0, rng.integers(0, most, devices))
         values.append([rng.choice(pool, n) for n in sizes])
         weights.append([rng.integers(0, bounds[trial] + 1, n) * (rng.random(n) < 0.8) for n in sizes])
-    target = str(rng.choice(TARGETS))
+    target = str(rng.choice(MIXTURES))
     shares = None
     if target == "given":
         shares = (rng.integers(0, 6, devices) * (rng.random(devices) < 0.8)).tolist()
         shares[rng.integers(devices)] += 1
-    asked = make_promise(target if shares is None else dict(zip(network.ids, shares, strict=True)))
+    asked = make_requirement(target if shares is None else dict(zip(network.ids, shares, strict=True)))
     tests = None if rng.random() < 0.5 else (int(rng.integers(0, min(bounds) + 1)),)
-    promise = replace(asked, part=True, bounds=bounds, tests=tests)
-    return Case(network, values, weights, promise, ALPHAS[rng.integers(len(ALPHAS))], shares)
+    requirement = replace(asked, part=True, bounds=bounds, tests=tests)
+    return Case(network, values, weights, requirement, ALPHAS[rng.integers(len(ALPHAS))], shares)
 
 
 def simulated(case, **options):
-    return calibrate_batch(
-        case.samples, case.network, (case.alpha,), "e-dcp", promise=case.promise, items=case.items, **options
+    return solve_draws(
+        case.samples, case.network, (case.alpha,), "e-dcp", requirement=case.requirement, items=case.items, **options
     )
 
 
@@ -126,9 +126,9 @@ def test_every_way_to_add_up_adds_weights(aggregate):
     rng = np.random.default_rng(2)
     for _ in range(6):
         case = random_case(rng, 6)
-        small = replace(case.promise, bounds=(5,), tests=None)
+        small = replace(case.requirement, bounds=(5,), tests=None)
         weights = [[np.minimum(own, 5) for own in trial] for trial in case.weights]
-        case = case._replace(promise=small, weights=weights, network=Network.complete(case.network.devices))
+        case = case._replace(requirement=small, weights=weights, network=Network.complete(case.network.devices))
         assert_is_pooled_sort(case, simulated(case, aggregate=aggregate))
 
 
@@ -144,7 +144,7 @@ def over_loopback(case):
                 row,
                 samples.taken(np.array([k])),
                 lambda site, own: promised("e-dcp", site, own, chosen),
-                case.promise,
+                case.requirement,
                 alphas,
                 case.items[[k]],
             )
@@ -215,7 +215,7 @@ def test_the_integers_say_what_the_pooled_sort_of_them_finds():
     rng = np.random.default_rng(5)
     for _ in range(40):
         case = random_case(rng, 1)
-        if case.promise.target != "sizes":
+        if case.requirement.target != "sizes":
             continue
         batch = simulated(case)
         pooled = [np.concatenate(parts[0]) for parts in (case.values, case.weights)]
@@ -225,16 +225,14 @@ def test_the_integers_say_what_the_pooled_sort_of_them_finds():
 
 def unit_and_none(devices, n):
     """The same scores with explicit unit weights, which are looked up as any others, and with none."""
-    samples = Samples.of(np.random.default_rng(6).normal(size=(devices, n)))
+    samples = WeightedScores.of(np.random.default_rng(6).normal(size=(devices, n)))
     return replace(samples, weights=np.ones(len(samples.values), dtype=np.int64)), samples
 
 
 @pytest.mark.parametrize("options", [{}, {"aggregate": "flood"}, {"width": 1}, {"prefer": "rounds"}])
 def test_unit_weights_cost_not_one_number_more(options):
     network = Network.torus(5, 4)
-    unit, plain = (
-        calibrate_batch(samples, network, (0.1, 0.2), "e-dcp", **options) for samples in unit_and_none(20, 50)
-    )
+    unit, plain = (solve_draws(samples, network, (0.1, 0.2), "e-dcp", **options) for samples in unit_and_none(20, 50))
     np.testing.assert_array_equal(unit.outcome.thresholds, plain.outcome.thresholds)
     assert unit.outcome.certificates == plain.outcome.certificates
     assert unit.cost.rounds == plain.cost.rounds
@@ -243,7 +241,7 @@ def test_unit_weights_cost_not_one_number_more(options):
 
 
 def test_unit_weights_are_none():
-    samples = Samples.of([[3.0, 1.0], [2.0]])
+    samples = WeightedScores.of([[3.0, 1.0], [2.0]])
     assert samples.weighing(np.ones(3, dtype=np.int64)).weights is None
     assert samples.weighing(np.array([1, 1, 2])).weights.tolist() == [1, 1, 2]
 
@@ -258,7 +256,7 @@ def test_unit_weights_take_no_time():
 
     def seconds(samples):
         start = time.process_time()
-        calibrate_batch(samples, network, (0.1,), "e-dcp", aggregate="tree")
+        solve_draws(samples, network, (0.1,), "e-dcp", aggregate="tree")
         return time.process_time() - start
 
     for samples in both:
@@ -275,7 +273,9 @@ def test_unit_weights_take_no_time():
 def test_a_changed_weight_changes_the_answer():
     """The comparison itself: the sort sees weights."""
     values, weights = [[np.array([1.0, 2.0, 3.0])]], [[np.array([1, 1, 9])]]
-    case = Case(Network.complete(1), values, weights, replace(make_promise(), part=True, bounds=(9,)), ALPHAS[5], None)
+    case = Case(
+        Network.complete(1), values, weights, replace(make_requirement(), part=True, bounds=(9,)), ALPHAS[5], None
+    )
     light = case._replace(weights=[[np.array([9, 1, 1])]])
     assert case.wanted(0) != light.wanted(0)
     assert_is_pooled_sort(light, simulated(light))

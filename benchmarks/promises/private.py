@@ -37,8 +37,8 @@ import rivals
 from numpy.typing import NDArray
 
 from conformesh.data.digits import load_digits_at
+from conformesh.kernels.ranks import make_requirement
 from conformesh.privacy.histogram import HistogramPlan, Release
-from conformesh.promises import make_promise
 from conformesh.protocols.p_dcp import PDCP
 
 HERE = Path(__file__).parent
@@ -124,7 +124,9 @@ def digits() -> Population:
 def make_plan(n: int, epsilon: float, devices: int = DEVICES, target: str = "sizes", **options: Any) -> HistogramPlan:
     """Return the plan of P-DCP for `lac`, if devices are told that they may expect n scores together."""
     expected = max(round(n / devices), 1)
-    return PDCP(grid="logit", epsilon=epsilon, expected_scores=expected, **options).plan(devices, make_promise(target))
+    return PDCP(grid="logit", epsilon=epsilon, expected_scores=expected, **options).plan(
+        devices, make_requirement(target)
+    )
 
 
 def release_of(plan: HistogramPlan, held: Draw, rng: Rng) -> Release:

@@ -35,7 +35,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.promises import conformal_rank
+from conformesh.kernels.ranks import conformal_rank
 
 Floats = NDArray[np.float64]
 Rng = np.random.Generator

@@ -18,20 +18,20 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.data.digits import load_digits_at, split
+from conformesh.kernels.ranks import Requirement
 from conformesh.methods import PUBLISHED
-from conformesh.promises import Promise
 from conformesh.result.certificate import Certificate
 
 ALPHA, DRAWS = 0.1, 60
 Floats = NDArray[np.float64]
 RULES = {  # what is shown: the method, its promise, and the target that coverage is measured for
     "published (fcp)": ("fcp", PUBLISHED, "paper"),
-    "swap, target paper": ("e-dcp", Promise("paper", "swap"), "paper"),
-    "swap, target sizes": ("e-dcp", Promise("sizes", "swap"), "sizes"),
-    "swap, target equal": ("e-dcp", Promise("equal", "swap"), "equal"),
-    "oracle, target sizes": ("", Promise(), "sizes"),
+    "swap, target paper": ("e-dcp", Requirement("paper", "swap"), "paper"),
+    "swap, target sizes": ("e-dcp", Requirement("sizes", "swap"), "sizes"),
+    "swap, target equal": ("e-dcp", Requirement("equal", "swap"), "equal"),
+    "oracle, target sizes": ("", Requirement(), "sizes"),
 }
 Draw = tuple[list[Floats], list[Floats], list[Floats]]  # by device: calibration, true test, and all test scores
 
@@ -73,11 +73,11 @@ def digits_at(devices: int) -> Iterator[Draw]:
 
 def measured(data: str, draws: list[Draw], labels: int) -> Iterator[dict[str, object]]:
     """Yield a line for each rule."""
-    samples = Samples.of_trials([held for held, _, _ in draws])
+    samples = WeightedScores.of_trials([held for held, _, _ in draws])
     network = Network.of("chain", samples.devices)
     sizes = samples.sizes.T
-    for rule, (method, promise, target) in RULES.items():
-        found = calibrate_batch(samples, network, [ALPHA], method or "e-dcp", promise=promise)
+    for rule, (method, requirement, target) in RULES.items():
+        found = solve_draws(samples, network, [ALPHA], method or "e-dcp", requirement=requirement)
         shares = {"paper": sizes + 1.0, "sizes": sizes * 1.0, "equal": np.ones(sizes.shape)}[target]
         shares /= shares.sum(axis=1, keepdims=True)
         rows = []

@@ -13,6 +13,7 @@ from fractions import Fraction
 
 import numpy as np
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Method
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
@@ -21,7 +22,6 @@ from conformesh.protocols.predicting import Prediction, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class LargestScore:
 
 
 def largest_score(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: LargestScore
+    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: LargestScore
 ) -> Protocol[Outcome]:
     """Ask for the maximum; thresholds have the shape (devices here, trials, alphas)."""
     wire = Wire(options.wire)

@@ -16,20 +16,21 @@ if TYPE_CHECKING:
         Batch,
         TooFewScores,
         calibrate,
-        calibrate_batch,
         calibrate_several,
         calibrate_shifted,
+        solve_draws,
     )
+    from conformesh.centres import Centres, choose_centres
     from conformesh.controlling import control, control_several
     from conformesh.detecting import detect
     from conformesh.faults import Faults
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
-    from conformesh.centres import Centres, choose_centres
+    from conformesh.kernels.ranks import conformal_rank, conformal_threshold
+    from conformesh.kernels.weighted_scores import WeightedScores
     from conformesh.localising import LocalCalibration, calibrate_local
     from conformesh.methods import METHODS
     from conformesh.notes import CalibrationNote
-    from conformesh.promises import conformal_rank, conformal_threshold
     from conformesh.pvalues import p_values
     from conformesh.quantile import quantiles
     from conformesh.result.calibration import Calibration
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from conformesh.result.quantiles import Quantiles
     from conformesh.result.several import Calibrations
     from conformesh.result.sides import Sides
-    from conformesh.samples import Samples
     from conformesh.shifting import Ratios, estimate_ratios
     from conformesh.siding import calibrate_sides
     from conformesh.sweeping.running import sweep
@@ -65,12 +65,11 @@ __all__ = [
     "PValues",
     "Quantiles",
     "Ratios",
-    "Samples",
     "Sides",
     "TooFewScores",
+    "WeightedScores",
     "__version__",
     "calibrate",
-    "calibrate_batch",
     "calibrate_local",
     "calibrate_several",
     "calibrate_shifted",
@@ -86,6 +85,7 @@ __all__ = [
     "p_values",
     "quantiles",
     "scores",
+    "solve_draws",
     "sweep",
 ]
 
@@ -109,18 +109,18 @@ _HOMES = {
     "PValues": "result.pvalues",
     "Quantiles": "result.quantiles",
     "Ratios": "shifting",
-    "Samples": "samples",
+    "WeightedScores": "kernels.weighted_scores",
     "Sides": "result.sides",
     "TooFewScores": "calibrating",
     "calibrate": "calibrating",
-    "calibrate_batch": "calibrating",
+    "solve_draws": "calibrating",
     "calibrate_local": "localising",
     "calibrate_several": "calibrating",
     "calibrate_shifted": "calibrating",
     "calibrate_sides": "siding",
     "choose_centres": "centres",
-    "conformal_rank": "promises",
-    "conformal_threshold": "promises",
+    "conformal_rank": "kernels.ranks",
+    "conformal_threshold": "kernels.ranks",
     "control": "controlling",
     "control_several": "controlling",
     "detect": "detecting",

@@ -29,37 +29,37 @@ from conformesh.inputs import (
 )
 from conformesh.io.arrays import as_array, note_alike
 from conformesh.io.memberships import Atom, Memberships, name_of
-from conformesh.methods import (
-    check_keywords,
-    get_method,
-    make_options,
-    promise_of,
-    promised,
-    refuse_faults,
-    suited_options,
-)
-from conformesh.names import natural_order
-from conformesh.notes import CalibrationNote
-from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import (
+from conformesh.kernels.ranks import (
     AUTO,
     PLAIN,
     Alpha,
-    Promise,
+    Requirement,
     as_alphas,
     as_levels,
     check_alpha,
     check_shares,
     exact_alpha,
-    make_promise,
+    make_requirement,
 )
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import (
+    check_keywords,
+    get_method,
+    make_options,
+    promised,
+    refuse_faults,
+    requirement_of,
+    suited_options,
+)
+from conformesh.names import natural_order
+from conformesh.notes import CalibrationNote
+from conformesh.progress import rounds_on_a_bar
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.site import Outcome, Site, in_rows
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration, refuse_nan
 from conformesh.result.certificate import Cost
 from conformesh.result.several import Calibrations
-from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 from conformesh.shifting import Shifted, as_several_shift, as_shift
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
@@ -70,7 +70,7 @@ class TooFewScores(ValueError, UserWarning):  # noqa: N818 - a warning by defaul
 
 
 def calibrate(
-    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
     network: Network | str | Any,
     alpha: Alpha = 0.1,
     method: str = "e-dcp",
@@ -97,7 +97,7 @@ def calibrate(
     devices
         One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty. Safer is
         a dict by device name, or a frame with the columns `device` and `score`. Or a table with one row per device, or
-        `Samples`: a million devices are better kept in one flat array (`Samples.from_flat`).
+        `WeightedScores`: a million devices are better kept in one flat array (`WeightedScores.from_flat`).
     network
         Who talks to whom: a `Network`, a NetworkX graph, or the name of a topology, of as many devices as have scores.
     alpha
@@ -159,7 +159,7 @@ def calibrate(
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank, pac_confidence)
+    requirement = make_requirement(as_target(devices, target), rank, pac_confidence)
     shift = as_shift(weight, weight_bound, inputs, devices)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
@@ -168,19 +168,19 @@ def calibrate(
         if shift is None:
             mine = ids_here(host)
             rows = in_rows_of(held, network, mine)
-            samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
-            shifted = Shifted(samples, promise)
+            samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows), mine)
+            shifted = Shifted(samples, requirement)
         else:
-            shifted = shift.applied(host, held, promise)
+            shifted = shift.applied(host, held, requirement)
         check_scores(score, shifted.samples, held, ids_here(host))
         if shifted.samples.trials > 1:
-            raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use calibrate_batch")
-        batch = calibrate_batch(
+            raise ValueError(f"calibrate takes one trial, got samples of {shifted.samples.trials}; use solve_draws")
+        batch = solve_draws(
             shifted.samples,
             network,
             (alpha,),
             method,
-            promise=shifted.promise,
+            requirement=shifted.requirement,
             items=shifted.items,
             engine=host,
             faults=faults,
@@ -285,13 +285,13 @@ def calibrate_several(
     alphas = as_alphas(alphas)
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
-    if isinstance(held, Samples):
-        raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got Samples")
+    if isinstance(held, WeightedScores):
+        raise TypeError("calibrate_several takes one array of scores per device, a dict or a frame, got WeightedScores")
     network = as_network(network, held)
     labels = None if groups is None else as_groups(devices, groups)
     if labels is not None:
         check_same_form(held, labels, "groups")
-    promise = make_promise(as_target(devices, target), rank, pac_confidence)
+    requirement = make_requirement(as_target(devices, target), rank, pac_confidence)
     if labels is None and (group_rule or group_order or group_atoms):
         raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
     expected = _expected_atoms(group_atoms)
@@ -305,27 +305,27 @@ def calibrate_several(
         if of is not None:
             check_rows(own, of, mine, "groups")
         parts = _by_atom(host, own, of, mine, expected)
-        samples = Samples.of_trials(parts.scores, mine)
+        samples = WeightedScores.of_trials(parts.scores, mine)
         check_scores(score, samples, own, mine)
         if group_rule is not None or parts.overlapping:
             if as_faults(faults) is not None:
                 raise ValueError("groups that overlap are calibrated by e-dcp, which needs every message; no faults")
             grouping = Grouping.of(parts.atoms, group_rule or AUTO, group_order, expected)
             grouping, drawn = _with_hidden_scores(host, grouping, parts, own, seed)
-            batch = _grouped_batch(host, samples, alphas, method, promise, grouping, options)
+            batch = _grouped_batch(host, samples, alphas, method, requirement, grouping, options)
             batch = replace(batch, options={**batch.options, **drawn})
         else:
             grouping, examples = None, None
-            if of is not None and promise_of(method, promise) == promise and rank != "ghost":
-                _refuse_pac_confidence(promise)
-                promise = replace(promise, part=True)  # a group is a part of what every device holds
+            if of is not None and requirement_of(method, requirement) == requirement and rank != "ghost":
+                _refuse_pac_confidence(requirement)
+                requirement = replace(requirement, part=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
-            batch = calibrate_batch(
+            batch = solve_draws(
                 samples,
                 network,
                 alphas,
                 method,
-                promise=promise,
+                requirement=requirement,
                 items=examples,
                 joint=True,
                 engine=host,
@@ -417,18 +417,18 @@ def calibrate_shifted(
     score, held = as_score(score), as_held(devices)
     options = suited_options(method, options, score)
     network = as_network(network, held)
-    promise = make_promise(as_target(devices, target), rank)
+    requirement = make_requirement(as_target(devices, target), rank)
     asked = as_several_shift(weight, weight_bound, inputs, test_weights, class_weights, labels, devices)
     levels = [(alpha, test) for alpha in alphas for test in asked.tests]
     with running(engine, network, observer) as host:
-        shifted = asked.shift.applied(host, held, promise, [test for _, test in levels])
+        shifted = asked.shift.applied(host, held, requirement, [test for _, test in levels])
         check_scores(score, shifted.samples, held, ids_here(host))
-        batch = calibrate_batch(
+        batch = solve_draws(
             shifted.samples,
             network,
             [alpha for alpha, _ in levels],
             method,
-            promise=shifted.promise,
+            requirement=shifted.requirement,
             items=shifted.items,
             joint=True,
             engine=host,
@@ -580,10 +580,10 @@ def _with_hidden_scores(
 
 def _grouped_batch(
     host: Engine,
-    samples: Samples,
+    samples: WeightedScores,
     alphas: Sequence[Alpha],
     method: str,
-    promise: Promise,
+    requirement: Requirement,
     grouping: Grouping,
     options: Mapping[str, Any],
 ) -> Batch:
@@ -591,19 +591,19 @@ def _grouped_batch(
     chosen = make_options(method, options)
     if get_method(method).weights(chosen) != "scores":
         raise ValueError(f"overlapping groups need a method that counts scores of any weight, e-dcp, got {method!r}")
-    _refuse_pac_confidence(promise)
+    _refuse_pac_confidence(requirement)
     levels = tuple(exact_alpha(alpha) for alpha in alphas)
-    check_shares(promise, host.network.ids)
+    check_shares(requirement, host.network.ids)
     sizes = in_rows(host.blocks, host.share(samples.sizes))
-    site = Site(host.network, host.here, sizes, promise, None, levels)
+    site = Site(host.network, host.here, sizes, requirement, None, levels)
     begin(host.observer, site, method, None)
     part, cost = host.run(grouped(site, samples, chosen, grouping), 1)
     outcome = Outcome.joined(host.blocks, host.share(part))
     return Batch(outcome, cost, _named_options(method, chosen), sizes)
 
 
-def _refuse_pac_confidence(promise: Promise) -> None:
-    if promise.pac_confidence is not None:
+def _refuse_pac_confidence(requirement: Requirement) -> None:
+    if requirement.pac_confidence is not None:
         raise ValueError(
             "pac_confidence and groups do not go together: how many scores of a group there are is itself a draw; "
             "leave pac_confidence out, or calibrate each group on its own"
@@ -667,13 +667,13 @@ def running(engine: str | Engine, network: Network, observer: Observer | None = 
     made.close()
 
 
-def calibrate_batch(
-    samples: Samples,
+def solve_draws(
+    samples: WeightedScores,
     network: Network,
     alphas: Sequence[Alpha],
     method: str,
     *,
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     items: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
     joint: bool = False,
@@ -690,9 +690,9 @@ def calibrate_batch(
     devices hold, (devices, trials), where trials hold a part of them or each example has several entries. `faults` as
     in `calibrate`.
     """
-    if not isinstance(samples, Samples):
+    if not isinstance(samples, WeightedScores):
         raise TypeError(
-            f"samples must be Samples, such as Samples.of(arrays), got {type(samples).__name__}; calibrate takes "
+            f"samples must be WeightedScores, such as WeightedScores.of(arrays), got {type(samples).__name__}; calibrate takes "
             "arrays, dicts and frames"
         )
     if not isinstance(network, Network):
@@ -707,7 +707,7 @@ def calibrate_batch(
     entry, chosen = get_method(method), make_options(method, options)
     wrong = as_faults(faults)
     refuse_faults(method, chosen, wrong)
-    kept = promise_of(method, promise)
+    kept = requirement_of(method, requirement)
     check_shares(kept, network.ids)
     if joint and samples.trials > 1 and not kept.part and entry.private and chosen.epsilon is not None:
         raise ValueError(
@@ -732,7 +732,7 @@ def _named_options(method: str, chosen: Any) -> dict[str, Any]:
     return {name: _plain(getattr(chosen, name)) for name in get_method(method).option_names()}
 
 
-def samples_here(host: Engine, samples: Samples) -> Samples:
+def samples_here(host: Engine, samples: WeightedScores) -> WeightedScores:
     """Return the samples of the devices hosted here, in their order, of all in the order of rows, or as they are."""
     K = host.network.devices
     if samples.devices == K:
@@ -758,6 +758,8 @@ def _plain(option: Any) -> Any:
     return getattr(option, "name", "matrix")
 
 
-def counted_ranks(samples: Samples, thresholds: ArrayLike, trial: int = 0) -> np.ndarray[Any, np.dtype[np.int64]]:
+def counted_ranks(
+    samples: WeightedScores, thresholds: ArrayLike, trial: int = 0
+) -> np.ndarray[Any, np.dtype[np.int64]]:
     """Count all scores at or below each threshold: the truth a certificate speaks of, for checks and reports."""
     return np.searchsorted(np.sort(samples.pooled(trial)), np.asarray(thresholds), side="right")

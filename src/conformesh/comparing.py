@@ -17,30 +17,30 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import Batch, calibrate_batch
+from conformesh.calibrating import Batch, solve_draws
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.inputs import as_held, as_network, as_target, in_rows_of
-from conformesh.methods import METHODS, REACH, Way
-from conformesh.methods import ways_of as every_way_of
-from conformesh.progress import Progress
-from conformesh.promises import (
+from conformesh.kernels.ranks import (
     AUTO,
     Alpha,
-    Promise,
+    Requirement,
     check_alpha,
     check_shares,
     exact_alpha,
     explain_confidence,
-    make_promise,
+    make_requirement,
 )
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import METHODS, REACH, Way
+from conformesh.methods import ways_of as every_way_of
+from conformesh.progress import Progress
 from conformesh.protocols.aggregate import PREFERENCES
 from conformesh.protocols.e_dcp import SCHEDULES, ways_for
 from conformesh.protocols.site import Site
 from conformesh.quantities import in_bits, several
 from conformesh.result.certificate import Kind
-from conformesh.samples import Samples
 from conformesh.scores import Score, as_score
 from conformesh.streams import Rng, seed_of
 
@@ -277,7 +277,7 @@ def fronts(
     True
     """
     seed = seed_of(rng, seed)
-    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
+    networks, samples, requirement, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
     plain = site.weighed(samples).weights is None
     floor = information_floor(samples.sizes[:, 0].tolist(), int(site.ranks()[0, 0])) if plain else 0.0
     found, traded = [], _traded(seed)
@@ -287,7 +287,7 @@ def fronts(
             for name, method, options in traded:
                 bar.step(f"{name} on {network.name}")
                 try:
-                    batch = calibrate_batch(samples, network, (alpha,), method, promise=promise, **options)
+                    batch = solve_draws(samples, network, (alpha,), method, requirement=requirement, **options)
                 except (ValueError, ArithmeticError):  # it cannot work here, as the table of the comparison says
                     continue
                 certificate, cost = batch.outcome.certificates[0][0], batch.cost
@@ -388,7 +388,7 @@ def compare(
     score, seed = as_score(score), seed_of(rng, seed)
     if (score is None) != (outputs is None):
         raise ValueError("mean set sizes need both a score and model outputs, got only one of them")
-    networks, samples, promise, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
+    networks, samples, requirement, site = _setting(devices, networks, alpha, target, rank, pac_confidence)
     ids, n = networks[0].ids, int(samples.sizes.sum())
     measure = _Measure(site, samples, score, outputs, _rows(ids, rows_at), seed)
     measure(np.full(len(ids), np.inf))  # outputs that do not fit the score are an error now, not after all runs
@@ -402,7 +402,7 @@ def compare(
             bar.step(f"{way} on {network.name}")
             begin(way, network)
 
-        how = _How(samples, alpha, promise, seed, observer, started, ended)
+        how = _How(samples, alpha, requirement, seed, observer, started, ended)
         groups = tuple(_on(network, chosen, measure, how) for network in networks)
     return Comparison(float(exact_alpha(alpha)), len(ids), n, measure.rank, groups)
 
@@ -414,11 +414,11 @@ def _setting(
     target: str | Mapping[Any, Any],
     rank: str,
     pac_confidence: Alpha | None,
-) -> tuple[list[Network], Samples, Promise, Site]:
+) -> tuple[list[Network], WeightedScores, Requirement, Site]:
     """Return what was given, checked: the networks, the scores in their order, the promise, and where it holds."""
     check_alpha(alpha)
     held = as_held(devices)
-    if isinstance(held, Samples) and held.trials > 1:
+    if isinstance(held, WeightedScores) and held.trials > 1:
         raise ValueError(f"devices must be samples of one trial, got {held.trials}")
     if not isinstance(networks, list | tuple):
         given: Any = networks
@@ -434,11 +434,11 @@ def _setting(
         if network.ids != ids:
             raise ValueError(f"the networks must have the same devices: {networks[0].name} and {network.name} differ")
         rows = in_rows_of(held, network, ids)  # the same for all
-    samples = rows if isinstance(rows, Samples) else Samples.of(rows, ids)
-    promise = make_promise(as_target(devices, target), rank, pac_confidence)
-    check_shares(promise, ids)
-    site = replace(Site.everywhere(networks[0], samples.sizes), promise=promise, alphas=(exact_alpha(alpha),))
-    return networks, samples, promise, site
+    samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(rows, ids)
+    requirement = make_requirement(as_target(devices, target), rank, pac_confidence)
+    check_shares(requirement, ids)
+    site = replace(Site.everywhere(networks[0], samples.sizes), requirement=requirement, alphas=(exact_alpha(alpha),))
+    return networks, samples, requirement, site
 
 
 def ways_of(methods: Iterable[str] | None = None) -> list[Way]:
@@ -474,7 +474,7 @@ class _Measure:
     def __init__(
         self,
         site: Site,
-        samples: Samples,
+        samples: WeightedScores,
         score: Score | None,
         outputs: ArrayLike | None,
         rows: NDArray[np.int64] | None,
@@ -521,9 +521,9 @@ def _rows(ids: tuple[str, ...], rows_at: Sequence[str] | None) -> NDArray[np.int
 class _How(NamedTuple):
     """What all runs of a comparison share."""
 
-    samples: Samples
+    samples: WeightedScores
     alpha: Alpha
-    promise: Promise
+    requirement: Requirement
     seed: int
     observer: Observer | None
     begin: Callable[[Way, Network], None]
@@ -549,9 +549,9 @@ def _calibrated(way: Way, network: Network, how: _How) -> Batch:
     options = way.options
     if "seed" in METHODS[way.method].option_names():
         options["seed"] = how.seed
-    kept = METHODS[way.method].promise or how.promise
-    return calibrate_batch(
-        how.samples, network, (how.alpha,), way.method, promise=kept, observer=how.observer, **options
+    kept = METHODS[way.method].requirement or how.requirement
+    return solve_draws(
+        how.samples, network, (how.alpha,), way.method, requirement=kept, observer=how.observer, **options
     )
 
 

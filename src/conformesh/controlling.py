@@ -21,21 +21,21 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.calibrating import TooFewScores, calibrate_batch, running
+from conformesh.calibrating import TooFewScores, running, solve_draws
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import columns_of
+from conformesh.kernels.ranks import AUTO, PARTS, Alpha, Requirement, as_levels, exact_number, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import Loss, Steps, as_loss
 from conformesh.methods import METHODS, check_keywords, get_method, make_options
 from conformesh.notes import CalibrationNote
-from conformesh.promises import AUTO, PARTS, Alpha, Promise, as_levels, exact_number, make_promise
 from conformesh.protocols.site import in_rows
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
 from conformesh.result.several import Calibrations
-from conformesh.samples import Samples
 
 ITEM, LAMBDA, LOSS = "item", "lambda", "loss"  # the columns of a long frame, beside `device`
 
@@ -91,8 +91,8 @@ def control(
     ('counted', 0.6682)
     """
     check_keywords("control", method, options)
-    promise = make_promise(as_target(losses, target), rank)
-    return _controlled(losses, network, [risk], method, loss, bound, promise, strict, observer, engine, options)[0]
+    requirement = make_requirement(as_target(losses, target), rank)
+    return _controlled(losses, network, [risk], method, loss, bound, requirement, strict, observer, engine, options)[0]
 
 
 def control_several(
@@ -124,8 +124,8 @@ def control_several(
     """
     check_keywords("control_several", method, options)
     risks = as_levels(risks, "risks")
-    promise = make_promise(as_target(losses, target), rank)
-    results = _controlled(losses, network, risks, method, loss, bound, promise, strict, observer, engine, options)
+    requirement = make_requirement(as_target(losses, target), rank)
+    results = _controlled(losses, network, risks, method, loss, bound, requirement, strict, observer, engine, options)
     return Calibrations({(None, result.risk): result for result in results}, results[0].cost)
 
 
@@ -136,7 +136,7 @@ def _controlled(
     method: str,
     loss: Loss | str | None,
     bound: float | None,
-    promise: Promise,
+    requirement: Requirement,
     strict: bool,
     observer: Observer | None,
     engine: str | Engine,
@@ -145,8 +145,10 @@ def _controlled(
     """Return a result for every risk, all from one run."""
     started = time.perf_counter()
     kind, held = as_loss(loss), _as_steps(losses, bound)
-    if isinstance(held, Samples):
-        raise TypeError("control takes losses of every device, as Steps or a frame, got Samples, which are scores")
+    if isinstance(held, WeightedScores):
+        raise TypeError(
+            "control takes losses of every device, as Steps or a frame, got WeightedScores, which are scores"
+        )
     network = as_network(network, held)
     _require_losses(method, options)
     with running(engine, network, observer) as host:
@@ -158,12 +160,12 @@ def _controlled(
         falls = [steps.weighed(PARTS) for steps in own]
         items = np.array([len(steps) for steps in own], dtype=np.int64)[:, None]
         n = int(in_rows(host.blocks, host.share(items)).sum())
-        batch = calibrate_batch(
-            Samples.weighted([[points for points, _ in falls]], [[weights for _, weights in falls]], mine),
+        batch = solve_draws(
+            WeightedScores.weighted([[points for points, _ in falls]], [[weights for _, weights in falls]], mine),
             network,
             amounts,
             method,
-            promise=replace(promise, losses=PARTS),
+            requirement=replace(requirement, losses=PARTS),
             items=items,
             engine=host,
             **options,

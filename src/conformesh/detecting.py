@@ -32,16 +32,16 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
+from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.notes import CalibrationNote, note
-from conformesh.promises import SHARES, Alpha, Promise, check_shares, exact_alpha, make_promise
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
-from conformesh.samples import Samples
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ RARE = 1e-3  # a chance below it would mean thousands of draws
 
 
 def detect(
-    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
     network: Network | str | Any,
     test_scores: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
     fdr: Alpha = 0.1,
@@ -126,18 +126,20 @@ def detect(
     held, tested = as_held(devices), as_held(test_scores, what="test_scores")
     check_same_form(held, tested, "test scores")
     network = as_network(network, held)
-    asked = make_promise(as_target(devices, target))
+    asked = make_requirement(as_target(devices, target))
     check_shares(asked, network.ids)
     with running(engine, network, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
         mine = ids_here(host)
         rows = in_rows_of(held, network, mine)
-        samples = samples_here(host, rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine))
+        samples = samples_here(
+            host, rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows), mine)
+        )
         given = held_here(host, in_rows_of(tested, network, mine, "test scores"), "test scores")
         arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
-        tests = samples_here(host, Samples.of(arrays, [f"{name}, test scores" for name in mine]))
-        samples, sizes, promise, chance = _used(host, samples, asked, rule, draws, seed)
-        site = Site(network, host.here, sizes[:, None], promise)
+        tests = samples_here(host, WeightedScores.of(arrays, [f"{name}, test scores" for name in mine]))
+        samples, sizes, requirement, chance = _used(host, samples, asked, rule, draws, seed)
+        site = Site(network, host.here, sizes[:, None], requirement)
         counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
         (found, counted, told), cost = host.run(detection(site, samples, tests, level * chance, chosen, counts))
         threshold = float(found.thresholds[0]) if found.flagged[0] else math.inf
@@ -176,8 +178,8 @@ def _floats(own: Any, who: str) -> Floats:
 
 
 def _used(
-    host: Engine, samples: Samples, asked: Promise, rule: str, draws: int | None, seed: int
-) -> tuple[Samples, Ints, Promise, Fraction]:
+    host: Engine, samples: WeightedScores, asked: Requirement, rule: str, draws: int | None, seed: int
+) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
     sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
     if rule == PLAIN:
@@ -188,11 +190,11 @@ def _used(
     n = _checked_draws(draws, sizes, shares)
     kept = thinned_sizes(sizes, shares, n, seed)
     chance = Fraction(no_redraw(sizes, shares, n))
-    return thinned(samples, host.here, kept, seed), kept, Promise("exchangeable"), chance
+    return thinned(samples, host.here, kept, seed), kept, Requirement("exchangeable"), chance
 
 
 def detection(
-    site: Site, samples: Samples, tests: Samples, level: Fraction, options: EDCP, counts: Ints | None
+    site: Site, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP, counts: Ints | None
 ) -> Protocol[tuple[Flagged, Tally | None, Asked | None]]:
     """Run the step-up rule; with `counts`, how many test scores every device has, also count their p-values."""
     flagged = yield from step_up(site, samples, tests, level, options)
@@ -220,13 +222,13 @@ def _of_all(host: Engine, mine: list[Floats]) -> list[Floats]:
     return [whole[row] for row in range(len(whole))]
 
 
-def shares_of(promise: Promise, sizes: Ints, ids: Sequence[str]) -> list[Fraction]:
+def shares_of(requirement: Requirement, sizes: Ints, ids: Sequence[str]) -> list[Fraction]:
     """Return how likely an ordinary test point comes from each device."""
-    given = promise.shares
+    given = requirement.shares
     if given is not None:
         shares = [given[name] for name in ids]
     else:
-        shares = [Fraction(SHARES[promise.target](n)) for n in sizes.tolist()]
+        shares = [Fraction(SHARES[requirement.target](n)) for n in sizes.tolist()]
     total = sum(shares, Fraction(0))
     if not total:
         raise ValueError("detection needs calibration scores, got none on any device")
@@ -312,7 +314,7 @@ def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int
             return np.asarray(counts, dtype=np.int64)
 
 
-def thinned(samples: Samples, here: Ints, counts: Ints, seed: int) -> Samples:
+def thinned(samples: WeightedScores, here: Ints, counts: Ints, seed: int) -> WeightedScores:
     """Return so many scores of each device here, picked at random.
 
     The scores are sorted, so a seed alone would always pick the same ranks. The hash of the device's scores makes the
@@ -322,4 +324,4 @@ def thinned(samples: Samples, here: Ints, counts: Ints, seed: int) -> Samples:
     for k, row in enumerate(here.tolist()):
         own = samples.segment(k)
         picked.append(stream(seed, "thinning", row, digest_of(own)).choice(own, int(counts[row]), replace=False))
-    return Samples.of(picked)
+    return WeightedScores.of(picked)

@@ -17,22 +17,22 @@ from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import as_array, check_index, columns_of, note_alike, note_duplicates
 from conformesh.io.memberships import Memberships
+from conformesh.kernels.ranks import CHOSEN
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.notes import note
-from conformesh.promises import CHOSEN
-from conformesh.samples import Samples
 from conformesh.scores import Score
 
 DEVICE, SCORE, ID = "device", "score", "id"  # the columns of a long frame
-Held = Samples | NDArray[Any] | list[Any] | dict[str, Any]
+Held = WeightedScores | NDArray[Any] | list[Any] | dict[str, Any]
 
 
 def as_held(devices: Any, column: str = SCORE, what: str = "devices") -> Held:
-    """Return what devices hold: `Samples`, a table with a row each, a list with an array each, or a dict by name.
+    """Return what devices hold: `WeightedScores`, a table with a row each, a list with an array each, or a dict by name.
 
     `column` says which column of a long frame is meant, and `what` which argument, for errors.
     """
-    if isinstance(devices, Samples):
+    if isinstance(devices, WeightedScores):
         return devices
     devices = as_frame(devices, column)
     if isinstance(devices, list | tuple):
@@ -133,7 +133,7 @@ class _Columns:
 
 
 def as_target(devices: Any, target: Any) -> Any:
-    """Return a target as `make_promise` takes it: the shares of a frame's column by device, or as it is."""
+    """Return a target as `make_requirement` takes it: the shares of a frame's column by device, or as it is."""
     devices = as_frame(devices, SCORE)
     columns = columns_of(devices)
     if columns is None or not isinstance(target, str) or target in CHOSEN or target not in columns:
@@ -199,7 +199,9 @@ def in_rows_of(held: Held, network: Network, here: Sequence[str], what: str = "s
     return [held[name] for name in wanted]
 
 
-def check_scores(score: Score | None, samples: Samples, held: Held | Sequence[Any], names: Sequence[str]) -> None:
+def check_scores(
+    score: Score | None, samples: WeightedScores, held: Held | Sequence[Any], names: Sequence[str]
+) -> None:
     """Refuse scores that the score which was named cannot give; say whose they are and where they stand in `held`."""
     if score is None or not (outside := score.outside(samples.values)).any():
         return
@@ -208,7 +210,7 @@ def check_scores(score: Score | None, samples: Samples, held: Held | Sequence[An
     values: Any = ()  # in the order in which the user has them, where that is known
     if isinstance(held, dict):
         values = held[names[k]]
-    elif not isinstance(held, Samples) and len(held) == len(names):
+    elif not isinstance(held, WeightedScores) and len(held) == len(names):
         values = held[k]
     values = np.asarray(as_array(values, "scores"), dtype=np.float64)
     if values.ndim == 1:
@@ -228,7 +230,7 @@ def as_network(network: Any, held: Held) -> Network:
                 f"a table of shape {held.shape} is read as {len(held)} devices with {held.shape[1]} scores each, a row "
                 "per device; pass table.T if its columns are the devices"
             )
-        built = Network.of(network, held.devices if isinstance(held, Samples) else len(held))
+        built = Network.of(network, held.devices if isinstance(held, WeightedScores) else len(held))
         return built.relabelled(natural_order(held)) if isinstance(held, dict) else built
     if hasattr(network, "is_directed") and hasattr(network, "adj"):  # a NetworkX graph, without importing it
         return Network.from_networkx(network)

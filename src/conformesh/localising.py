@@ -23,7 +23,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import Place, calibrate_batch, collected, running
+from conformesh.calibrating import Place, collected, running, solve_draws
 from conformesh.centres import CENTRE, WHOLE, Centres
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
@@ -33,14 +33,14 @@ from conformesh.io.arrays import as_array, as_rows
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
+from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
-from conformesh.promises import AUTO, Alpha, check_alpha, make_promise
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Cost
 from conformesh.result.evaluation import Coverage, Evaluation, evaluate_intervals, evaluate_sets
 from conformesh.result.several import Calibrations
-from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score, result_score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng
@@ -314,12 +314,14 @@ def calibrate_local(
         )
     check_alpha(alpha)
     kind, held = as_score(score), as_held(devices)
-    if isinstance(held, Samples):
-        raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got Samples")
+    if isinstance(held, WeightedScores):
+        raise TypeError("calibrate_local takes one array of scores per device, a dict or a frame, got WeightedScores")
     network = as_network(network, held)
     given = inputs_of(devices, inputs)
     check_same_form(held, given, "inputs")
-    promise = replace(make_promise(as_target(devices, target), rank), part=True, bounds=tuple(centres.caps.tolist()))
+    requirement = replace(
+        make_requirement(as_target(devices, target), rank), part=True, bounds=tuple(centres.caps.tolist())
+    )
     with running(engine, network, observer) as host:
         names = ids_here(host)
         raw = held_here(host, in_rows_of(held, network, names))
@@ -328,11 +330,13 @@ def calibrate_local(
         own = [as_array(values, "scores") for values in raw]
         weights = [_weights_of(centres, values, x, name) for values, x, name in zip(own, where, names, strict=True)]
         trials = range(len(centres))
-        samples = Samples.weighted([own] * len(centres), [[each[:, t] for each in weights] for t in trials], names)
+        samples = WeightedScores.weighted(
+            [own] * len(centres), [[each[:, t] for each in weights] for t in trials], names
+        )
         check_scores(kind, samples, own, names)
         items = np.repeat(np.array([[len(values)] for values in own]), len(centres), axis=1)
-        batch = calibrate_batch(
-            samples, network, (alpha,), method, promise=promise, items=items, joint=True, engine=host, **options
+        batch = solve_draws(
+            samples, network, (alpha,), method, requirement=requirement, items=items, joint=True, engine=host, **options
         )
     n = batch.items[:, 0].sum()
     places = [Place(_name(t), alpha, int(n), t, 0, float(centres.caps[t]) / WHOLE) for t in trials]

@@ -15,22 +15,22 @@ from numpy.typing import NDArray
 
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import AUTO, PLAIN, Requirement, refuse_confidence
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import closest, unknown
-from conformesh.promises import AUTO, PLAIN, Promise, refuse_confidence
 from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
 from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Shown, Site
-from conformesh.samples import Samples
 from conformesh.scores.base import Score
 
 if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
     from conformesh.privacy.exposure import Reveals
     from conformesh.protocols.masks import Secrets
 
-MethodProtocol = Callable[[Site, Samples, tuple[Fraction, ...], Any], Gathering[Outcome]]
+MethodProtocol = Callable[[Site, WeightedScores, tuple[Fraction, ...], Any], Gathering[Outcome]]
 Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
 Weights = Literal["scores", "devices", "said", "none"]
@@ -44,7 +44,7 @@ class Place(str):
 at: Any = Place  # stands for what is there, of whatever type that is
 
 
-PUBLISHED = Promise("paper", "ghost")  # of the paper's methods, and of what it compares them with
+PUBLISHED = Requirement("paper", "ghost")  # of the paper's methods, and of what it compares them with
 
 
 LOSSES = frozenset({"loss", "activation", "links"})
@@ -125,7 +125,7 @@ class Method:
     variants: str = ""
     apart: Callable[[Any], bool] = _never
     kernels: tuple[str, ...] = ()
-    promise: Promise | None = None
+    requirement: Requirement | None = None
     weights: Callable[[Any], Weights] = lambda options: "none"
     bears: Callable[[Any], frozenset[str]] = lambda options: frozenset()
     bearing: Mapping[str, Any] = field(default_factory=dict)
@@ -251,7 +251,7 @@ METHODS: dict[str, Method] = {
         sends="all scores",
         paper="Vovk2005",
         summary="split CP on the pooled scores",
-        promise=Promise("exchangeable"),
+        requirement=Requirement("exchangeable"),
         reveals=at("exposures.pooled"),
     ),
     "fcp": Method(
@@ -263,7 +263,7 @@ METHODS: dict[str, Method] = {
         sends="all scores",
         paper="Lu2023",
         summary="pooled scores, for a mixture of devices",
-        promise=PUBLISHED,
+        requirement=PUBLISHED,
         reveals=at("exposures.pooled"),
     ),
     "fedcp-qq": Method(
@@ -277,7 +277,7 @@ METHODS: dict[str, Method] = {
         summary="quantile of the devices' quantiles, ranks chosen in closed form",
         per_alpha=True,
         apart=_always,
-        promise=Promise("exchangeable"),
+        requirement=Requirement("exchangeable"),
         reveals=at("exposures.fedcp_qq"),
     ),
     "wfcp": Method(
@@ -290,7 +290,7 @@ METHODS: dict[str, Method] = {
         paper="Zhu2024",
         summary="histograms added up on a shared channel, with or without noise",
         apart=lambda options: not options.noise and options.range is not None,
-        promise=PUBLISHED,
+        requirement=PUBLISHED,
         reveals=at("exposures.wfcp"),
     ),
     "local": Method(
@@ -303,7 +303,7 @@ METHODS: dict[str, Method] = {
         paper="Vovk2005",
         summary="each device on its own",
         apart=_always,
-        promise=Promise("own"),
+        requirement=Requirement("own"),
         reveals=at("exposures.local"),
     ),
     "average": Method(
@@ -316,7 +316,7 @@ METHODS: dict[str, Method] = {
         paper="",
         summary="mean of local quantiles",
         per_alpha=True,
-        promise=PUBLISHED,
+        requirement=PUBLISHED,
         reveals=at("exposures.average"),
     ),
 }
@@ -456,9 +456,9 @@ def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> 
     return {**(get_method(name).suited(score) if score is not None else {}), **given}
 
 
-def promise_of(name: str, asked: Promise = PLAIN) -> Promise:
+def requirement_of(name: str, asked: Requirement = PLAIN) -> Requirement:
     """Return the promise that a method keeps: the one asked for, or its own, from which nothing else can be asked."""
-    own = get_method(name).promise
+    own = get_method(name).requirement
     if own is not None and asked not in (PLAIN, own):
         raise ValueError(
             f"method {name!r} keeps the promise it was published with (target {own.target!r}, rank {own.rule!r}), and "
@@ -491,7 +491,7 @@ def _bearing(name: str) -> str:
 
 
 def promised(
-    name: str, site: Site, samples: Samples, options: Any, faults: Faults | None = None, *, sealed: bool = True
+    name: str, site: Site, samples: WeightedScores, options: Any, faults: Faults | None = None, *, sealed: bool = True
 ) -> Protocol[Outcome]:
     """Run a method with the weights that the site's promise gives the scores; its certificates say about whom.
 
@@ -509,22 +509,22 @@ def attack_of(faults: Faults | None) -> Any:
     return make_attack(faults)
 
 
-def _promised(name: str, site: Site, samples: Samples, options: Any) -> Gathering[Outcome]:
+def _promised(name: str, site: Site, samples: WeightedScores, options: Any) -> Gathering[Outcome]:
     entry = get_method(name)
     takes = entry.weights(options)
-    if takes == "none" and site.promise.rule == AUTO and any(d.weights is not None for d in site.demands):
+    if takes == "none" and site.requirement.rule == AUTO and any(d.weights is not None for d in site.demands):
         with suppress(ValueError):  # where counting scores alike is proven too, by the ghost rule
-            counting = replace(site, promise=replace(site.promise, rule="ghost"))
+            counting = replace(site, requirement=replace(site.requirement, rule="ghost"))
             counting.demands  # noqa: B018
             site = counting
     if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the site has of them
         return (yield from entry.protocol(site, samples, site.alphas, options))
-    weighed = samples if entry.promise is not None else site.weighed(samples)
-    uneven = site.promise.losses or {*site.promise.bounds} != {1}
+    weighed = samples if entry.requirement is not None else site.weighed(samples)
+    uneven = site.requirement.losses or {*site.requirement.bounds} != {1}
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
             f"method {name!r} with these options counts every score alike, and the promise (target "
-            f"{site.promise.target!r}) gives them weights; use e-dcp"
+            f"{site.requirement.target!r}) gives them weights; use e-dcp"
         )
     outcome = yield from entry.protocol(site, weighed, site.alphas, options)
     return replace(
@@ -549,10 +549,10 @@ def promised_heard(
     name: str,
     network: Network,
     row: int,
-    samples: Samples,
+    samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     caps: NDArray[np.int64] | None = None,
 ) -> Gathering[Outcome]:
     """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
@@ -561,7 +561,7 @@ def promised_heard(
     """
     chosen = without_rounds(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
-    site = Site(network, np.array([row]), nobody, promise_of(name, promise), None, alphas, caps)
+    site = Site(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
     return _promised(name, site, samples, chosen)
 
 
@@ -569,10 +569,10 @@ def promised_alone(
     name: str,
     network: Network,
     row: int,
-    samples: Samples,
+    samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,
     secrets: Secrets | None = None,
@@ -582,13 +582,13 @@ def promised_alone(
     A private method is not told how many scores the others hold; `secrets` are what it keeps to itself.
     """
 
-    def method(site: Site, mine: Samples) -> Protocol[Outcome]:
+    def method(site: Site, mine: WeightedScores) -> Protocol[Outcome]:
         return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
     if not get_method(name).private:
-        return joint(network, row, samples, method, promise_of(name, promise), alphas, items, shown)
+        return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
-    here, kept = np.array([row]), promise_of(name, promise)
+    here, kept = np.array([row]), requirement_of(name, requirement)
     return on_its_own(
         Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method
     )

@@ -28,15 +28,15 @@ from conformesh.inputs import (
     labels_by_device,
 )
 from conformesh.io.arrays import as_array
+from conformesh.kernels.ranks import AUTO, PLAIN, Demand, Requirement, check_shares, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
 from conformesh.notes import CalibrationNote
-from conformesh.promises import AUTO, PLAIN, Demand, Promise, check_shares, make_promise
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Tally, tally
 from conformesh.result.certificate import Cost
 from conformesh.result.pvalues import PValues
-from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 
 Floats = NDArray[np.float64]
@@ -44,7 +44,7 @@ Ints = NDArray[np.int64]
 
 
 def p_values(
-    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
     network: Network | str | Any,
     test_scores: ArrayLike,
     *,
@@ -105,14 +105,14 @@ def p_values(
         )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
-    promise = make_promise(as_target(devices, target), rank)
+    requirement = make_requirement(as_target(devices, target), rank)
     with running(engine, network, observer) as host:
         mine = ids_here(host)
         rows = in_rows_of(held, network, mine)
         if labels is None:
             if test_labels is not None:
                 raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
-            samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows), mine)
+            samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows), mine)
             trials, items = np.zeros(scores.size, dtype=np.int64), None
         else:
             given = (
@@ -123,17 +123,17 @@ def p_values(
             own = held_here(host, rows)
             known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
             samples = _by_class(own, of, mine, known)
-            promise = replace(promise, part=True)  # a class is a part of what every device holds
+            requirement = replace(requirement, part=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
         check_scores(kind, samples, held, mine)
         batch = p_values_batch(
-            samples, network, trials, scores.ravel(), promise=promise, items=items, engine=host, **options
+            samples, network, trials, scores.ravel(), requirement=requirement, items=items, engine=host, **options
         )
     for note in batch.tally.notes:
         warnings.warn(note, CalibrationNote, stacklevel=2)
     return PValues(
         values=batch.values.reshape(scores.shape),
-        target=promise.target,
+        target=requirement.target,
         rule=batch.rule,
         scores=int(batch.sizes.sum()),
         devices=network.devices,
@@ -160,7 +160,7 @@ class PBatch:
     exact
         The largest of the fractions that each float stands for.
     rule
-        The rule that was used, of `promises.RULES`, or `auto` where each p-value is the smaller of two.
+        The rule that was used, of `ranks.RULES`, or `auto` where each p-value is the smaller of two.
     tally, cost, sizes
         The counts, what they cost, and how many scores every device held in each trial.
     """
@@ -175,12 +175,12 @@ class PBatch:
 
 
 def p_values_batch(
-    samples: Samples,
+    samples: WeightedScores,
     network: Network,
     trials: ArrayLike,
     scores: ArrayLike,
     *,
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     items: Ints | None = None,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -188,17 +188,17 @@ def p_values_batch(
 ) -> PBatch:
     """Return the p-value of ``scores[i]`` beside the scores of trial ``trials[i]``, for all i in one run of sums.
 
-    `samples`, `promise` and `items` are as in `calibrate_batch`.
+    `samples`, `promise` and `items` are as in `solve_draws`.
     """
     chosen = make_options("e-dcp", options)
-    _check_promise(promise)
-    check_shares(promise, network.ids)
+    _check_promise(requirement)
+    check_shares(requirement, network.ids)
     asked, places = Asked.of(np.asarray(trials, dtype=np.int64), _numbers(scores, "test scores"))
     with running(engine, network, observer) as host:
         mine = samples_here(host, samples)
         sizes = in_rows(host.blocks, host.share(mine.sizes))
         held = None if items is None else in_rows(host.blocks, host.share(rows_here(host, items)))
-        site = Site(network, host.here, sizes, promise, held)
+        site = Site(network, host.here, sizes, requirement, held)
         counted, cost = host.run(tally(site, mine, asked, chosen))
     fractions, runs = exact_p_values(site, asked, counted)
     floats = np.array([up(p) for p in fractions])
@@ -236,7 +236,7 @@ def exact_p_values(site: Site, asked: Asked, counted: Tally) -> tuple[list[Fract
     new[1:] = (np.diff(counted.below) != 0) | (np.diff(asked.trials) != 0)
     demands, totals, spares = site.demands, counted.totals.tolist(), counted.spares.tolist()
     pairs = zip(asked.trials[new].tolist(), counted.below[new].tolist(), strict=True)
-    found = [demands[t].p_value(site.promise, t, below, totals[t], spares[t]) for t, below in pairs]
+    found = [demands[t].p_value(site.requirement, t, below, totals[t], spares[t]) for t, below in pairs]
     return found, np.cumsum(new) - 1
 
 
@@ -244,9 +244,9 @@ def _rule_of(demand: Demand) -> str:
     return AUTO if hasattr(demand, "other") else demand.rule
 
 
-def _check_promise(promise: Promise) -> None:
-    if promise.pac_confidence is not None or promise.losses or promise.tests is not None:
-        raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {promise}")
+def _check_promise(requirement: Requirement) -> None:
+    if requirement.pac_confidence is not None or requirement.losses or requirement.tests is not None:
+        raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {requirement}")
 
 
 def _numbers(values: ArrayLike, what: str) -> Floats:
@@ -313,13 +313,13 @@ def _judged_as(
     return known, np.array([place[name] for name in asked.tolist()], dtype=np.int64)
 
 
-def _by_class(own: Sequence[Any], of: Sequence[Any], mine: Sequence[str], classes: tuple[str, ...]) -> Samples:
+def _by_class(own: Sequence[Any], of: Sequence[Any], mine: Sequence[str], classes: tuple[str, ...]) -> WeightedScores:
     """Return the scores of the devices here with a trial for every class."""
     labels = labels_by_device(of, mine)
     held = [as_array(one, f"device {name}") for name, one in zip(mine, own, strict=True)]
     for name, one, label in zip(mine, held, labels, strict=True):
         if len(one) != len(label):
             raise ValueError(f"device {name} has {len(one)} scores but {len(label)} labels; one each is needed")
-    return Samples.of_trials(
+    return WeightedScores.of_trials(
         [[one[label == c] for one, label in zip(held, labels, strict=True)] for c in classes], mine
     )

@@ -27,23 +27,23 @@ import numpy as np
 from msgspec import json
 from numpy.typing import ArrayLike
 
-from conformesh.calibrating import calibrate_batch, running, samples_here
+from conformesh.calibrating import running, samples_here, solve_draws
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import DEVICE, SCORE, as_frame, as_held, as_network, in_rows_of
 from conformesh.io.arrays import columns_of
 from conformesh.io.schemas import checked
+from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha, exact_number
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
 from conformesh.names import unknown
 from conformesh.notes import CalibrationNote
 from conformesh.privacy.histogram import Release
 from conformesh.privacy.noise import law, rounded_p
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import Alpha, Promise, exact_alpha, exact_number
 from conformesh.result.certificate import Noise
 from conformesh.result.quantiles import Quantiles
-from conformesh.samples import Samples
 
 QUARTILES = (0.25, 0.5, 0.75)
 SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
@@ -53,7 +53,7 @@ LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 q
 
 
 def quantiles(
-    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Samples,
+    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
     network: Network | str | Any,
     q: Alpha | Sequence[Alpha] = QUARTILES,
     *,
@@ -72,7 +72,7 @@ def quantiles(
     ----------
     data
         One array of values per device, in the order of ``network.ids``; any of them may be empty. Or a dict by device
-        name, a frame with the columns `device` and `column`, or `Samples`, as in `calibrate`.
+        name, a frame with the columns `device` and `column`, or `WeightedScores`, as in `calibrate`.
     network
         Who talks to whom: a `Network`, a NetworkX graph, or the name of a topology.
     q
@@ -136,7 +136,7 @@ def quantiles(
     ):
         mine = ids_here(host)
         rows = in_rows_of(held, network, mine, "data")
-        samples = rows if isinstance(rows, Samples) else Samples.of(held_here(host, rows, "data"), mine)
+        samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows, "data"), mine)
         if samples.trials > 1 or samples.weights is not None:
             raise ValueError(f"quantiles takes the values of one trial without weights, got {samples!r}")
         if epsilon is None:
@@ -160,19 +160,19 @@ class _Found(NamedTuple):
     notes: tuple[str, ...]
 
 
-def _exact(host: Engine, samples: Samples, parts: Sequence[Fraction], options: Mapping[str, Any]) -> _Found:
+def _exact(host: Engine, samples: WeightedScores, parts: Sequence[Fraction], options: Mapping[str, Any]) -> _Found:
     """Ask E-DCP for the ranks of all parts in one run."""
     n = sum(host.share(int(samples_here(host, samples).sizes.sum())))
     if not n:
         raise ValueError("quantiles need at least one value, got none on any device")
     ranks = [rank_of(part, n) for part in parts]
     wanted = sorted({*ranks})  # quantiles that are close share a rank: ask for it once
-    batch = calibrate_batch(
+    batch = solve_draws(
         samples,
         host.network,
         [1 - Fraction(rank, n + 1) for rank in wanted],
         "e-dcp",
-        promise=Promise("exchangeable"),
+        requirement=Requirement("exchangeable"),
         joint=True,
         engine=host,
         **options,
@@ -201,11 +201,11 @@ def _grid_of(ends: tuple[float, float] | None) -> dict[str, Any]:
 
 
 def _private(
-    host: Engine, samples: Samples, parts: Sequence[Fraction], confidence: Fraction, options: Mapping[str, Any]
+    host: Engine, samples: WeightedScores, parts: Sequence[Fraction], confidence: Fraction, options: Mapping[str, Any]
 ) -> _Found:
     """Release one noisy histogram, and read all parts from it."""
-    half = (Fraction(1, 2),)  # a level, which `calibrate_batch` needs and a release does not depend on
-    batch = calibrate_batch(samples, host.network, half, "p-dcp", engine=host, **options)
+    half = (Fraction(1, 2),)  # a level, which `solve_draws` needs and a release does not depend on
+    batch = solve_draws(samples, host.network, half, "p-dcp", engine=host, **options)
     facts = {name: value for name, value in batch.outcome.facts.items() if name not in ("release", "privacy")}
     release = as_release(batch.outcome.facts["release"])
     noise = batch.outcome.certificates[0][0].noise
@@ -353,7 +353,7 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
 
 def _check_column(data: Any, column: str) -> bool:
     """Return whether the data are a frame; refuse one without the column of values."""
-    frame = data if isinstance(data, Samples) else as_frame(data, column)
+    frame = data if isinstance(data, WeightedScores) else as_frame(data, column)
     columns = columns_of(frame)
     if columns is None and isinstance(data, Mapping) and DEVICE in data:
         columns = [*map(str, data)]  # a dict of columns: without the one asked for it would pass as a dict by device

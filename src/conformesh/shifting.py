@@ -30,10 +30,10 @@ from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
 from conformesh.inputs import Held, as_held, check_rows, check_same_form, held_column, in_rows_of
 from conformesh.io.arrays import as_array, as_rows
+from conformesh.kernels.ranks import FINEST, LARGEST, Requirement, as_levels
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import device_name, natural_order
-from conformesh.promises import FINEST, LARGEST, Promise, as_levels
 from conformesh.result.several import at_most
-from conformesh.samples import Samples
 from conformesh.streams import Rng, seed_of
 
 Floats = NDArray[np.float64]
@@ -49,8 +49,8 @@ class Shifted(NamedTuple):
     `items` has shape (devices here, 1); None where they are as many as scores.
     """
 
-    samples: Samples
-    promise: Promise
+    samples: WeightedScores
+    requirement: Requirement
     items: Ints | None = None
 
 
@@ -121,12 +121,14 @@ class Shift:
     assumption: str = ""
     what: str = "weights"
 
-    def applied(self, host: Engine, held: Held, promise: Promise, tests: Sequence[float] | None = None) -> Shifted:
+    def applied(
+        self, host: Engine, held: Held, requirement: Requirement, tests: Sequence[float] | None = None
+    ) -> Shifted:
         """Return the scores of the devices here with whole weights, and the promise about them.
 
         `tests` are the weights of new examples, one for each level of the run; by default every level serves all.
         """
-        if promise.pac_confidence is not None:
+        if requirement.pac_confidence is not None:
             raise ValueError(
                 "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights; "
                 "leave pac_confidence out, or the weights"
@@ -134,9 +136,9 @@ class Shift:
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
         n = sum(host.share(sum(map(len, scores))))
-        unit = Unit.of(self.bound, n, promise.target)
+        unit = Unit.of(self.bound, n, requirement.target)
         about = replace(
-            promise,
+            requirement,
             part=True,
             bounds=(unit.up(self.bound),),
             tests=None if tests is None else tuple(unit.up(test) for test in tests),
@@ -144,14 +146,14 @@ class Shift:
         whole = [unit.down(own) for own in weights]
         lost = np.array([[unit.lost(own)] for own in weights], dtype=np.int64)
         items = np.array([[len(own)] for own in scores], dtype=np.int64)
-        return Shifted(Samples.weighted([scores], [whole], names, lost), about, items)
+        return Shifted(WeightedScores.weighted([scores], [whole], names, lost), about, items)
 
     def _here(self, host: Engine, held: Held, names: Sequence[str]) -> tuple[list[Any], list[Floats]]:
         """Return scores and weights of the devices here, one for each other."""
-        if isinstance(held, Samples):
+        if isinstance(held, WeightedScores):
             raise TypeError(
-                f"{self.what} go with one array of scores per device, a dict or a frame, got Samples; give these "
-                "weights of their own with Samples.weighing, for calibrate_batch"
+                f"{self.what} go with one array of scores per device, a dict or a frame, got WeightedScores; give these "
+                "weights of their own with WeightedScores.weighing, for solve_draws"
             )
         check_same_form(held, self.given, self.what)
         raw = held_here(host, in_rows_of(held, host.network, names))

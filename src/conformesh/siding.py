@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import Place, calibrate_batch, collected, running
+from conformesh.calibrating import Place, collected, running, solve_draws
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import as_frame, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import as_array, columns_of
+from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_pac_confidence, exact_alpha, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, Alpha, check_alpha, check_pac_confidence, exact_alpha, make_promise
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
-from conformesh.samples import Samples
 from conformesh.scores import Function, Score, as_score
 
 LOWER, UPPER = "lower", "upper"  # the columns of a long frame
@@ -84,7 +84,7 @@ def calibrate_sides(
     sure = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if sure is not None and len(levels) == 1:  # several levels share what may fail; two sides of one level do it here
         sure = (1 + sure) / 2
-    promise = replace(make_promise(as_target(devices, target), rank), pac_confidence=sure)
+    requirement = replace(make_requirement(as_target(devices, target), rank), pac_confidence=sure)
     with (
         rounds_on_a_bar(f"{method} on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
@@ -92,8 +92,10 @@ def calibrate_sides(
         mine = ids_here(host)
         own = held_here(host, in_rows_of(held, network, mine))
         tables = [_two_columns(table, name) for name, table in zip(mine, own, strict=True)]
-        samples = Samples.of_trials([[table[:, side] for table in tables] for side in (0, 1)], mine)
-        batch = calibrate_batch(samples, network, levels, method, promise=promise, joint=True, engine=host, **options)
+        samples = WeightedScores.of_trials([[table[:, side] for table in tables] for side in (0, 1)], mine)
+        batch = solve_draws(
+            samples, network, levels, method, requirement=requirement, joint=True, engine=host, **options
+        )
     n = batch.sizes.sum(axis=0)
     places = [
         Place(LOWER, lower, int(n[0]), 0, 0),
@@ -126,8 +128,10 @@ def _held(devices: Any) -> Any:
         each = [held_column(devices, name, name) for name in (LOWER, UPPER)]
         return {name: np.stack([each[0][name], each[1][name]], axis=1) for name in each[0]}
     held = as_held(devices)
-    if isinstance(held, Samples):
-        raise TypeError("calibrate_sides takes one table of two columns per device, a dict or a frame, got Samples")
+    if isinstance(held, WeightedScores):
+        raise TypeError(
+            "calibrate_sides takes one table of two columns per device, a dict or a frame, got WeightedScores"
+        )
     return held
 
 

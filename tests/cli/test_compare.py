@@ -15,11 +15,11 @@ from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
 from conformesh.compared import answer, in_ranks
 from conformesh.comparing import Front, Point, compare, fronts, information_floor, networks_of, ways_of
+from conformesh.kernels.ranks import AUTO
 from conformesh.methods import Way
 from conformesh.names import natural_order
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import draw_comparison
-from conformesh.promises import AUTO
 from conformesh.protocols.e_dcp import SCHEDULES
 from conformesh.quantities import in_bits
 from conformesh.scores import LAC

@@ -14,21 +14,21 @@ from mpi4py import MPI
 
 from conformesh import (
     Network,
-    Samples,
     TooFewScores,
+    WeightedScores,
     calibrate,
-    calibrate_batch,
     calibrate_several,
     control,
     detect,
     p_values,
+    solve_draws,
 )
 from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
-from conformesh.promises import GROUP_RULES
+from conformesh.kernels.ranks import GROUP_RULES
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
@@ -66,11 +66,11 @@ def equal_bits(network):
     found = {}
     engine = Mpi(network)
     trials = scores_of(network, 2)
-    mine = Samples.of_trials([[trial[row] for row in engine.here] for trial in trials])
+    mine = WeightedScores.of_trials([[trial[row] for row in engine.here] for trial in trials])
     for method, options in CASES:
-        ours = calibrate_batch(mine, network, (0.3, 0.5), method, engine=engine, **options)
+        ours = solve_draws(mine, network, (0.3, 0.5), method, engine=engine, **options)
         if COMM.rank == 0:
-            right = calibrate_batch(Samples.of_trials(trials), network, (0.3, 0.5), method, **options)
+            right = solve_draws(WeightedScores.of_trials(trials), network, (0.3, 0.5), method, **options)
         found[name_of("", method, options)] = different(ours, right if COMM.rank == 0 else ours)
     engine.close()
     return found
@@ -81,9 +81,9 @@ def all_records():
     found = {}
     for network in EVERYWHERE:
         engine, (scores,) = Mpi(network), scores_of(network)
-        mine = Samples.of([scores[row] for row in engine.here])
+        mine = WeightedScores.of([scores[row] for row in engine.here])
         for method, options in CASES:
-            batch = calibrate_batch(mine, network, ALPHAS, method, joint=True, engine=engine, **options)
+            batch = solve_draws(mine, network, ALPHAS, method, joint=True, engine=engine, **options)
             found[name_of(network.name, method, options)] = record(batch.outcome, batch.cost)
         engine.close()
     return found
@@ -440,8 +440,8 @@ def weighted():
         case = random_case(rng, 5, least=2)
         engine = Mpi(case.network)
         mine, items = case.samples.taken(engine.here), case.items[engine.here]
-        batch = calibrate_batch(
-            mine, case.network, (case.alpha,), "e-dcp", promise=case.promise, items=items, engine=engine
+        batch = solve_draws(
+            mine, case.network, (case.alpha,), "e-dcp", requirement=case.requirement, items=items, engine=engine
         )
         ranks = [row[0].required_rank for row in batch.outcome.certificates]
         found.append({"thresholds": batch.outcome.thresholds.tolist(), "ranks": ranks})

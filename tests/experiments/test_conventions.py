@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.engines import Simulator
 from conformesh.experiments.core.conventions import (
     Conditions,
@@ -22,7 +22,7 @@ from conformesh.experiments.core.conventions import (
     q_dcp_released,
 )
 from conformesh.graph.weights import constant_weights
-from conformesh.promises import exact_alpha
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.protocols.site import Site
 from tests.reference import consensus_loop, loss_gradient, pooled_minimiser, weight_matrix
 from tests.strategies import exact_rank
@@ -53,7 +53,7 @@ def conditions(trials, alphas=ALPHAS, ranges=None):
 
 
 def printed(method, trials, network, alphas=ALPHAS, ranges=None, **options):
-    samples = Samples.of_trials(trials)
+    samples = WeightedScores.of_trials(trials)
     site = Site.everywhere(network, samples.sizes)
     found = method(site, samples, conditions(trials, alphas, ranges), **options)
     return found if hasattr(found, "thresholds") else Simulator(network).run(found)[0]
@@ -296,7 +296,7 @@ def test_cp_is_one_order_statistic_above_split_conformal(network):
     trials = trials_of(network)
     alphas = (0.1, 0.3, 0.001)
     found = printed(cp_released, trials, network, alphas)
-    library = calibrate_batch(Samples.of_trials(trials), network, alphas[:2], "cp").outcome.thresholds
+    library = solve_draws(WeightedScores.of_trials(trials), network, alphas[:2], "cp").outcome.thresholds
     for t, scores in enumerate(trials):
         ordered = np.sort(np.concatenate(scores))
         for a, alpha in enumerate(alphas[:2]):

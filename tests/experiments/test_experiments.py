@@ -17,8 +17,8 @@ from conformesh.experiments.core.points import VARIANTS, network_of
 from conformesh.experiments.core.published import published
 from conformesh.experiments.core.runner import SCORES, Request
 from conformesh.experiments.core.settings import DATA
-from conformesh.methods import make_options, promise_of
-from conformesh.promises import promise_in
+from conformesh.kernels.ranks import requirement_in
+from conformesh.methods import make_options, requirement_of
 
 CASES = [(variant, scores) for variant in VARIANTS for scores in SCORES]
 
@@ -124,8 +124,8 @@ def test_references_are_in_each(experiment, variant, scores):
 def test_every_method_takes_its_options(experiment, variant, scores):
     for point in experiment.points(case_of(experiment, variant, scores)):
         if point.method in METHODS:
-            promise, options = promise_in(point.options)
-            promise_of(point.method, promise)
+            requirement, options = requirement_in(point.options)
+            requirement_of(point.method, requirement)
             make_options(point.method, options)
             continue
         function = CONVENTIONS[point.method].run

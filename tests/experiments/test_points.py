@@ -137,7 +137,7 @@ def test_a_changed_file_changes_the_digest_if_it_decides(tmp_path, monkeypatch):
     digest = code_digest.__wrapped__
     before = digest()
     assert before == code_digest()  # wherever it is installed
-    for path, matters in (("promises.py", True), ("protocols/q_dcp.py", True), ("experiments/core/figures.py", False)):
+    for path, matters in (("ranks.py", True), ("protocols/q_dcp.py", True), ("experiments/core/figures.py", False)):
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes() + b"# changed\n")
         assert (digest() != before) == matters, path
         (tmp_path / path).write_bytes((PACKAGE / path).read_bytes())

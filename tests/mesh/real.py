@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
 from conformesh.peer.journal import whole_records
 from conformesh.peer.memory import ENDED, REPORTED
-from conformesh.samples import Samples
 
 
 def _ports_of_this_worker():
@@ -82,7 +82,7 @@ def long_ago(path):
 
 def simulated(folder, held, method="e-dcp", **options):
     """Return the simulator's threshold of every device, on the network of a folder."""
-    batch = calibrate_batch(Samples.of(held), read_device(folder).network, [0.1], method, **options)
+    batch = solve_draws(WeightedScores.of(held), read_device(folder).network, [0.1], method, **options)
     return batch.outcome.thresholds[:, 0, 0].tolist()
 
 

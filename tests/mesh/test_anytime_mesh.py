@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client, NodeError
-from conformesh.samples import Samples
 from tests.mesh.real import finish, make_mesh, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -38,7 +38,7 @@ def test_who_never_comes_is_left_out_by_name(tmp_path):
     assert [code for code, _, _ in found] == [0, 0], found
     assert {tuple(result["certificate"]["heard"]) for _, result, _ in found} == {("device-00", "device-01")}
     held = [np.loadtxt(folder / "scores.csv", skiprows=1, ndmin=1) for folder in folders[:2]]
-    pooled = calibrate_batch(Samples.of(held), Network.complete(2), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
+    pooled = solve_draws(WeightedScores.of(held), Network.complete(2), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
     assert all(
         result["threshold"] in ("inf", "Infinity") or float(result["threshold"]) >= pooled for _, result, _ in found
     )

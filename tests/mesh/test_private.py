@@ -15,6 +15,7 @@ import pytest
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
 from conformesh import Network
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config import seal as seals
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.epochs import declare_epoch
@@ -29,7 +30,6 @@ from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
 from conformesh.privacy.histogram import Release
 from conformesh.protocols import p_dcp
-from conformesh.samples import Samples
 from conformesh.view.statuses import fields_of
 from conformesh.view.watched import WatchedDevice
 from tests.mesh.meshes import config
@@ -479,7 +479,7 @@ def test_a_device_that_claims_two_epochs_is_found_out(tmp_path):
         def of(net, row):
             epoch = claimed if row == 1 else (6 if row == 0 else 5)
             account = Account(tmp_path / f"{claimed}-{row}.json", epoch=epoch)
-            return secrets_of(net, row, account=account, scores_of=lambda _: Samples.of(table[:1]))
+            return secrets_of(net, row, account=account, scores_of=lambda _: WeightedScores.of(table[:1]))
 
         return of
 

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import packed, whole_records
 from conformesh.peer.memory import REPORTED
-from conformesh.samples import Samples
 from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")
@@ -112,7 +112,7 @@ def test_the_others_go_on_without_a_lost_device(mesh):
     rosters = {tuple(result["roster"]) for _, result, _ in found}
     assert rosters == {("device-00", "device-01", "device-02")}
     held = [np.loadtxt(folder / "scores.csv", skiprows=1, ndmin=1) for folder in folders[:3]]
-    expected = calibrate_batch(Samples.of(held), Network.complete(3), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
+    expected = solve_draws(WeightedScores.of(held), Network.complete(3), [0.1], "e-dcp").outcome.thresholds[0, 0, 0]
     assert {result["threshold"] for _, result, _ in found} == {expected}
 
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Network
-from conformesh.calibrating import calibrate_batch
-from conformesh.samples import Samples
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.weighted_scores import WeightedScores
 from tests.campaigns import campaign_seeds
 from tests.mesh.real import drawn_scores, finish, make_mesh, missed_for, round_of, start, wait_for
 
@@ -38,7 +38,7 @@ def test_every_method_ends_with_the_simulators_threshold(tmp_path, method, netwo
 def rounds_of_run(folder, method):
     """Return how many rounds the devices of a mesh need, by the simulator."""
     network, options = read_device(folder).network, OPTIONS.get(method, {})
-    return calibrate_batch(Samples.of(drawn_scores(20)), network, [0.1], method, **options).cost.rounds
+    return solve_draws(WeightedScores.of(drawn_scores(20)), network, [0.1], method, **options).cost.rounds
 
 
 @pytest.mark.parametrize("seed", campaign_seeds(6))
@@ -110,7 +110,7 @@ def test_the_others_go_on_without_one_killed_for_good(tmp_path):
     found = [finish(process) for process in killed_for_good(folders)]
     left = [k for k in range(20) if k != 7]
     smaller = Network.from_networkx(TORUS.to_networkx().subgraph([TORUS.ids[k] for k in left]))
-    right = calibrate_batch(Samples.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)
+    right = solve_draws(WeightedScores.of([scores[k] for k in left]), smaller, [0.1], "q-dcp", rounds=400)
     assert [code for code, _, _ in found] == [0] * 19, found
     assert [float(result["threshold"]) for _, result, _ in found] == right.outcome.thresholds[:, 0, 0].tolist()
     assert {tuple(result["roster"]) for _, result, _ in found} == {tuple(folders[k].name for k in left)}

@@ -5,14 +5,14 @@ import hashlib
 import numpy as np
 
 from conformesh import Network
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
-from conformesh.promises import exact_alpha
-from conformesh.samples import Samples
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
 
@@ -23,7 +23,7 @@ def starter(network, scores, method="e-dcp", alpha=0.1, settings=None, device=De
 
     def start(k, journal):
         def make(net, row):
-            return promised_alone(method, net, row, Samples.of([scores[k]]), levels, chosen)
+            return promised_alone(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         agreement = {"method": method, "alpha": str(alpha)}
@@ -40,7 +40,7 @@ def drawn_scores(network, seed=0, low=5, high=40):
 
 def expected(network, scores, method="e-dcp", alpha=0.1, **options):
     """Return the simulator's threshold of every device, as bytes."""
-    found = calibrate_batch(Samples.of(scores), network, [alpha], method, **options).outcome.thresholds[:, 0, 0]
+    found = solve_draws(WeightedScores.of(scores), network, [alpha], method, **options).outcome.thresholds[:, 0, 0]
     return [x.tobytes() for x in found]
 
 

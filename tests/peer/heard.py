@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 
+from conformesh.kernels.ranks import exact_alpha, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, promised_heard
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
-from conformesh.promises import exact_alpha, make_promise
-from conformesh.samples import Samples
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
 ALPHA = Fraction(1, 10)
@@ -25,10 +25,10 @@ def starter(
     most = np.array([len(own) for own in scores]) if caps else None
 
     def start(k, journal):
-        samples = Samples.of([scores[k]])
+        samples = WeightedScores.of([scores[k]])
 
         def make(net, row):
-            return promised_heard(method, net, row, samples, levels, chosen, make_promise(target), most)
+            return promised_heard(method, net, row, samples, levels, chosen, make_requirement(target), most)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         return device(k, network, {"method": method}, make, journal, settings or Settings(), scores=digest, **how)

@@ -51,14 +51,14 @@ def test_other_targets_end_with_the_simulators_threshold(target):
     network = Network.cycle(5)
     scores = drawn(network, 3, low=1)
     played = storm(network, starter(network, scores, target=target, caps=False), 5)
-    right = expected(network, scores, "e-dcp", promise=promise(target))
+    right = expected(network, scores, "e-dcp", requirement=requirement(target))
     assert [device.result.thresholds[0, 0, 0].tobytes() for device in played.devices] == right
 
 
-def promise(target):
-    from conformesh.promises import make_promise
+def requirement(target):
+    from conformesh.kernels.ranks import make_requirement
 
-    return make_promise(target)
+    return make_requirement(target)
 
 
 def test_nobody_waits_for_a_device_that_is_away():

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Network
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.protocols.joint import joint
 from conformesh.protocols.predicting import distances
 from conformesh.protocols.site import Outcome
-from conformesh.samples import Samples
 from tests.peer.devices import expected, starter, thresholds
 
 SHORT = {"q-dcp": {"rounds": 20}, "h-dcp": {"rounds": 20}}
@@ -42,7 +42,7 @@ def test_devices_that_know_only_the_map_end_with_the_simulators_threshold(method
 def test_a_method_costs_what_it_costs_in_the_simulator_and_the_table_of_sizes_is_counted_apart(method, network):
     """On a cycle of 8 e-dcp with the tree takes 28 rounds, the sizes 4 more: everybody passes on 7 of them."""
     scores, options = ragged(network), SHORT.get(method, {})
-    right = calibrate_batch(Samples.of(scores), network, (0.1,), method, **options).cost
+    right = solve_draws(WeightedScores.of(scores), network, (0.1,), method, **options).cost
     played = play(network, starter(network, scores, method, **options), Faults(), np.random.default_rng(1))
     for k, device in enumerate(played.devices):
         cost, sent = device.result.cost, device.ledger.cost()
@@ -92,7 +92,7 @@ def test_every_device_learns_how_many_scores_the_others_have():
     def start(k, journal):
         from conformesh.peer.device import Device
 
-        return Device(k, network, {}, lambda net, row: joint(net, row, Samples.of([scores[k]]), method), journal)
+        return Device(k, network, {}, lambda net, row: joint(net, row, WeightedScores.of([scores[k]]), method), journal)
 
     played = play(network, start, Faults(), np.random.default_rng(0))
     assert seen == {key: [0, 1, 2, 3, 4] for key in range(5)}

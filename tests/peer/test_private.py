@@ -10,7 +10,9 @@ import pytest
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.methods import make_options, promise_of, promised, promised_alone
+from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import make_options, promised, promised_alone, requirement_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
@@ -18,10 +20,8 @@ from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Cut, Faults, Pause, _World, drawn_faults
 from conformesh.peer.settings import OwnError, Settings
 from conformesh.peer.words import pack_rows
-from conformesh.promises import exact_alpha
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 from tests.peer.devices import LIMIT, drawn_scores, thresholds
 
 NETWORK = Network.chain(3)
@@ -78,7 +78,7 @@ class Mesh:
             self.secrets[k].append(secret)
             self.contexts[k, context] += 1
             secrets = Secrets((secret,), context)
-            samples = Samples.of([self.scores[k]])
+            samples = WeightedScores.of([self.scores[k]])
             return promised_alone("p-dcp", net, row, samples, LEVELS, self.options, secrets=secrets)
 
         settings = Settings(**self.more)
@@ -90,9 +90,9 @@ class Mesh:
     def expected(self, rows=None):
         """Return the simulator's exact thresholds, of some of the devices."""
         rows = [*range(self.network.devices)] if rows is None else rows
-        samples = Samples.of([self.scores[k] for k in rows])
+        samples = WeightedScores.of([self.scores[k] for k in rows])
         network = Network.chain(len(rows))
-        site = Site(network, np.arange(len(rows)), samples.sizes, promise_of("p-dcp"), alphas=LEVELS)
+        site = Site(network, np.arange(len(rows)), samples.sizes, requirement_of("p-dcp"), alphas=LEVELS)
         outcome, _ = Simulator(network).run(promised("p-dcp", site, samples, self.options))
         return [x.tobytes() for x in outcome.thresholds[:, 0, 0]]
 

@@ -7,15 +7,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import TOPOLOGIES, Network, Samples, calibrate_batch
+from conformesh import TOPOLOGIES, Network, WeightedScores, solve_draws
 from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.topologies import sketch
+from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.methods import Way
 from conformesh.planning.planner import certainty_of, predict
 from conformesh.planning.search import SHAPES, stages_of
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import conformal_rank, exact_alpha
 
 GROWTH = [name for name, topology in TOPOLOGIES.items() if isinstance(topology.sketch, Growth)]
 CLOSED = [name for name in TOPOLOGIES if name not in GROWTH]
@@ -32,8 +32,8 @@ def ledgers(network, scores, alpha, shape, runs, **options):
     rng = np.random.default_rng(20)
     found = []
     for _ in range(runs):
-        samples = Samples.of([DRAW[shape](rng, scores) for _ in range(network.devices)])
-        cost = calibrate_batch(samples, network, (alpha,), "e-dcp", **options).cost
+        samples = WeightedScores.of([DRAW[shape](rng, scores) for _ in range(network.devices)])
+        cost = solve_draws(samples, network, (alpha,), "e-dcp", **options).cost
         found.append((cost.rounds, cost.bits.mean()))
     return np.array(found, dtype=float)
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import TOPOLOGIES, Network, Samples, calibrate_batch
+from conformesh import TOPOLOGIES, Network, WeightedScores, solve_draws
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, Way, ways_of
 from conformesh.planning.planner import certainty_of, predict
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.averages import WAYS
 from conformesh.protocols.e_dcp import EDCP, PATIENCE
@@ -31,7 +31,7 @@ def run(way, network, samples, alpha, options, spent=None):
     chosen |= {"observer": spent} if spent is not None else {}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        return calibrate_batch(samples, network, (alpha,), way.method, **chosen)
+        return solve_draws(samples, network, (alpha,), way.method, **chosen)
 
 
 class Maxima:
@@ -51,7 +51,7 @@ class Maxima:
 def assert_equal_to_a_run(way, network, sizes, alpha="0.1", **options):
     """Rounds are equal; numbers and bits, which are means over devices, up to the rounding of a mean."""
     rng = np.random.default_rng(1)
-    samples = Samples.of([rng.random(size) for size in sizes])
+    samples = WeightedScores.of([rng.random(size) for size in sizes])
     terrain = Terrain.of(network, sizes)
     try:
         found = predict(way, terrain, exact_alpha(alpha), options)

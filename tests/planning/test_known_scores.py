@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from conformesh import Network, Samples, calibrate
+from conformesh import Network, WeightedScores, calibrate
 from conformesh.cli import app
 from conformesh.planning.planner import plan
 from conformesh.planning.sending import Sent
@@ -19,7 +19,11 @@ from tests.planning.test_planner import SAME
 
 def assert_as_predicted(network, scores, alpha, **options):
     found = plan(
-        Terrain.with_scores(network, Samples.of(scores)), alpha=alpha, methods=["e-dcp"], options=options, speed=SAME
+        Terrain.with_scores(network, WeightedScores.of(scores)),
+        alpha=alpha,
+        methods=["e-dcp"],
+        options=options,
+        speed=SAME,
     )
     assert found.rows
     for row in found.rows:

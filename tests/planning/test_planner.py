@@ -10,6 +10,7 @@ import pytest
 
 from conformesh import METHODS, Network
 from conformesh.graph.topologies import sketch
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import Way
 from conformesh.peer import frames
 from conformesh.peer.device import EVERYBODY, Device
@@ -27,7 +28,6 @@ from conformesh.planning.sending import (
 )
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import Terrain, terrain_of
-from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate.tree import tree_setup, tree_stretches, tree_total
 from conformesh.protocols.messages import Each, Max, Packets, Tell
 from conformesh.protocols.predicting import Stretch

@@ -8,7 +8,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.graph.sketch import walked
 from conformesh.graph.topologies import sketch
 from conformesh.methods import Way
@@ -38,8 +38,8 @@ def runs(network, each, alpha, way, shape, draws):
     rng, sizes = np.random.default_rng(90), np.full(network.devices, each)
     costs = []
     for _ in range(draws):
-        scores = Samples.from_flat(DRAW[shape](rng, size=network.devices * each), sizes)
-        cost = calibrate_batch(scores, network, (alpha,), "e-dcp", **WAYS[way]).cost
+        scores = WeightedScores.from_flat(DRAW[shape](rng, size=network.devices * each), sizes)
+        cost = solve_draws(scores, network, (alpha,), "e-dcp", **WAYS[way]).cost
         costs.append((cost.rounds, cost.numbers_per_device, cost.bits_per_device))
     return np.mean(costs, axis=0)
 

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import Way
 from conformesh.planning.planner import predict
 from conformesh.planning.simulation import BASE, Speed, simulated
 from conformesh.planning.terrain import terrain_of
-from conformesh.promises import exact_alpha
 from tests.compiled import compile_replies
 
 MEASURE = """
@@ -22,16 +22,16 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 import numba  # `BASE` counts it in, also where the run is too short to load it
 import numpy as np
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 
 kind, devices, scores, method, options = json.loads(sys.argv[1])
 rng = np.random.default_rng(0)
-small = Samples.of([rng.random(9) for _ in range(20)])
-calibrate_batch(small, Network.of(kind, 20), (0.2,), method, **options)  # compiles
+small = WeightedScores.of([rng.random(9) for _ in range(20)])
+solve_draws(small, Network.of(kind, 20), (0.2,), method, **options)  # compiles
 began = time.process_time()
 network = Network.of(kind, devices)
-samples = Samples.from_flat(rng.random(devices * scores), np.full(devices, scores))
-calibrate_batch(samples, network, (0.1,), method, **options)
+samples = WeightedScores.from_flat(rng.random(devices * scores), np.full(devices, scores))
+solve_draws(samples, network, (0.1,), method, **options)
 seconds = time.process_time() - began
 status = Path("/proc/self/status")  # getrusage would count in the memory of the process that started this one
 peak = (

@@ -21,7 +21,8 @@ from unittest import mock
 
 import numpy as np
 
-from conformesh import Network, Samples
+from conformesh import Network, WeightedScores
+from conformesh.kernels.ranks import PLAIN, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer import frames
 from conformesh.peer.device import Device
@@ -30,7 +31,6 @@ from conformesh.peer.loopback import Cut, Faults, Pause, _World
 from conformesh.peer.settings import Settings
 from conformesh.peer.words import Hello
 from conformesh.privacy.account import FILE, Account, read_account
-from conformesh.promises import PLAIN, exact_alpha
 from conformesh.protocols import masks, p_dcp
 from conformesh.protocols.masks import KEY, MaskedSums, Secrets
 from tests.protocols.alone import genuine, signer
@@ -132,7 +132,7 @@ class Mesh(_World):
             mesh.current[name] = entry
             secrets = Secrets((entry.seed,), context, signer(name), genuine, account)
             mesh.happens("key", k)
-            samples = Samples.of([mesh.scores[k]], (name,))
+            samples = WeightedScores.of([mesh.scores[k]], (name,))
             return promised_alone(
                 "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, PLAIN, secrets=secrets
             )

@@ -8,7 +8,7 @@ import json
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.engines import Mpi
 from tests.privacy.neighbouring import NEIGHBOURING, OPTIONS, drawn_scores
 
@@ -18,8 +18,8 @@ if __name__ == "__main__":
     found = {}
     for name, change in {"base": lambda scores: scores, **NEIGHBOURING}.items():
         scores = change(drawn_scores(network))
-        local = Samples.of([np.asarray(scores[row], dtype=float) for row in engine.here])
-        cost = calibrate_batch(local, network, [0.1], "p-dcp", engine=engine, **OPTIONS).cost
+        local = WeightedScores.of([np.asarray(scores[row], dtype=float) for row in engine.here])
+        cost = solve_draws(local, network, [0.1], "p-dcp", engine=engine, **OPTIONS).cost
         found[name] = [cost.rounds, cost.numbers.tolist(), cost.bits.tolist()]
     engine.close()
     if MPI.COMM_WORLD.rank == 0:

@@ -10,10 +10,10 @@ from unittest import mock
 
 import numpy as np
 
-from conformesh import Network, Samples
+from conformesh import Network, WeightedScores
+from conformesh.kernels.ranks import PLAIN, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.privacy.account import FILE, Account
-from conformesh.promises import PLAIN, exact_alpha
 from conformesh.protocols.masks import MaskedSums, Masks
 from tests.protocols.alone import Transcript, secrets_of, together
 
@@ -36,7 +36,7 @@ class Neighbour(NamedTuple):
 
     attempts: tuple[Attempt, ...]
     options: dict[str, Any]
-    promise: Any = PLAIN
+    requirement: Any = PLAIN
 
     def views(self, scores, runs, seed, folder):
         """Return what the device sees in so many runs over these scores (by row), whole numbers (runs, columns).
@@ -56,9 +56,9 @@ class Neighbour(NamedTuple):
             row = rows[place]
             account = Account(folder / f"{row}-{FILE}", window=options.window, releases=options.releases)
             secrets = secrets_of(network, place, f"{seed} {number}", f"attempt {number}".encode(), account)
-            samples = Samples.of_trials([[np.sort(np.array(scores[row], dtype=float))]] * runs)
+            samples = WeightedScores.of_trials([[np.sort(np.array(scores[row], dtype=float))]] * runs)
             levels = (exact_alpha(0.1),)
-            return promised_alone("p-dcp", network, place, samples, levels, options, self.promise, secrets=secrets)
+            return promised_alone("p-dcp", network, place, samples, levels, options, self.requirement, secrets=secrets)
 
         def noted(site, masks, way):
             if site.here[0] == HUB:

@@ -14,8 +14,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="masks need the extra mesh")
 
+from conformesh.kernels.ranks import PLAIN
 from conformesh.privacy.histogram import HistogramPlan
-from conformesh.promises import PLAIN
 from conformesh.protocols import p_dcp
 from conformesh.protocols.masks import MaskedSums, Masks
 from tests.campaigns import SEED
@@ -149,8 +149,8 @@ def noise_of_a_larger_set(monkeypatch):
     """Shares as if more devices added them than do."""
     plan_of = p_dcp.PDCP.plan
 
-    def larger(self, devices, promise, ids=None):
-        plan = plan_of(self, devices, promise, ids)
+    def larger(self, devices, requirement, ids=None):
+        plan = plan_of(self, devices, requirement, ids)
         return replace(plan, devices=2 * plan.devices, honest=2 * plan.honest, copies=None)
 
     monkeypatch.setattr(p_dcp.PDCP, "plan", larger)
@@ -172,6 +172,6 @@ PLANTED = {  # leak: options, story, neighbouring data
 def test_a_planted_leak_exceeds_epsilon(bound, monkeypatch, leak, runs):
     options, story, data = PLANTED[leak]
     leak(monkeypatch)
-    promise = PLAIN if options is OPTIONS else replace(PLAIN, target="equal")
-    found = bound(Neighbour(STORIES[story], options, promise), NEIGHBOURS[data], runs)
+    requirement = PLAIN if options is OPTIONS else replace(PLAIN, target="equal")
+    found = bound(Neighbour(STORIES[story], options, requirement), NEIGHBOURS[data], runs)
     assert found.epsilon > EPSILON, found

@@ -20,7 +20,7 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import serving, watching
 from conformesh.mesh.node.serving import Node
@@ -277,7 +277,7 @@ def messages(scores, network):
         who = None if speakers is None else tuple(np.flatnonzero(np.asarray(speakers)).tolist())
         seen.append((round_, type(message).__name__, who, str(message.values.dtype), size))
 
-    found = calibrate_batch(Samples.of(scores), network, [0.1], "p-dcp", observer=observe, **OPTIONS)
+    found = solve_draws(WeightedScores.of(scores), network, [0.1], "p-dcp", observer=observe, **OPTIONS)
     return seen, found.cost.rounds, found.cost.bits.tolist(), found.cost.numbers.tolist()
 
 

@@ -15,6 +15,7 @@ from conformesh.graph.sketch import weights_below
 from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import read
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, promised_alone, ways_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
@@ -34,7 +35,6 @@ from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.reports import Report, ends_said, reports_said
 from conformesh.protocols.site import Site
 from conformesh.protocols.waves import Waves
-from conformesh.samples import Samples
 from tests.peer.devices import drawn_scores, starter
 
 TORUS = Network.torus(5, 4)
@@ -120,7 +120,7 @@ def test_every_method_says_what_it_reveals(name):
 def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     """The first frame of a device on a mesh says how many scores it holds, whatever it is going to run."""
     own = np.sort(twenty_devices[4])
-    samples, options = Samples.of([own], ["4"]), make_options(method, {})
+    samples, options = WeightedScores.of([own], ["4"]), make_options(method, {})
     first = next(promised_alone(method, TORUS, 4, samples, (Fraction(1, 10),), options))
     assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
 

@@ -357,7 +357,7 @@ class Hall(_World):
 
     def _patch_work(self, patch):
         """Let work on scores take time."""
-        read, in_epoch, samples_of = watching.read_own_scores, OwnScores.in_epoch, running.Samples.of
+        read, in_epoch, samples_of = watching.read_own_scores, OwnScores.in_epoch, running.WeightedScores.of
 
         def reading(config):
             path = config.path("scores")
@@ -370,7 +370,7 @@ class Hall(_World):
                 self.work(A_SCORE * len(scores))
             return in_epoch(scores, epoch)
 
-        class Counted(running.Samples):
+        class Counted(running.WeightedScores):
             @classmethod
             def of(cls, devices, names=None):
                 if names == (NAME,):
@@ -379,7 +379,7 @@ class Hall(_World):
 
         patch(watching, "read_own_scores", reading)
         patch(OwnScores, "in_epoch", sorting)
-        patch(running, "Samples", Counted)
+        patch(running, "WeightedScores", Counted)
 
     def is_own(self, scores):
         return self.node is not None and scores is self.node.scores.scores

@@ -5,10 +5,10 @@ import hmac
 
 import numpy as np
 
-from conformesh import Samples
+from conformesh import WeightedScores
+from conformesh.kernels.ranks import PLAIN, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer.combine import answer, question_of
-from conformesh.promises import PLAIN, exact_alpha
 from conformesh.protocols.masks import KEY, Secrets
 from conformesh.protocols.messages import Tell
 from conformesh.streams import stream
@@ -80,11 +80,13 @@ class Ledger:
         return [call for call in self.calls if call[0] == "charge"]
 
 
-def made(network, scores, alpha=0.1, *, secrets=secrets_of, promise=PLAIN, **options):
+def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=PLAIN, **options):
     """Return every device's part of a run of p-dcp; `secrets` makes those of a row."""
     chosen, levels = make_options("p-dcp", options), (exact_alpha(alpha),)
     return [
-        promised_alone("p-dcp", network, row, Samples.of([own]), levels, chosen, promise, secrets=secrets(network, row))
+        promised_alone(
+            "p-dcp", network, row, WeightedScores.of([own]), levels, chosen, requirement, secrets=secrets(network, row)
+        )
         for row, own in enumerate(scores)
     ]
 

@@ -5,9 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from conformesh import Network, Samples
+from conformesh import Network, WeightedScores
+from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import make_options
-from conformesh.promises import make_promise
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.r_dcp import r_dcp
 from conformesh.protocols.site import Site
@@ -41,8 +41,10 @@ class Hearing:
 def driven(scores, alpha, hearing, target="sizes", rank="auto", **options):
     """Run r-dcp on all devices at once, and return its outcome."""
     network = Network.complete(len(scores))
-    samples = Samples.of(scores)
-    site = Site(network, np.arange(len(scores)), samples.sizes, make_promise(target, rank), None, (Fraction(alpha),))
+    samples = WeightedScores.of(scores)
+    site = Site(
+        network, np.arange(len(scores)), samples.sizes, make_requirement(target, rank), None, (Fraction(alpha),)
+    )
     protocol, answer, stage = r_dcp(site, samples, site.alphas, make_options("r-dcp", options)), None, 0
     while True:
         try:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Faults, Network, Samples, calibrate, calibrate_batch
+from conformesh import Faults, Network, WeightedScores, calibrate, solve_draws
 from conformesh.kernels.pinball import minimise
 from conformesh.protocols import asynchronous, ladder
 from conformesh.protocols.ladder import Tree, rungs
@@ -41,7 +41,7 @@ def test_taking_a_number_that_is_meant_for_another_is_caught(monkeypatch):
 
     def spread():
         options = {"asynchronous": True, "rounds": 400, "kappa": 50.0, "mu": 1e-3, "faults": Faults(loss=0.5, seed=3)}
-        batch = calibrate_batch(Samples.of(SCORES), Network.cycle(12), [0.1], "q-dcp", **options)
+        batch = solve_draws(WeightedScores.of(SCORES), Network.cycle(12), [0.1], "q-dcp", **options)
         return np.ptp(batch.outcome.estimates)
 
     agreed = 0.01
@@ -136,9 +136,9 @@ def test_options_that_need_every_message_are_refused():
 def test_several_problems_ride_along():
     trials = [[np.random.default_rng([t, k]).random(9) for k in range(6)] for t in range(3)]
     options = {"asynchronous": True, "rounds": 30, "faults": Faults(loss=0.3)}
-    together = calibrate_batch(Samples.of_trials(trials), Network.cycle(6), [0.2, 0.3], "q-dcp", **options)
+    together = solve_draws(WeightedScores.of_trials(trials), Network.cycle(6), [0.2, 0.3], "q-dcp", **options)
     for t, trial in enumerate(trials):
-        alone = calibrate_batch(Samples.of(trial), Network.cycle(6), [0.3], "q-dcp", **options)
+        alone = solve_draws(WeightedScores.of(trial), Network.cycle(6), [0.3], "q-dcp", **options)
         assert together.outcome.thresholds[:, t, 1].tolist() == alone.outcome.thresholds[:, 0, 0].tolist()
 
 
@@ -152,7 +152,7 @@ def test_infinite_scores_and_empty_devices():
 def test_a_hundred_thousand_devices():
     """Three in ten messages lost: everybody ends with a counted threshold."""
     network = Network.random_regular(100_000, degree=6, seed=1)
-    samples = Samples.from_flat(np.random.default_rng(0).random(500_000), np.full(100_000, 5))
+    samples = WeightedScores.from_flat(np.random.default_rng(0).random(500_000), np.full(100_000, 5))
     found = calibrate(samples, network, 0.1, "q-dcp", asynchronous=True, rounds=100, faults={"loss": 0.3, "seed": 1})
     assert np.isfinite(found.thresholds).all()
     assert found.certificate.counted_rank == (samples.values <= found.threshold).sum()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, calibrate
+from conformesh import Network, WeightedScores, calibrate
 from conformesh.faults import Faults
 from conformesh.protocols.attacks import ATTACKS, FAR, make_attack, scores_of
 from conformesh.protocols.messages import Gather, Packets
@@ -17,7 +17,7 @@ SCORES = [np.sort(RNG.normal(k, size=20 + k)) for k in range(5)]
 def words(attack, liars=(1,), seed=0, order=None):
     """What everybody says of its scores, by row, and who says two things."""
     here = np.arange(5) if order is None else np.array(order)
-    site = Site(Network.cycle(5), here, Samples.of(SCORES).sizes)
+    site = Site(Network.cycle(5), here, WeightedScores.of(SCORES).sizes)
     said = [reports_said([Report.of(SCORES[row], -2.0, 7.0, 50)]) for row in here.tolist()]
     found = make_attack(Faults(liars=liars, attack=attack, seed=seed))(Gather(Packets.of(said), sealed=True), site)
     place = site.local(np.arange(5)).tolist()
@@ -56,7 +56,7 @@ def test_mimicry_is_as_low_as_the_honest_and_no_lower():
 
 
 def test_liars_say_that_their_scores_reach_far():
-    site = Site(Network.cycle(5), np.arange(5), Samples.of(SCORES).sizes)
+    site = Site(Network.cycle(5), np.arange(5), WeightedScores.of(SCORES).sizes)
     said = Packets.of([ends_said(np.array([own[0]]), np.array([own[-1]])) for own in SCORES])
     found = make_attack(Faults(liars=(2,), attack="all-low"))(Gather(said), site)
     assert [float(end[0]) for end in ends_read(found.packets[2], 1)] == [-FAR, FAR]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate
+from conformesh import CalibrationNote, Network, TooFewScores, WeightedScores, calibrate
 from conformesh.calibrating import counted_ranks
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
 from tests.reference import expected_coverage_exactly, pooled_threshold
@@ -31,7 +31,11 @@ def test_cp_and_fcp_equal_a_plain_sort_bit_for_bit(network, alpha, data):
         assert result.certificate.kind == "counted"
         assert result.certificate.required_rank == rank
         if rank <= n:
-            assert result.certificate.counted_rank == counted_ranks(Samples.of(scores), [result.threshold])[0] >= rank
+            assert (
+                result.certificate.counted_rank
+                == counted_ranks(WeightedScores.of(scores), [result.threshold])[0]
+                >= rank
+            )
         assert result.cost.numbers_per_device == pytest.approx(n / network.devices)
 
 
@@ -135,7 +139,7 @@ def test_wfcp_with_noise_keeps_the_rank_outside_its_failure_event(noise, twenty_
     for seed in range(300):
         result = run(twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise, seed=seed, bins=50, range=(0.0, 1.0))
         assert result.certificate.kind == "assumed"
-        short += counted_ranks(Samples.of(twenty_devices), [result.threshold])[0] < rank
+        short += counted_ranks(WeightedScores.of(twenty_devices), [result.threshold])[0] < rank
     assert short <= 12
     assert run(twenty_devices, Network.star(20), 0.1, "wfcp", noise=noise).certificate.required_rank > rank
 
@@ -148,7 +152,9 @@ def test_wfcp_without_noise_has_the_rank(network, alpha, data):
     rank = exact_rank(n, alpha, network.devices)
     result = run(scores, network, alpha, "wfcp", bins=data.draw(st.integers(1, 20)))
     if rank <= n:
-        assert result.certificate.counted_rank == counted_ranks(Samples.of(scores), [result.threshold])[0] >= rank
+        assert (
+            result.certificate.counted_rank == counted_ranks(WeightedScores.of(scores), [result.threshold])[0] >= rank
+        )
     else:
         assert result.threshold == np.inf
 

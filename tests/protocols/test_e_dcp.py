@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, p_values
+from conformesh import Network, TooFewScores, WeightedScores, calibrate, p_values, solve_draws
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount
 from conformesh.scores import Logit
@@ -136,7 +136,7 @@ def test_shared_stages_equal_single_runs(twenty_devices):
     rng = np.random.default_rng(3)
     other = [rng.normal(size=len(s)) for s in twenty_devices]
     net, levels = Network.torus(5, 4), (0.05, 0.1, 0.5)
-    batch = calibrate_batch(Samples.of_trials([twenty_devices, other]), net, levels, "e-dcp")
+    batch = solve_draws(WeightedScores.of_trials([twenty_devices, other]), net, levels, "e-dcp")
     singles = []
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Samples
-from conformesh.calibrating import calibrate_batch
+from conformesh import Network, WeightedScores
+from conformesh.calibrating import solve_draws
 from conformesh.kernels.keys import to_keys
+from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.varints import written
-from conformesh.promises import exact_alpha, make_promise
 from conformesh.protocols import entries
 from conformesh.protocols.entries import by_entries
 from conformesh.protocols.messages import Gathered, Packets
@@ -20,13 +20,13 @@ from conformesh.protocols.site import Site
 from tests.protocols.liars import has_rank
 from tests.strategies import alphas, device_scores
 
-TARGETS = ("sizes", "paper", "equal", "given")
+MIXTURES = ("sizes", "paper", "equal", "given")
 QUICK, MANY = settings(max_examples=30, deadline=None), settings(max_examples=2000, deadline=None)
 
 
 def promise_for(target, devices, rank="auto"):
     """A promise by name; `given` are shares 1, 2, 3, 1, 2, 3, ..."""
-    return make_promise({str(k): 1 + k % 3 for k in range(devices)} if target == "given" else target, rank)
+    return make_requirement({str(k): 1 + k % 3 for k in range(devices)} if target == "given" else target, rank)
 
 
 def told(packets, heard):
@@ -38,19 +38,19 @@ def told(packets, heard):
 class Mesh:
     """Devices that each run the protocol by hand; `trials` holds scores by trial and device."""
 
-    def __init__(self, trials, levels, promise, caps=None):
+    def __init__(self, trials, levels, requirement, caps=None):
         self.trials, self.devices = trials, len(trials[0])
-        self.levels, self.promise = tuple(map(exact_alpha, levels)), promise
+        self.levels, self.requirement = tuple(map(exact_alpha, levels)), requirement
         self.caps = caps
         self.first = [self.ask(row).packets[0] for row in range(self.devices)]
         self.everybody = [True] * self.devices
 
     def protocol(self, row):
         """What a device runs that knows nothing but the map."""
-        samples = Samples.of_trials([[one[row]] for one in self.trials])
+        samples = WeightedScores.of_trials([[one[row]] for one in self.trials])
         nobody = np.zeros((self.devices, len(self.trials)), dtype=np.int64)
         network = Network.complete(self.devices)
-        site = Site(network, np.array([row]), nobody, self.promise, None, self.levels, self.caps)
+        site = Site(network, np.array([row]), nobody, self.requirement, None, self.levels, self.caps)
         return by_entries(site, samples, self.levels, None)
 
     def ask(self, row, *answers):
@@ -78,19 +78,19 @@ class Mesh:
 
 
 @st.composite
-def meshes(draw, targets=TARGETS, rank="auto", trials=2):
+def meshes(draw, targets=MIXTURES, rank="auto", trials=2):
     devices = draw(st.integers(1, 6))
     tables = [draw(device_scores(devices, most=25)) for _ in range(draw(st.integers(1, trials)))]
     levels = draw(st.lists(alphas, min_size=1, max_size=3, unique=True))
-    promise = promise_for(draw(st.sampled_from(targets)), devices, rank)
-    return Mesh(tables, levels, promise)
+    requirement = promise_for(draw(st.sampled_from(targets)), devices, rank)
+    return Mesh(tables, levels, requirement)
 
 
 def assert_as_in_rounds(mesh):
     """Bit by bit, on every device, certificates included."""
     network = Network.complete(mesh.devices)
-    samples = Samples.of_trials(mesh.trials)
-    expected = calibrate_batch(samples, network, mesh.levels, "e-dcp", promise=mesh.promise).outcome
+    samples = WeightedScores.of_trials(mesh.trials)
+    expected = solve_draws(samples, network, mesh.levels, "e-dcp", requirement=mesh.requirement).outcome
     for row in range(mesh.devices):
         found = mesh.outcome(row, mesh.everybody)
         assert found.thresholds.shape[1:] == expected.thresholds.shape[1:]
@@ -111,7 +111,7 @@ def test_all_entries_give_what_rounds_give_in_many_cases(mesh):
     assert_as_in_rounds(mesh)
 
 
-@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("target", MIXTURES)
 def test_many_scores_of_unlike_devices(target):
     """More scores than a sketch holds, so that windows matter: shifted devices, ties, infinities, an empty device."""
     rng = np.random.default_rng(5)
@@ -137,7 +137,7 @@ def assert_true(mesh, row, heard, heard_then):
 
 
 def assert_rank(mesh, scores, about, tau, alpha, certificate):
-    target = mesh.promise.target if mesh.promise.shares is None else dict(mesh.promise.shares)
+    target = mesh.requirement.target if mesh.requirement.shares is None else dict(mesh.requirement.shares)
     assert certificate.kind == "counted"
     if tau == np.inf:
         return  # everything is covered
@@ -199,7 +199,7 @@ def test_thresholds_about_everybody_only_fall_and_end_exact(mesh, random):
 
 def test_a_device_alone_has_its_own_split_conformal_threshold():
     own = np.arange(1.0, 20.0)
-    mesh = Mesh([[own, np.zeros(5)]], (0.1,), make_promise("sizes"))
+    mesh = Mesh([[own, np.zeros(5)]], (0.1,), make_requirement("sizes"))
     outcome = mesh.outcome(0, [True, False])
     assert outcome.thresholds[0, 0, 0] == 18  # ceil(0.9 * 20)
     assert outcome.certificates[0][0].heard == ("0",)
@@ -227,7 +227,7 @@ def test_windows_hold_the_answer(mesh):
     final = mesh.outcome(0, mesh.everybody).thresholds[0]
     sketch = entries._Sketch(mesh.levels, entries.POINTS, len(mesh.trials))
     nobody = np.zeros((mesh.devices, len(mesh.trials)), dtype=np.int64)
-    site = Site(Network.complete(mesh.devices), np.array([0]), nobody, mesh.promise, None, mesh.levels)
+    site = Site(Network.complete(mesh.devices), np.array([0]), nobody, mesh.requirement, None, mesh.levels)
     table = entries._Table(site, mesh.levels, [sketch.read(entry) for entry in mesh.first])
     answered = [
         (t, level)
@@ -254,7 +254,7 @@ def numbers(*values):
 @pytest.fixture
 def small():
     """Two devices with three scores each, one trial and one level: an entry is a size and up to eight scores."""
-    return Mesh([[np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])]], (0.5,), make_promise("sizes"))
+    return Mesh([[np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])]], (0.5,), make_requirement("sizes"))
 
 
 @pytest.mark.parametrize(
@@ -300,7 +300,7 @@ def test_what_is_no_second_entry_is_refused(small, entry, words):
 @given(st.binary(max_size=60), st.booleans())
 def test_any_bytes_are_read_or_refused_and_nothing_else(entry, later):
     """What passes the check never stops the protocol."""
-    mesh = Mesh([[np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])]], (0.5,), make_promise("sizes"))
+    mesh = Mesh([[np.array([1.0, 2.0, 3.0]), np.array([2.0, 4.0, 6.0])]], (0.5,), make_requirement("sizes"))
     message = mesh.ask(0, told(mesh.first, mesh.everybody)) if later else mesh.ask(0)
     try:
         message.check(entry, 1)
@@ -314,6 +314,6 @@ def test_any_bytes_are_read_or_refused_and_nothing_else(entry, later):
 
 
 def test_weights_of_their_own_are_refused_in_words(small):
-    small.promise = replace(small.promise, losses=1)
+    small.requirement = replace(small.requirement, losses=1)
     with pytest.raises(ValueError, match="weights of their own"):
         small.ask(0)

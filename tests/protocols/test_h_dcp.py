@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
+from conformesh import CalibrationNote, Network, TooFewScores, WeightedScores, calibrate, solve_draws
 from conformesh.calibrating import counted_ranks
 from conformesh.graph.weights import WEIGHTS
 from conformesh.methods import PUBLISHED
@@ -85,7 +85,7 @@ def test_theorem_every_threshold_on_every_device_has_the_rank(case):
     if rank > n:
         assert np.isposinf(result.thresholds).all()
         return
-    counts = counted_ranks(Samples.of(scores), result.thresholds)
+    counts = counted_ranks(WeightedScores.of(scores), result.thresholds)
     assert (counts >= rank).all(), (counts, rank, result)
     if result.certificate.kind == "counted":
         assert len(set(result.thresholds.tolist())) == 1
@@ -136,7 +136,7 @@ def test_theorem_epsilon_bounds_the_error_at_any_precision(network, data):
     from conformesh.protocols.site import Site
 
     scores = data.draw(device_scores(network.devices, infinite=False))
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     n = int(samples.sizes.sum())
     if n == 0:
         return
@@ -396,7 +396,7 @@ def decided(monkeypatch, y, epsilon, alphas=("0.3",), complete=False, crowds=Non
     bins = y.shape[1]
     quantiser = Quantiser(np.arange(1.0, bins + 1)[None, :], np.array([complete]))
     levels = tuple(map(Fraction, alphas))
-    site = replace(Site.everywhere(network, np.array([[5], [5]])), promise=PUBLISHED, alphas=levels)
+    site = replace(Site.everywhere(network, np.array([[5], [5]])), requirement=PUBLISHED, alphas=levels)
     weights = WEIGHTS["best-constant"](network)
     outcome = _decide(site, y, quantiser, levels, [epsilon], HDCP(bins=bins, **options), weights, False)
     return outcome, asked
@@ -506,7 +506,7 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
     other = [rng.normal(size=len(s) + 3) for s in twenty_devices]
     net = Network.torus(5, 4)
     levels = (0.05, 0.1, 0.5)
-    batch = calibrate_batch(Samples.of_trials([twenty_devices, other]), net, levels, "h-dcp", rounds=60)
+    batch = solve_draws(WeightedScores.of_trials([twenty_devices, other]), net, levels, "h-dcp", rounds=60)
     costs = []
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):

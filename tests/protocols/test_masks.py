@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, Samples, calibrate_batch
+from conformesh import Network, WeightedScores, solve_draws
 from conformesh.engines import Simulator
 from conformesh.protocols import masks
 from conformesh.protocols.aggregate import get_aggregator
@@ -365,7 +365,7 @@ def test_a_block_of_devices_and_devices_alone_have_masks_that_cancel():
 def test_devices_alone_say_and_find_what_a_simulation_does(aggregate):
     network = Network.chain(6)
     outcomes = together(network, made(network, SCORES, aggregate=aggregate, grid="logit"))
-    whole = calibrate_batch(Samples.of(SCORES), network, [0.1], "p-dcp", aggregate=aggregate, grid="logit").outcome
+    whole = solve_draws(WeightedScores.of(SCORES), network, [0.1], "p-dcp", aggregate=aggregate, grid="logit").outcome
     assert (thresholds(outcomes) == whole.thresholds[0, 0, 0]).all()
     assert {str(outcome.certificates[0][0]) for outcome in outcomes} == {str(whole.certificates[0][0])}
     assert outcomes[0].sizes.tolist() == [[sum(map(len, SCORES))]]
@@ -639,11 +639,14 @@ def test_the_context_of_a_run_is_of_its_devices_and_its_name():
 @pytest.mark.parametrize("options", [{}, {"epsilon": 1.0}])
 def test_a_million_devices_are_refused_at_once_with_the_reason(options):
     devices = 1_000_000
-    network, samples = Network.chain(devices), Samples.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64))
+    network, samples = (
+        Network.chain(devices),
+        WeightedScores.from_flat(np.zeros(devices), np.ones(devices, dtype=np.int64)),
+    )
     words = rf"up to {masks.MOST:,} devices, got 1,000,000: every device must share a secret with every other"
     started = time.perf_counter()
     with pytest.raises(ValueError, match=words):
-        calibrate_batch(samples, network, [0.1], "p-dcp", **options)
+        solve_draws(samples, network, [0.1], "p-dcp", **options)
     assert time.perf_counter() - started < 5  # keys of all would take hours
 
 

@@ -9,11 +9,11 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Calibration, Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh import Calibration, Network, TooFewScores, WeightedScores, calibrate, calibrate_several, solve_draws
 from conformesh.calibrating import CalibrationNote
+from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import METHODS
 from conformesh.privacy.grids import grid_points
-from conformesh.promises import make_promise
 from conformesh.protocols import masks
 from conformesh.protocols.p_dcp import POINTS
 from tests.campaigns import campaign_seeds
@@ -71,13 +71,13 @@ def check_partitions(seeds, trials):
             network = Network.tree(3 + seed % 9)
         rng = np.random.default_rng([seed, 1])
         tables = [drawn_scores(rng, network.devices, KINDS[t % len(KINDS)]) for t in range(trials)]
-        samples, target = Samples.of_trials(tables), ("sizes", "paper")[seed % 2]
+        samples, target = WeightedScores.of_trials(tables), ("sizes", "paper")[seed % 2]
         (name, ends), width = GRIDS[seed % len(GRIDS)], int(rng.choice([1, 2, 7, 30]))
-        promise = make_promise(target, "swap" if target == "sizes" else "ghost")
+        requirement = make_requirement(target, "swap" if target == "sizes" else "ghost")
         way = ("tree", "flood")[seed // 2 % 2]
         own = {"grid": name, "range": ends, "width": width, "aggregate": way}
-        found = calibrate_batch(samples, network, ALPHAS, "p-dcp", promise=promise, **own).outcome
-        plain = calibrate_batch(samples, network, ALPHAS, "e-dcp", promise=promise).outcome
+        found = solve_draws(samples, network, ALPHAS, "p-dcp", requirement=requirement, **own).outcome
+        plain = solve_draws(samples, network, ALPHAS, "e-dcp", requirement=requirement).outcome
         grid = grid_points(name, POINTS, ends)
         for t, table in enumerate(tables):
             pooled = np.concatenate(table)

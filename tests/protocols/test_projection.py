@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import Faults, Network, Samples, calibrate, calibrate_batch
+from conformesh import Faults, Network, WeightedScores, calibrate, solve_draws
 from conformesh.engines import Simulator
 from conformesh.protocols import projection
 from conformesh.protocols.bounds import tracked
@@ -30,7 +30,7 @@ def drawn(seed, devices=6, bins=12):
 
 def followed(scores, network, bins, faults, rounds, look, range_=(0.0, 1.0)):
     """Run projection gossip and look at the devices after every round."""
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     site = Site(network, np.arange(network.devices), samples.sizes, alphas=(Fraction(1, 10),))
 
     def protocol():
@@ -199,7 +199,7 @@ def test_a_combination_is_as_exact_as_it_says(seed, many):
 def test_the_error_bound_covers_what_round_off_does():
     """Rows are followed in fractions through 25 rounds: |x - sum a N| never exceeds the bound, which is not idle."""
     scores, network, bins, _ = drawn(3)
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     largest = []
 
     def look(devices):
@@ -273,7 +273,7 @@ def test_a_network_that_falls_apart_stays_valid_and_says_so():
     """One of two halves hears nothing of the other: bounds are wide and true."""
     scores = [np.random.default_rng(k).random(20) for k in range(6)]
     network = Network.chain(6)
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     site = Site(network, np.arange(6), samples.sizes, alphas=(Fraction(1, 10),))
     devices = Projecting(site, samples, 20, (0.0, 1.0))
     for _ in range(10):
@@ -331,9 +331,9 @@ def test_infinite_scores_ties_and_empty_devices():
 def test_trials_do_not_disturb_each_other():
     trials = [[np.random.default_rng([t, k]).random(5 + t + k) for k in range(5)] for t in range(3)]
     options = {"consensus": "projection", "bins": 30, "range": (0.0, 1.0), "rounds": 12, "faults": Faults(loss=0.3)}
-    together = calibrate_batch(Samples.of_trials(trials), Network.cycle(5), [0.2], "h-dcp", **options)
+    together = solve_draws(WeightedScores.of_trials(trials), Network.cycle(5), [0.2], "h-dcp", **options)
     for t, trial in enumerate(trials):
-        alone = calibrate_batch(Samples.of(trial), Network.cycle(5), [0.2], "h-dcp", **options)
+        alone = solve_draws(WeightedScores.of(trial), Network.cycle(5), [0.2], "h-dcp", **options)
         assert together.outcome.thresholds[:, t].tolist() == alone.outcome.thresholds[:, 0].tolist()
         assert together.cost.numbers.tolist() == alone.cost.numbers.tolist()
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from sklearn.datasets import load_digits
 from sklearn.linear_model import LogisticRegression
 
-from conformesh import CalibrationNote, Network, Samples, TooFewScores, calibrate, calibrate_batch
+from conformesh import CalibrationNote, Network, TooFewScores, WeightedScores, calibrate, solve_draws
 from conformesh.engines import Simulator
 from conformesh.graph.spectrum import Spectrum
 from conformesh.methods import PUBLISHED
@@ -44,7 +44,7 @@ def test_neighbour_sums_equal_the_printed_matrices(start):
     rng = np.random.default_rng(4)
     for net in (Network.chain(5), Network.star(6), Network.complete(4), Network.torus(3, 3), Network.chain(2)):
         scores = [rng.normal(size=rng.integers(1, 9)) for _ in range(net.devices)]
-        samples = Samples.of(scores)
+        samples = WeightedScores.of(scores)
         site = Site.everywhere(net, samples.sizes)
         shape = (net.devices, 1, 1)
         protocol = admm(
@@ -149,9 +149,9 @@ def test_convergence_term_by_hand():
 
 def test_s0_is_the_average_of_interpolated_local_quantiles(twenty_devices):
     gamma = level(twenty_devices, 20, 0.1)
-    mine = local_quantiles(Samples.of(twenty_devices), np.full((1, 1), gamma)).ravel()
+    mine = local_quantiles(WeightedScores.of(twenty_devices), np.full((1, 1), gamma)).ravel()
     np.testing.assert_allclose(mine, [np.quantile(s, gamma) for s in twenty_devices], rtol=1e-12)
-    whole = local_quantiles(Samples.of(twenty_devices), np.full((1, 1), gamma), interpolate=False).ravel()
+    whole = local_quantiles(WeightedScores.of(twenty_devices), np.full((1, 1), gamma), interpolate=False).ravel()
     np.testing.assert_array_equal(whole, [np.quantile(s, gamma, method="inverted_cdf") for s in twenty_devices])
 
 
@@ -231,8 +231,8 @@ def continued(monkeypatch, scores, network, alpha, **options):
         return s0 + 1.0
 
     monkeypatch.setattr("conformesh.protocols.q_dcp.admm", still)
-    samples = Samples.of(scores)
-    site = replace(Site.everywhere(network, samples.sizes), promise=PUBLISHED, alphas=(Fraction(str(alpha)),))
+    samples = WeightedScores.of(scores)
+    site = replace(Site.everywhere(network, samples.sizes), requirement=PUBLISHED, alphas=(Fraction(str(alpha)),))
     protocol = q_dcp(site, samples, site.alphas, QDCP(**options))
     Simulator(network).run(protocol)
     return runs
@@ -345,10 +345,10 @@ def test_certified_q_dcp_covers_pathmnist_where_the_published_one_does_not(real_
         device = np.minimum(labels[chosen], 7)
         trials.append([score(logits[chosen[device == k]], labels[chosen[device == k]]) for k in range(8)])
         tests.append(score(logits[rest], labels[rest]))
-    samples, net = Samples.of_trials(trials), Network.torus(4, 2)
+    samples, net = WeightedScores.of_trials(trials), Network.torus(4, 2)
 
     def coverage(method, **options):
-        batch = calibrate_batch(samples, net, [0.1], method, promise=PUBLISHED, **options)
+        batch = solve_draws(samples, net, [0.1], method, requirement=PUBLISHED, **options)
         thresholds = batch.outcome.thresholds[0, :, 0]
         return np.mean([(test <= t).mean() for test, t in zip(tests, thresholds, strict=True)])
 
@@ -383,8 +383,8 @@ def test_batched_trials_and_alphas_equal_single_runs(twenty_devices):
     rng = np.random.default_rng(3)
     other = [rng.normal(size=len(s) + 3) for s in twenty_devices]
     net, levels = Network.star(20), (0.1, 0.5)
-    samples, options = Samples.of_trials([twenty_devices, other]), {"rounds": 50, "bound": "paper"}
-    batch = calibrate_batch(samples, net, levels, "q-dcp", promise=PUBLISHED, **options)
+    samples, options = WeightedScores.of_trials([twenty_devices, other]), {"rounds": 50, "bound": "paper"}
+    batch = solve_draws(samples, net, levels, "q-dcp", requirement=PUBLISHED, **options)
     costs = []
     for t, scores in enumerate((twenty_devices, other)):
         for a, alpha in enumerate(levels):
@@ -412,10 +412,10 @@ def test_paper_literal_set_sizes(real_data):
         chosen = [rng.choice(np.flatnonzero(labels // 5 == k), 50, replace=False) for k in range(20)]
         trials.append([score(logits[rows], labels[rows]) for rows in chosen])
         tests.append(np.setdiff1d(np.arange(len(labels)), np.concatenate(chosen)))
-    samples = Samples.of_trials(trials)
+    samples = WeightedScores.of_trials(trials)
     sizes = {}
     for name in ("chain", "cycle", "star", "torus", "complete"):
-        batch = calibrate_batch(samples, Network.of(name, 20), [0.1], "q-dcp", start="zeros", bound="paper")
+        batch = solve_draws(samples, Network.of(name, 20), [0.1], "q-dcp", start="zeros", bound="paper")
         thresholds = batch.outcome.thresholds[0, :, 0]
         sizes[name] = [score.sets(logits[rows], t).sum(1).mean() for rows, t in zip(tests, thresholds, strict=True)]
     expected = {"chain": 29.92, "cycle": 10.66, "star": 10.53, "torus": 10.53, "complete": 10.53}
@@ -520,10 +520,10 @@ def test_one_device_sees_it_by_its_own_scores():
     rng, options = np.random.default_rng(0), QDCP()
 
     def noted(raised):
-        samples = Samples.of([rng.exponential(size=50)])
+        samples = WeightedScores.of([rng.exponential(size=50)])
         return bool(_vacuous(samples, np.array([math.log(10) + raised]), 0, 0.9, 0.0, raised, options))
 
     assert sum(noted(0.0) for _ in range(2000)) < 20
     assert sum(noted(5.0) for _ in range(200)) > 180
-    few = Samples.of([rng.exponential(size=20)])  # which may all lie below the right threshold
+    few = WeightedScores.of([rng.exponential(size=20)])  # which may all lie below the right threshold
     assert not _vacuous(few, np.array([99.0]), 0, 0.9, 0.0, 1.0, options)

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from conformesh import CalibrationNote, Network, Samples, calibrate
+from conformesh import CalibrationNote, Network, WeightedScores, calibrate
 from conformesh.engines import Simulator
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Site
@@ -9,7 +9,7 @@ from conformesh.protocols.wire import Wire
 
 
 def agree(scores, bins=4, range_=None, wire=64):
-    network, samples = Network.chain(len(scores)), Samples.of(scores)
+    network, samples = Network.chain(len(scores)), WeightedScores.of(scores)
     site = Site.everywhere(network, samples.sizes)
     return Simulator(network).run(agree_on_edges(site, samples, bins, range_, Wire(wire)))
 

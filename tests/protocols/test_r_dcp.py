@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Calibration, CalibrationNote, Network, TooFewScores, calibrate, calibrate_several
+from conformesh.kernels.ranks import make_requirement
 from conformesh.methods import make_options
-from conformesh.promises import make_promise
 from conformesh.protocols.attacks import ATTACKS
 from conformesh.protocols.r_dcp import HEARD, UNSIGNED, bearable
 from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
@@ -239,8 +239,8 @@ def test_what_cannot_be_kept_is_refused(given, words):
 
 def test_the_rule_does_not_depend_on_what_is_said():
     """`auto` may take the smaller of two ranks where sizes are known; liars would choose by theirs."""
-    assert make_promise("paper").parts(np.array([5, 5, 5])).rule == "swap"
-    assert make_promise("paper", "ghost").parts(np.array([5, 6])).slack == 0
+    assert make_requirement("paper").parts(np.array([5, 5, 5])).rule == "swap"
+    assert make_requirement("paper", "ghost").parts(np.array([5, 6])).slack == 0
 
 
 def test_groups_are_covered_apart():

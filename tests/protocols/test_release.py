@@ -10,14 +10,14 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, Samples, calibrate, calibrate_batch, calibrate_several, calibrate_sides
+from conformesh import Network, WeightedScores, calibrate, calibrate_several, calibrate_sides, solve_draws
 from conformesh.calibrating import CalibrationNote
 from conformesh.engines import Simulator
+from conformesh.kernels.ranks import PLAIN, Requirement, exact_alpha
 from conformesh.methods import make_options, promised
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
-from conformesh.promises import PLAIN, Promise, exact_alpha
 from conformesh.protocols.masks import MaskedSums, Secrets
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.site import Site
@@ -107,11 +107,11 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case):
     """All levels come from one release, whose totals are the counts and the noise of all devices."""
-    promise, options, plan = CASES[case]
+    requirement, options, plan = CASES[case]
     plan = HistogramPlan(**{"grid": "logit", "cells": 16, "epsilon": 2.0, "devices": 6, "honest": 5} | plan)
     network, alphas = Network.cycle(6), (0.1, 0.3, 0.5)
     held = {str(k): own for k, own in enumerate(SCORES)}
-    found = calibrate_several(held, network, alphas, "p-dcp", **promise, **NOISY | options)
+    found = calibrate_several(held, network, alphas, "p-dcp", **requirement, **NOISY | options)
     secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 1))))
     (expected,) = released(plan, [SCORES], secrets, network.ids)
     for alpha in alphas:
@@ -173,7 +173,7 @@ def test_both_sides_of_an_interval_would_spend_epsilon_twice():
 def test_trials_of_a_simulation_are_independent_releases(known):
     rng, network = np.random.default_rng(6), Network.cycle(6)
     tables = [[rng.random(30) for _ in range(6)] for _ in range(5)]
-    batch = calibrate_batch(Samples.of_trials(tables), network, TENTH, "p-dcp", **NOISY)
+    batch = solve_draws(WeightedScores.of_trials(tables), network, TENTH, "p-dcp", **NOISY)
     secrets = repeatable_secrets(Site.everywhere(network, np.zeros((6, 5))))
     expected = released(HistogramPlan("logit", 16, 2.0, 6, 5), tables, secrets, network.ids)
     assert batch.outcome.thresholds[0, :, 0].tolist() == [one.answer(TENTH[0]).threshold for one in expected]
@@ -187,7 +187,7 @@ def test_devices_apart_release_what_a_simulation_does(aggregate):
     network = Network.chain(6)
     options = NOISY | {"aggregate": aggregate}
     outcomes = together(network, made(network, SCORES, **options))
-    samples = Samples.of(SCORES)
+    samples = WeightedScores.of(SCORES)
     site = Site(network, np.arange(6), samples.sizes, PLAIN, alphas=TENTH)
     site = replace(site, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
     whole, _ = Simulator(network).run(promised("p-dcp", site, samples, make_options("p-dcp", options)))
@@ -224,13 +224,13 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("aggregate", ["tree", "flood"])
-@pytest.mark.parametrize("promise", [PLAIN, Promise("equal")])
-def test_frames_are_the_same_whatever_the_scores_are(aggregate, promise):
+@pytest.mark.parametrize("requirement", [PLAIN, Requirement("equal")])
+def test_frames_are_the_same_whatever_the_scores_are(aggregate, requirement):
     """Many scores or none, low, high or infinite: as many rounds, frames and bytes on every device; no error."""
     network, shapes = Network.chain(4), []
     for table in STRANGE:
         said = Transcript()
-        together(network, made(network, table, aggregate=aggregate, promise=promise, **NOISY), said=said)
+        together(network, made(network, table, aggregate=aggregate, requirement=requirement, **NOISY), said=said)
         shapes.append([(*one[:4], len(one[4])) for one in said])
     assert all(one == shapes[0] for one in shapes)
 
@@ -254,17 +254,17 @@ def test_cost_on_the_twenty_device_torus():
 
 def test_many_draws_of_a_simulation_take_a_few_seconds():
     """200 draws, 128 cells, 20 devices; measured 0.3 s on one quiet core."""
-    samples = Samples.from_flat(np.random.default_rng(1).random(200 * 20 * 100), np.full(20 * 200, 100), 200)
+    samples = WeightedScores.from_flat(np.random.default_rng(1).random(200 * 20 * 100), np.full(20 * 200, 100), 200)
     started = time.perf_counter()
-    calibrate_batch(samples, Network.torus(5, 4), TENTH, "p-dcp", grid="logit", epsilon=1.0, cells=128)
+    solve_draws(samples, Network.torus(5, 4), TENTH, "p-dcp", grid="logit", epsilon=1.0, cells=128)
     assert time.perf_counter() - started < 5
 
 
 def test_a_thousand_simulated_devices_take_a_few_seconds():
     """Masks of half a million pairs; measured 0.2 s on one quiet core."""
-    samples = Samples.from_flat(np.random.default_rng(1).random(10_000), np.full(1000, 10), 1)
+    samples = WeightedScores.from_flat(np.random.default_rng(1).random(10_000), np.full(1000, 10), 1)
     started = time.perf_counter()
-    calibrate_batch(samples, Network.star(1000), TENTH, "p-dcp", grid="logit", epsilon=1.0, cells=128)
+    solve_draws(samples, Network.star(1000), TENTH, "p-dcp", grid="logit", epsilon=1.0, cells=128)
     assert time.perf_counter() - started < 5
 
 
@@ -366,7 +366,7 @@ def test_claims_of_all_devices_settle_and_the_scores_of_the_epoch_are_counted():
 
     def scores_of(row, epoch):
         asked.append((row, epoch))
-        return Samples.of([SCORES[row]])
+        return WeightedScores.of([SCORES[row]])
 
     _, protocols = accounted(network, [[0.5]] * 6, ledgers, scores_of=scores_of, coalition=2)
     outcomes = together(network, protocols)
@@ -416,7 +416,7 @@ def test_epochs_are_released_once_and_added_up_over_a_window(tmp_path):
             network,
             [[]] * 6,
             secrets=lambda net, row: secrets_of(
-                net, row, run, bytes([run]) * 32, accounts[row], lambda asked: Samples.of([held[asked][row]])
+                net, row, run, bytes([run]) * 32, accounts[row], lambda asked: WeightedScores.of([held[asked][row]])
             ),
             **NOISY,
             window=2,
@@ -458,7 +458,7 @@ def test_the_noise_of_totals_has_the_law_that_the_plan_says():
 
     Power above .99 if it were that of H shares, and not of K: 6 devices of which 3 are honest.
     """
-    samples = Samples.from_flat(np.full(6 * 1500, -np.inf), np.ones(6 * 1500, dtype=np.int64), 1500)
+    samples = WeightedScores.from_flat(np.full(6 * 1500, -np.inf), np.ones(6 * 1500, dtype=np.int64), 1500)
     options = {"grid": "logit", "epsilon": 2.0, "cells": 8, "honest": 3}
     batch_of = []
     original = HistogramPlan.release
@@ -469,7 +469,7 @@ def test_the_noise_of_totals_has_the_law_that_the_plan_says():
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(HistogramPlan, "release", watched)
-        calibrate_batch(samples, Network.star(6), TENTH, "p-dcp", **options)
+        solve_draws(samples, Network.star(6), TENTH, "p-dcp", **options)
     noise = np.array(batch_of)[:, 1:]
     assert noise.shape == (1500, 7)
     assert abs(np.corrcoef(noise[:, 0], noise[:, 1])[0, 1]) < 5 / np.sqrt(1500)
@@ -492,9 +492,9 @@ def test_noise_does_not_cost_coverage(target):
     trials, devices, each = 2000, 6, 40
     rng = np.random.default_rng(8)
     scores = rng.beta(*np.array([[1 + k, 3] for k in range(devices)]).T[:, :, None], size=(devices, trials * each))
-    samples = Samples.from_flat(scores.ravel(), np.full(devices * trials, each), trials)
+    samples = WeightedScores.from_flat(scores.ravel(), np.full(devices * trials, each), trials)
     options = {"grid": "linear", "epsilon": 1.0, "cells": 64} | ({} if target == "sizes" else {"fill": 40})
-    found = calibrate_batch(samples, Network.star(devices), TENTH, "p-dcp", promise=Promise(target), **options)
+    found = solve_draws(samples, Network.star(devices), TENTH, "p-dcp", requirement=Requirement(target), **options)
     who = rng.integers(0, devices, trials)
     new = rng.beta(1 + who, 3)
     hits = int((new <= found.outcome.thresholds[0, :, 0]).sum())

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Samples, TooFewScores, calibrate, calibrate_batch, calibrate_several
+from conformesh import Network, TooFewScores, WeightedScores, calibrate, calibrate_several, solve_draws
 from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
@@ -56,8 +56,8 @@ class Case(NamedTuple):
     alphas: tuple[float, ...]
 
     def run(self, **options):
-        samples = Samples.of_trials(self.trials)
-        return calibrate_batch(samples, self.network, self.alphas, "e-dcp", **options)
+        samples = WeightedScores.of_trials(self.trials)
+        return solve_draws(samples, self.network, self.alphas, "e-dcp", **options)
 
 
 def shapes_of(rng):
@@ -178,7 +178,7 @@ def test_theorem_weighted_scores_end_at_the_weighted_sort(options):
         case = test_weights.random_case(rng, 6)
         batch = test_weights.simulated(case, **options)
         test_weights.assert_is_pooled_sort(case, batch)
-        if case.promise.target == "sizes" and len({len(own) for trial in case.values for own in trial}) > 1:
+        if case.requirement.target == "sizes" and len({len(own) for trial in case.values for own in trial}) > 1:
             assert_is_pooled_sort(batch, case.values, case.weights)
 
 

@@ -10,10 +10,10 @@ from conformesh import Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import LOWEST
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import known, top_k
 from conformesh.protocols.messages import Packets, Told
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 from tests.protocols.test_flood import in_blocks
 from tests.protocols.test_schedules import pooled, shapes_of
 from tests.reference import FloodedList, flooded_lists
@@ -49,7 +49,7 @@ def protocol_of(case, here):
     """The protocol of a block of devices."""
     values = [[trial[row] for row in here] for trial in case.trials]
     weights = [[trial[row] for row in here] for trial in case.weights]
-    samples = Samples.of_trials(values) if case.plain else Samples.weighted(values, weights)
+    samples = WeightedScores.of_trials(values) if case.plain else WeightedScores.weighted(values, weights)
     site = Site(case.network, np.asarray(here), case.sizes)
     return top_k.by_flooding(site, samples, case.ranks, case.n)
 

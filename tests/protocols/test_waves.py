@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformesh import Network, Samples, control
+from conformesh import Network, WeightedScores, control
 from conformesh.kernels import replies
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import from_keys, to_keys
@@ -184,7 +184,7 @@ def test_a_first_question_from_an_old_bracket(known):
 
 def test_replies_reach_the_parent_they_are_for_in_whatever_order_they_come():
     """Where devices lie in another order in memory, children of two parents may come the last one's first."""
-    site, samples = site_of(n=2), Samples.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
+    site, samples = site_of(n=2), WeightedScores.of([[1.0, 2.0], [3.0, 4.0], [5.0, 6.0], [7.0, 8.0]])
     tree = waves.Waves(site, samples, 0)
     asks = np.array([ask()])
     asks[0, replies.LIMIT] = 9

@@ -15,11 +15,11 @@ from polars.testing import assert_frame_equal
 
 import conformesh
 from conformesh import METHODS, Network, calibrate, scores, sweep
-from conformesh.calibrating import TooFewScores, calibrate_batch, counted_ranks
+from conformesh.calibrating import TooFewScores, counted_ranks, solve_draws
 from conformesh.data.partition import partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import CannotAggregate
-from conformesh.samples import Samples
 from conformesh.streams import stream
 from conformesh.sweeping import cells, running, sources
 from conformesh.sweeping.cells import cells_of, compute, rides_along
@@ -81,7 +81,7 @@ def test_rows_are_those_of_single_calibrations(rows):
         if row["method"] == "wfcp":
             options["seed"] = 5 + row["draw"]
         single = calibrate([*mine], network, row["alpha"], row["method"], **options)
-        counted = int(counted_ranks(Samples.of([*mine]), single.thresholds.min()))
+        counted = int(counted_ranks(WeightedScores.of([*mine]), single.thresholds.min()))
         if single.certificate.weight is not None:  # of weights, or of the devices that fall short the most
             counted = single.certificate.counted_rank
         expected = {
@@ -200,9 +200,9 @@ def test_a_method_that_cannot_work_says_so_in_its_row(tmp_path, monkeypatch):
     def only_four(samples, network, *words, **options):
         if network.devices != 4:
             raise CannotAggregate(f"not on {network.name}")
-        return calibrate_batch(samples, network, *words, **options)
+        return solve_draws(samples, network, *words, **options)
 
-    monkeypatch.setattr(cells, "calibrate_batch", only_four)
+    monkeypatch.setattr(cells, "solve_draws", only_four)
     rows = sweep({**SMALL, "methods": [{"name": "e-dcp"}]}, tmp_path, jobs=1)
     refused = rows.filter(pl.col("devices") == 6)
     assert {*refused["refused"]} == {"not on chain 6"}

@@ -24,9 +24,9 @@ from conformesh.engines.base import ids_here
 from conformesh.graph.network import Network
 from conformesh.io.score_files import RecordedScore, one_score
 from conformesh.io.tables import Layout
+from conformesh.kernels.ranks import AUTO, GROUP_RULES, exact_alpha
 from conformesh.methods import METHODS, get_method, make_options, refuse_faults
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO, GROUP_RULES, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.calibration import Calibration
 from conformesh.result.several import Calibrations

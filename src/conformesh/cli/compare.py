@@ -27,11 +27,11 @@ from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
+from conformesh.kernels.ranks import AUTO, exact_alpha
 from conformesh.methods import METHODS, Way
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
 from conformesh.progress import Progress
-from conformesh.promises import AUTO, exact_alpha
 from conformesh.quantities import several
 from conformesh.scores import LAC, SCORES, RegressionScore, Score
 

@@ -21,9 +21,9 @@ from conformesh.controlling import control_several
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here
 from conformesh.io.tables import Layout
+from conformesh.kernels.ranks import AUTO
 from conformesh.losses import LOSSES, Loss, get_loss
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import AUTO
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.control import Control
 from conformesh.result.several import Calibrations

@@ -12,21 +12,21 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from conformesh.calibrating import Batch, calibrate_batch
+from conformesh.calibrating import Batch, solve_draws
 from conformesh.cli import console
 from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, REACH
 from conformesh.plots.pictures import Agreement, Measured, draw_agreement, draw_methods
 from conformesh.progress import Progress
-from conformesh.promises import exact_alpha
 from conformesh.protocols.messages import Message, Sum
 from conformesh.protocols.site import Site
 from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
-from conformesh.samples import Samples
 from conformesh.scores import LAC
 
 NETWORKS = ("torus", "chain")
@@ -88,15 +88,15 @@ def demo(
     with Progress("training the classifier", steps) as progress:
         digits = load_digits_at(networks[0].devices, key)
         drawn = [split(digits, key, number) for number in range(many)]
-        samples = Samples.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
-        first = Samples.of([_scores(digits, rows) for rows in drawn[0].calibration])
+        samples = WeightedScores.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
+        first = WeightedScores.of([_scores(digits, rows) for rows in drawn[0].calibration])
         progress.step()
         lines = []
         for network in networks:
             for method in sorted(METHODS, key=lambda name: REACH.index(METHODS[name].needs)):
                 progress.what = f"{method} on {network.name}"
-                batch = calibrate_batch(samples, network, (level,), method)
-                cost = calibrate_batch(first, network, (level,), method).cost  # stages of a search differ by split
+                batch = solve_draws(samples, network, (level,), method)
+                cost = solve_draws(first, network, (level,), method).cost  # stages of a search differ by split
                 lines.append(_measure(method, network, batch, cost, digits, drawn))
                 progress.step()
         progress.what = "drawing"
@@ -263,7 +263,7 @@ def _draw(
 
 def _agreement(scores: Sequence[NDArray[np.float64]], network: Network, alpha: float) -> Agreement:
     """Watch H-DCP on one split: after every round, the quantile of the histogram that each device holds by then."""
-    samples = Samples.of(scores)
+    samples = WeightedScores.of(scores)
     n = int(samples.sizes.sum())
     site = replace(Site.everywhere(network, samples.sizes), alphas=(exact_alpha(alpha),))
     level = (min(int(site.ranks()[0, 0]), n) - 0.5) / n  # between two ranks: no rounding matters
@@ -274,5 +274,5 @@ def _agreement(scores: Sequence[NDArray[np.float64]], network: Network, alpha: f
             held = message.values[:, :, 0]  # the cumulative histogram of each device, up to a factor
             views.append(((held >= level * held[:, -1:]).argmax(axis=1) + 1) / held.shape[1])
 
-    batch = calibrate_batch(samples, network, (alpha,), "h-dcp", range=(0.0, 1.0), observer=watch)
+    batch = solve_draws(samples, network, (alpha,), "h-dcp", range=(0.0, 1.0), observer=watch)
     return Agreement(network, samples.sizes[:, 0], np.array(views), float(batch.outcome.thresholds.max()))

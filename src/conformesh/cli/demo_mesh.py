@@ -22,11 +22,11 @@ from conformesh.cli.mesh_up import follow, launch_once, print_result
 from conformesh.graph.network import Network
 from conformesh.io.files import PRIVATE
 from conformesh.io.writing import write_scores
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.endpoints import HIGHEST_PORT, LOCAL
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.node.launching import Watched
-from conformesh.promises import exact_alpha
 
 METHOD = "e-dcp"
 LOWEST_PORT = 20000

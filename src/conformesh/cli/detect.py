@@ -22,9 +22,9 @@ from conformesh.engines.base import ids_here
 from conformesh.io.score_files import ScoreFile, one_score, read_scores
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import ENDINGS, check_ending
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.names import natural_order
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import aggregate_choices
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.detection import Detection

@@ -19,6 +19,7 @@ from conformesh.cli.panels import FILES, MESH, RUNNING
 from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
+from conformesh.kernels.ranks import AUTO
 from conformesh.mesh.config import MODES, ON_LOST, own_scores
 from conformesh.mesh.config.checking import (
     FLOODS,
@@ -47,7 +48,6 @@ from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
 from conformesh.methods import METHODS, get_method
 from conformesh.online.counters import Counting
-from conformesh.promises import AUTO
 from conformesh.scores import SCORES
 
 Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
@@ -181,7 +181,7 @@ def init(
         mode=cast(Literal["rounds", "anytime"], mode),
         method=method,
         alpha=alpha,
-        promise=chosen_promise(target, rank, pac_confidence, scores),
+        requirement=chosen_promise(target, rank, pac_confidence, scores),
         options=checked_options(method, options),
         score=None if kind is None else kind.name,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},

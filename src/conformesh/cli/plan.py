@@ -19,6 +19,8 @@ from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.score_files import read_scores
+from conformesh.kernels.ranks import AUTO
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
@@ -28,8 +30,6 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.plots.pictures import picture_file
 from conformesh.progress import Progress
-from conformesh.promises import AUTO
-from conformesh.samples import Samples
 
 MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
@@ -118,7 +118,7 @@ def plan(
         else:
             terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
         progress.step()
-        terrain = replace(terrain, promise=chosen_promise(target, rank, pac_confidence, scores))
+        terrain = replace(terrain, requirement=chosen_promise(target, rank, pac_confidence, scores))
         found = predict(
             terrain,
             alpha=alpha,
@@ -192,7 +192,7 @@ def _known_terrain(
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores)
     network = chosen_network(held, topology, pairs, graph, seed)
-    return Terrain.with_scores(network, Samples.of(held.for_devices(network.ids), network.ids))
+    return Terrain.with_scores(network, WeightedScores.of(held.for_devices(network.ids), network.ids))
 
 
 def _count(text: str) -> int:

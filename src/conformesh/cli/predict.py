@@ -25,8 +25,8 @@ from conformesh.io.json_numbers import from_json, in_json
 from conformesh.io.output_files import OutputFile, read_outputs
 from conformesh.io.tables import Layout
 from conformesh.io.writing import check_ending
+from conformesh.kernels.ranks import exact_number
 from conformesh.losses import Loss
-from conformesh.promises import exact_number
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
 from conformesh.result.files import SEVERAL, SIDES

@@ -19,9 +19,9 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import divisor
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.json_numbers import in_json
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, get_method
 from conformesh.privacy.exposure import Exposure, exposure_of, exposure_of_result
-from conformesh.promises import exact_alpha
 
 COLUMNS = ("who learns", "what", "about", "numbers")
 

@@ -19,10 +19,10 @@ import numpy as np
 from conformesh.cli import console
 from conformesh.cli.saved_results import Private, Saved, releases_in
 from conformesh.io.json_numbers import in_json
+from conformesh.kernels.ranks import PLAIN, exact_alpha
 from conformesh.methods import get_method, make_options
 from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
-from conformesh.promises import PLAIN, exact_alpha
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.certificate import Noise
 

@@ -11,7 +11,7 @@ from conformesh.cli.panels import PROMISE
 from conformesh.inputs import shares_in
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, read_table
-from conformesh.promises import CHOICES, CHOSEN, Promise, make_promise
+from conformesh.kernels.ranks import CHOICES, CHOSEN, Requirement, make_requirement
 
 Target = Annotated[
     str,
@@ -72,9 +72,9 @@ def chosen_target(target: str, scores: str | None, layout: Layout | None = None)
 
 def chosen_promise(
     target: str, rank: str, pac_confidence: str | None, scores: str | None = None, layout: Layout | None = None
-) -> Promise:
+) -> Requirement:
     """Return the promise that was asked for."""
-    return make_promise(chosen_target(target, scores, layout), rank, pac_confidence)
+    return make_requirement(chosen_target(target, scores, layout), rank, pac_confidence)
 
 
 def _shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:

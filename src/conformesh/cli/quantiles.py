@@ -22,8 +22,8 @@ from conformesh.engines.base import ids_here
 from conformesh.inputs import SCORE
 from conformesh.io.tables import Layout
 from conformesh.io.writing import ENDINGS, check_ending
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.progress import rounds_on_a_bar
-from conformesh.promises import exact_alpha
 from conformesh.protocols.aggregate import aggregate_choices
 from conformesh.quantile import QUARTILES, as_parts, quantiles_of
 from conformesh.quantile import quantiles as find

@@ -21,6 +21,7 @@ from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
 from conformesh.inputs import as_held, as_network, in_rows_of
+from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals, spread
 from conformesh.online.checkpoint import Checkpoint, Kept, digest
@@ -30,7 +31,6 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
-from conformesh.promises import check_alpha, explain_confidence
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import Sketch
+from conformesh.kernels.ranks import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_requirement
 from conformesh.methods import Way, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
@@ -18,7 +19,6 @@ from conformesh.planning.search import ANY, SHAPES
 from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
 from conformesh.planning.simulation import Speed, simulated
 from conformesh.planning.terrain import Terrain
-from conformesh.promises import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_promise
 from conformesh.protocols.predicting import Prediction, Stretch
 from conformesh.quantities import in_bytes, in_time
 from conformesh.result.certificate import Kind
@@ -347,8 +347,8 @@ def plan(
     _check_plan(where, link, methods, options)
     level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
-    if (asked := make_promise(target, rank, pac_confidence)) != PLAIN:
-        terrain = replace(terrain, promise=asked)
+    if (asked := make_requirement(target, rank, pac_confidence)) != PLAIN:
+        terrain = replace(terrain, requirement=asked)
     given = dict(options or {})
     rows, refused = [], {}
     for way in ways_of(methods, given):

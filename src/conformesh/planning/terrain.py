@@ -19,9 +19,10 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.topologies import TOPOLOGIES, sketch
+from conformesh.kernels.ranks import PLAIN, Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.planning.search import ANY, SHAPES, stages_in, stages_of_any
 from conformesh.planning.trials import LIKELY, MANY, run_on, runs_on_draws
-from conformesh.promises import PLAIN, Promise
 from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE
 from conformesh.protocols.e_dcp import EDCP, chosen
 from conformesh.protocols.predicting import Look, Run, Searches, Stretch
@@ -30,7 +31,6 @@ from conformesh.protocols.site import Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.top_k import wanted_lists
 from conformesh.result.certificate import Cost
-from conformesh.samples import Samples
 from conformesh.streams import Rng
 
 BUILD_UP_TO = 1_000_000  # devices: beyond, a network is sketched
@@ -89,10 +89,10 @@ class Terrain:
     seconds: float = 0.0
     pooled: NDArray[np.float64] | None = None
     shape: str = ANY
-    promise: Promise = PLAIN
+    requirement: Requirement = PLAIN
 
     @classmethod
-    def with_scores(cls, network: Network, scores: Samples) -> Terrain:
+    def with_scores(cls, network: Network, scores: WeightedScores) -> Terrain:
         """Prepare predictions for scores that are at hand, one trial of them."""
         return replace(cls.of(network, scores.sizes[:, 0]), pooled=scores.pooled(0))
 
@@ -167,7 +167,7 @@ class Terrain:
     def site(self) -> Site:
         """What prices and round numbers are computed from; a sketch has all that they read."""
         if isinstance(self.map, Network) and self.sizes is not None:
-            return replace(Site.everywhere(self.map, self.sizes[:, None]), promise=self.promise)
+            return replace(Site.everywhere(self.map, self.sizes[:, None]), requirement=self.requirement)
         return cast(Site, SketchedSite(cast(Sketch, self.map), self.n))
 
     @cached_property
@@ -180,11 +180,11 @@ class Terrain:
         held, copies = np.unique(self.scores, return_counts=True)
         if isinstance(self.scores, int):
             copies = np.array([self.devices])
-        if self.promise.shares is None:
-            demand = self.promise.demand(held, (alpha,), copies=copies)
+        if self.requirement.shares is None:
+            demand = self.requirement.demand(held, (alpha,), copies=copies)
         else:
             demand = self.site.demands[0]
-        required = demand.required(self.promise, alpha, 0, 0, demand.total, 0)
+        required = demand.required(self.requirement, alpha, 0, 0, demand.total, 0)
         return required if demand.weights is None else math.ceil(Fraction(required * self.n, max(demand.total, 1)))
 
     def searches(self, rank: int, width: int) -> Searches:
@@ -205,13 +205,13 @@ class Terrain:
         if not known and self.n > MANY and self.n >= ENOUGH_EACH * self.devices:
             return None  # a law comes as close, and at once; a few runs may hold one with a window ten times as wide
         if self.pooled is not None:
-            samples = Samples.from_flat(self.pooled, sizes)
-            return [run_on(network, samples, self.promise, alpha, options)], True
-        return runs_on_draws(network, sizes, self.shape, self.promise, alpha, options), False
+            samples = WeightedScores.from_flat(self.pooled, sizes)
+            return [run_on(network, samples, self.requirement, alpha, options)], True
+        return runs_on_draws(network, sizes, self.shape, self.requirement, alpha, options), False
 
     def _heard(self, network: Network, sizes: NDArray[np.int64], alpha: Fraction, options: EDCP) -> float:
         """Return how many scores are heard in a flood; none over a tree."""
-        site = replace(Site.everywhere(network, sizes[:, None]), promise=self.promise, alphas=(alpha,))
+        site = replace(Site.everywhere(network, sizes[:, None]), requirement=self.requirement, alphas=(alpha,))
         ranks, n = site.ranks(), site.masses.sum(axis=0)
         if chosen(site, options, ranks, n).over != "flood":
             return 0.0

@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.planning.search import ANY, SHAPES
-from conformesh.promises import Promise
 from conformesh.protocols.e_dcp import EDCP, in_rounds
 from conformesh.protocols.messages import Protocol, Tell
 from conformesh.protocols.predicting import Run, Stretch
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 
 T = TypeVar("T")
 Floats = NDArray[np.float64]
@@ -103,19 +103,19 @@ class Log:
         return tuple(found)
 
 
-def run_on(network: Network, samples: Samples, promise: Promise, alpha: Fraction, options: EDCP) -> Run:
+def run_on(network: Network, samples: WeightedScores, requirement: Requirement, alpha: Fraction, options: EDCP) -> Run:
     """Run the schedule on these scores."""
-    site = replace(Site.everywhere(network, samples.sizes), promise=promise, alphas=(alpha,))
+    site = replace(Site.everywhere(network, samples.sizes), requirement=requirement, alphas=(alpha,))
     log = Log(network)
     outcome, _ = Simulator(network).run(log.watched(in_rounds(site, site.weighed(samples), options)))
     return Run(log.stretches(), outcome.facts)
 
 
 def runs_on_draws(
-    network: Network, sizes: Ints, shape: str, promise: Promise, alpha: Fraction, options: EDCP
+    network: Network, sizes: Ints, shape: str, requirement: Requirement, alpha: Fraction, options: EDCP
 ) -> Sequence[Run]:
     """Run it on drawn scores of that shape, each time on others; the same draws for every schedule."""
-    key = network, sizes.tobytes(), shape, promise, alpha, options
+    key = network, sizes.tobytes(), shape, requirement, alpha, options
     try:
         hash(key)
     except TypeError:  # a promise with shares by name
@@ -123,15 +123,17 @@ def runs_on_draws(
     return _remembered(*key)
 
 
-def _drawn(network: Network, held: bytes, shape: str, promise: Promise, alpha: Fraction, options: EDCP) -> list[Run]:
+def _drawn(
+    network: Network, held: bytes, shape: str, requirement: Requirement, alpha: Fraction, options: EDCP
+) -> list[Run]:
     sizes = np.frombuffer(held, dtype=np.int64)
     names = LIKELY if shape == ANY else [shape]
     rng, many = np.random.default_rng(0), int(sizes.sum())
     runs = []
     for i in range(DRAWS if many <= MANY else FEWER):
         inverse = SHAPES[names[i % len(names)]]()[1]
-        samples = Samples.from_flat(inverse(rng.random(many)), sizes, copy=False)
-        runs.append(replace(run_on(network, samples, promise, alpha, options), look=names[i % len(names)]))
+        samples = WeightedScores.from_flat(inverse(rng.random(many)), sizes, copy=False)
+        runs.append(replace(run_on(network, samples, requirement, alpha, options), look=names[i % len(names)]))
     return runs
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from conformesh.kernels.ranks import AUTO
 from conformesh.methods import METHODS, Way, ways_of
 from conformesh.planning.link import Link
 from conformesh.planning.planner import Plan, Row, plan
@@ -15,7 +16,6 @@ from conformesh.planning.sending import seconds_on
 from conformesh.planning.simulation import Speed
 from conformesh.planning.terrain import terrain_of
 from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
-from conformesh.promises import AUTO
 
 
 class _Vertex(NamedTuple):

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
 from conformesh.io.schemas import checked
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
 from conformesh.privacy.histogram import Release
-from conformesh.promises import exact_alpha
 from conformesh.quantities import several
 
 if TYPE_CHECKING:

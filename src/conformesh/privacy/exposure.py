@@ -21,9 +21,9 @@ import numpy as np
 
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import weights_below
+from conformesh.kernels.ranks import Alpha, check_alpha, exact_alpha
 from conformesh.names import listed
 from conformesh.privacy.attack import within_earshot
-from conformesh.promises import Alpha, check_alpha, exact_alpha
 
 if TYPE_CHECKING:
     from conformesh.result.calibration import Calibration

@@ -48,10 +48,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from conformesh.kernels.ranks import exact_number
 from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.privacy.inflation import Inflation, inflation, omega
 from conformesh.privacy.noise import Shares, Stream, exact_epsilon, rounded_p
-from conformesh.promises import exact_number
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.promises import exact_number
+from conformesh.kernels.ranks import exact_number
 
 Stream = Callable[[int], bytes]
 Floats = NDArray[np.float64]

@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_rate, constant_weights
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.predicting import Stretch, Terrain, hops
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 ANCHORS = ("average", "average-rank", "min")
@@ -29,7 +29,7 @@ AGREEMENT = 1e-6  # each averaging shrinks the disagreement at least this much
 
 def anchor(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     gamma: Floats,
     spectrum: Spectrum,
     kind: str | float,
@@ -73,7 +73,7 @@ def refuse_overflow(mean: Floats) -> Floats:
     return mean
 
 
-def local_quantiles(samples: Samples, gamma: Floats, interpolate: bool = True) -> Floats:
+def local_quantiles(samples: WeightedScores, gamma: Floats, interpolate: bool = True) -> Floats:
     """Return each device's own sample quantile at level gamma, (devices here, trials, alphas)."""
     sizes = samples.sizes[:, :, None]
     if not interpolate:

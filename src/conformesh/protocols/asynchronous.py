@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.ladder import Counting
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -86,7 +86,7 @@ def _place(site: Site, receiver: Ints, sender: Ints) -> Ints:
 
 def relaxed_admm(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     gamma: Floats,
     s0: float | None,
     kappa: float,
@@ -121,7 +121,14 @@ class _Steps:
     """The local problems of the devices here: F(x) + (mu + rho d) x = gamma n + mu s0 + sum of z."""
 
     def __init__(
-        self, site: Site, samples: Samples, gamma: Floats, s0: float | None, kappa: float, mu: float, rho: float | None
+        self,
+        site: Site,
+        samples: WeightedScores,
+        gamma: Floats,
+        s0: float | None,
+        kappa: float,
+        mu: float,
+        rho: float | None,
     ) -> None:
         here, degree = len(site.here), site.degree[:, None]
         mine = local_quantiles(samples, gamma).reshape(here, -1)

@@ -15,7 +15,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.promises import conformal_rank
+from conformesh.kernels.ranks import conformal_rank
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import anchor, predict_mean
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
@@ -24,7 +25,6 @@ from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
 OWN_DATA = "each device covers test points from its own distribution only"
@@ -36,19 +36,19 @@ class Pooled:
     """Options of the pooled baselines: none."""
 
 
-def cp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+def cp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
     """Ordinary split conformal prediction on the pooled scores ([Wen2025] Eq. (4))."""
     return (yield from _pooled(site, samples, alphas, EXCHANGEABLE))
 
 
-def fcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
+def fcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Pooled) -> Protocol[Outcome]:
     """Federated conformal prediction: the exact quantile of all scores for a mixture of K distributions."""
     return (yield from _pooled(site, samples, alphas, ""))
 
 
-def _pooled(site: Site, samples: Samples, alphas: tuple[Fraction, ...], assumption: str) -> Protocol[Outcome]:
+def _pooled(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], assumption: str) -> Protocol[Outcome]:
     everyone = yield Pool(samples.values, samples.offsets)
-    pooled = Samples(everyone.values, everyone.offsets, site.trials)
+    pooled = WeightedScores(everyone.values, everyone.offsets, site.trials)
     ranks = site.ranks()
     thresholds = np.full((len(site.here), site.trials, len(alphas)), np.inf)
     certificates = []
@@ -75,7 +75,7 @@ class Alone:
     """Options of `local`: none."""
 
 
-def local(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Alone) -> Protocol[Outcome]:
+def local(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Alone) -> Protocol[Outcome]:
     """Calibrate every device alone; a device with few scores ends at +inf."""
     mine = site.sizes[site.here]
     ranks = np.array([[[conformal_rank(int(n), a) for a in alphas] for n in device] for device in mine], dtype=np.int64)
@@ -92,7 +92,7 @@ def local(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: A
     return Outcome(thresholds, certificates)
 
 
-def _counts_at(samples: Samples, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
+def _counts_at(samples: WeightedScores, thresholds: NDArray[np.float64]) -> NDArray[np.int64]:
     """Count each device's own scores at or below its own thresholds, (devices, trials, alphas)."""
     counts = np.zeros(thresholds.shape, dtype=np.int64)
     for device, trial, a in np.ndindex(*thresholds.shape):
@@ -111,7 +111,7 @@ class Averaged:
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
 
-def average(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: Averaged) -> Protocol[Outcome]:
+def average(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: Averaged) -> Protocol[Outcome]:
     """Average the devices' own quantiles at the pooled level r / n, by consensus."""
     spectrum = site.network.spectrum if options.spectrum == "map" else (yield from estimate_spectrum(site))
     ranks = site.ranks()

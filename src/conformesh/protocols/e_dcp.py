@@ -39,7 +39,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.promises import AUTO
+from conformesh.kernels.ranks import AUTO
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import (
     AGGREGATORS,
     PREFERENCES,
@@ -59,7 +60,6 @@ from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.top_k import by_flooding, can_flood
 from conformesh.protocols.waves import Found, Pace, by_waves, searched
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -141,7 +141,7 @@ def chosen(site: Site, options: EDCP, ranks: Ints | None, n: Ints | None) -> Cho
     return Chosen(schedule, over, Pace(options.width or POINTS, growth, fetched, slack))
 
 
-def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Outcome]:
+def e_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: EDCP) -> Gathering[Outcome]:
     """Find the exact threshold of every trial and alpha together, in rounds or by entries."""
     if not options.entries:
         return (yield from in_rounds(site, samples, options))
@@ -151,7 +151,7 @@ def e_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: E
     return replace(outcome, facts={"schedule": "entries", "over": "flood"})
 
 
-def in_rounds(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
+def in_rounds(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
     """Find the exact thresholds by the schedule that was asked for, or the best one."""
     n, ranks = (site.masses.sum(axis=0), site.ranks()) if site.knows_totals else (None, None)
     plan = chosen(site, options, ranks, n)
@@ -181,7 +181,7 @@ def in_rounds(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
     return replace(counted_outcome(site, ranks, n, brackets), facts=facts)
 
 
-def by_stages(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
+def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Outcome]:
     """Count at a few thresholds a stage, through an aggregator."""
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
@@ -196,7 +196,7 @@ def by_stages(site: Site, samples: Samples, options: EDCP) -> Protocol[Outcome]:
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
 
-def weigh_all(site: Site, samples: Samples, total: Total) -> Protocol[tuple[Ints, Ints | None]]:
+def weigh_all(site: Site, samples: WeightedScores, total: Total) -> Protocol[tuple[Ints, Ints | None]]:
     """Add up what all scores of each trial weigh, and how much more they might have before rounding, (trials,) each."""
     mine = samples.masses
     if site.knows_totals:  # everybody knows the sizes
@@ -271,7 +271,7 @@ def with_exact_sums(
 
 def search(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     ranks: Ints,
     n: Ints,
     total: Total,
@@ -325,7 +325,7 @@ def _contradiction(what: str) -> ValueError:
 def _brackets(site: Site, ranks: Ints, n: Ints) -> Brackets:
     """Return the state of a search for all ranks, at its beginning."""
     levels = ranks.shape[1]
-    grains = np.repeat([demand.grain(site.promise) for demand in site.demands], levels)
+    grains = np.repeat([demand.grain(site.requirement) for demand in site.demands], levels)
     return Brackets(ranks.ravel(), np.repeat(n, levels), np.repeat(np.arange(len(n)), levels), grains)
 
 
@@ -357,14 +357,16 @@ def _ladder(low: float, high: float, problems: int) -> Floats:
 
 
 def _counted(
-    samples: Samples, brackets: Brackets, which: Ints, pivots: Ints, total: Total, most: int
+    samples: WeightedScores, brackets: Brackets, which: Ints, pivots: Ints, total: Total, most: int
 ) -> Protocol[Ints]:
     """Count all scores at or below every pivot, (width, problems): everybody its own, then the sum."""
     counts: Ints = yield from total(samples.counts_of(brackets.trial[which], from_keys(pivots)), most)
     return np.asarray(counts[0], dtype=np.int64)
 
 
-def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total: Total, most: int) -> Protocol[None]:
+def _finish(
+    site: Site, samples: WeightedScores, brackets: Brackets, which: Ints, total: Total, most: int
+) -> Protocol[None]:
     """Name the score: the largest <= hi where count(hi) = r, else the smallest > lo, whose rank is then counted."""
     above = brackets.from_below()[which]
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
@@ -377,7 +379,7 @@ def _finish(site: Site, samples: Samples, brackets: Brackets, which: Ints, total
         brackets.close(rest, answer[above], counts[0])
 
 
-def _snap(site: Site, samples: Samples, brackets: Brackets, which: Ints) -> Protocol[None]:
+def _snap(site: Site, samples: WeightedScores, brackets: Brackets, which: Ints) -> Protocol[None]:
     """Draw a bracket in to the scores that it holds; if these are all equal, that is the answer."""
     low, high = samples.inside(brackets.trial[which], from_keys(brackets.low[which]), from_keys(brackets.high[which]))
     ends = (yield from largest(np.stack([-low, high], axis=1), site))[0]

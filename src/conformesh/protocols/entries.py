@@ -32,12 +32,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
+from conformesh.kernels.ranks import Demand
 from conformesh.kernels.varints import read_at, written
-from conformesh.promises import Demand
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.site import Outcome, Site, signed
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 Ints = NDArray[np.int64]
 POINTS = 8  # order statistics of a device, for each level
@@ -64,9 +64,11 @@ class Known(NamedTuple):
 Row = tuple[Known, ...]  # of one device, by trial
 
 
-def by_entries(site: Site, samples: Samples, alphas: tuple[Fraction, ...], points: int | None) -> Gathering[Outcome]:
+def by_entries(
+    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
+) -> Gathering[Outcome]:
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
-    if site.promise.losses or site.promise.part or samples.weights is not None:
+    if site.requirement.losses or site.requirement.part or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
     sketch = _Sketch(alphas, points or POINTS, site.trials)
     first: Gathered = yield Gather(sketch.packets(samples), sketch.check)
@@ -106,7 +108,7 @@ class _Sketch:
             chosen |= {min(max(n - round(t), 1), n) for t in (*near.tolist(), FAR * tail)}
         return np.array(sorted(chosen))
 
-    def packets(self, samples: Samples) -> Packets:
+    def packets(self, samples: WeightedScores) -> Packets:
         """Return what the devices here say first."""
         strings = []
         for device in range(samples.devices):
@@ -176,7 +178,7 @@ class _Inside(NamedTuple):
     keys: Ints
 
 
-def _window_packets(samples: Samples, windows: Sequence[Window]) -> Packets:
+def _window_packets(samples: WeightedScores, windows: Sequence[Window]) -> Packets:
     """Return what the devices here say second: for each window, how many scores lie below it, and those inside."""
     strings = []
     for device in range(samples.devices):
@@ -229,7 +231,7 @@ def _refined(known: Known, finer: Sequence[_Inside]) -> Known:
     return Known(at, order, np.full(len(at), known.size), known.size)  # what lies below at most is no longer asked
 
 
-def _with_own(site: Site, samples: Samples, known: Sequence[Row | None]) -> list[tuple[Known, ...] | None]:
+def _with_own(site: Site, samples: WeightedScores, known: Sequence[Row | None]) -> list[tuple[Known, ...] | None]:
     """Return what a device knows that is alone here: all its own scores, and what it has heard of others."""
     found = [*known]
     if len(site.here) == 1:
@@ -257,9 +259,9 @@ class _Table:
         return np.array([one[t].size for one in self.known], dtype=np.int64)
 
     def _demand(self, t: int) -> Demand:
-        given, ids = self.site.promise.shares, self.site.network.ids
+        given, ids = self.site.requirement.shares, self.site.network.ids
         shares = None if given is None else [given[ids[row]] for row in self.rows]
-        return self.site.promise.demand(self._sizes(t), self.alphas, shares=shares)
+        return self.site.requirement.demand(self._sizes(t), self.alphas, shares=shares)
 
     def _weights(self, t: int) -> Ints:
         weights = self.demands[t].weights
@@ -271,9 +273,9 @@ class _Table:
 
     def rank(self, t: int, level: int) -> int:
         """Return the rank that the promise asks of these devices."""
-        demand, promise = self.demands[t], self.site.promise
+        demand, requirement = self.demands[t], self.site.requirement
         spare = int(self._sizes(t).sum()) * demand.rounded
-        return demand.required(promise, self.alphas[level], t, level, self.total(t), spare)
+        return demand.required(requirement, self.alphas[level], t, level, self.total(t), spare)
 
     def certain(self, t: int) -> tuple[Ints, Ints]:
         """Return keys, ascending and different, and what surely lies at or below each of them."""
@@ -334,7 +336,7 @@ class _Table:
     ) -> Certificate:
         demand = self.demands[t]
         told = replace(certificate, heard=heard, weight=None if demand.weights is None else total)
-        return signed(told, demand, self.site.promise, t, level, alpha)
+        return signed(told, demand, self.site.requirement, t, level, alpha)
 
 
 def _summed(keys: Sequence[Ints], counts: Sequence[Ints], weights: Ints) -> tuple[Ints, Ints]:
@@ -364,12 +366,12 @@ def _about_all(
     The swap rank of the target `sizes` only grows with the number of scores, and scores that nobody has heard of count
     as none at or below the threshold.
     """
-    if site.caps is None or site.promise.target != "sizes" or site.promise.pac_confidence is not None:
+    if site.caps is None or site.requirement.target != "sizes" or site.requirement.pac_confidence is not None:
         return None
     nobody = np.empty(0, np.int64)
     filled = [
         (Known(nobody, nobody, nobody, int(site.caps[row])),) * site.trials if one is None else one
         for row, one in enumerate(known)
     ]
-    strict = replace(site, promise=replace(site.promise, rule="swap"))
+    strict = replace(site, requirement=replace(site.requirement, rule="swap"))
     return _Table(strict, alphas, filled).outcome(len(site.here))

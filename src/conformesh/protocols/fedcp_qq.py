@@ -14,6 +14,7 @@ from functools import cache
 
 import numpy as np
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
@@ -21,7 +22,6 @@ from conformesh.protocols.predicting import NOTHING, Prediction, Terrain, upload
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 RANKS_NS = 5e8  # of a simulation: choosing the two ranks
 
@@ -33,7 +33,7 @@ class FedCPQQ:
     wire: int = option(64, "bits per number on the wire: 16, 32 or 64")
 
 
-def fedcp_qq(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: FedCPQQ) -> Protocol[Outcome]:
+def fedcp_qq(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: FedCPQQ) -> Protocol[Outcome]:
     """Send one local order statistic up; take the best order statistic of what arrived."""
     wire = Wire(options.wire)
     ranks = np.zeros((site.devices, site.trials, len(alphas)), dtype=np.int64)

@@ -31,13 +31,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import InexactCount, Total
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -304,7 +304,9 @@ def _own(at: Vertices, bends: Bends, atoms: Ints) -> Floats:
     return np.where(at.bounded, np.where(inside & (row.max(axis=1) == 1), value, value + error), np.inf)
 
 
-def regressed(site: Site, samples: Samples, members: Bools, hidden: Floats | None, total: Total) -> Protocol[Outcome]:
+def regressed(
+    site: Site, samples: WeightedScores, members: Bools, hidden: Floats | None, total: Total
+) -> Protocol[Outcome]:
     """Find the threshold of every atom and level; `hidden` (devices here, atoms) has one score of each device here."""
     if any(demand.weights is not None for demand in site.demands):
         raise ValueError(
@@ -361,7 +363,7 @@ class _Run:
     """One device's part in a regression: what it holds, and what everybody has learnt."""
 
     site: Site
-    samples: Samples
+    samples: WeightedScores
     members: Bools
     book: Book
     total: Total
@@ -397,7 +399,9 @@ def spanned(members: Bools, held: Bools) -> Ints:
     return np.sort(np.concatenate([np.flatnonzero(held), np.array(free, dtype=np.int64)]))
 
 
-def _refined(site: Site, samples: Samples, book: Book, hits: set[tuple[int, int]], total: Total) -> Protocol[None]:
+def _refined(
+    site: Site, samples: WeightedScores, book: Book, hits: set[tuple[int, int]], total: Total
+) -> Protocol[None]:
     """Split every cell that was hit: by counts, or by naming its ends where few scores are left or counts do not."""
     named = sorted((atom, index) for atom, index in hits if book.cells[atom][index].wants_names)
     counted = sorted(hits - {*named})
@@ -415,7 +419,7 @@ def _refined(site: Site, samples: Samples, book: Book, hits: set[tuple[int, int]
         cells[:] = _resolved([part for i, cell in enumerate(cells) for part in parts.get((atom, i), [cell])])
 
 
-def _agreed_counts(site: Site, samples: Samples, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
+def _agreed_counts(site: Site, samples: WeightedScores, trials: Ints, asked: Floats, total: Total) -> Protocol[Ints]:
     """Count the scores of atoms at or below thresholds that every device has worked out for itself.
 
     One more number tells whether all of them have worked out the same.
@@ -429,7 +433,7 @@ def _agreed_counts(site: Site, samples: Samples, trials: Ints, asked: Floats, to
     return sums[:-1]
 
 
-def _name_ends(site: Site, samples: Samples, book: Book, named: list[tuple[int, Cell]]) -> Protocol[None]:
+def _name_ends(site: Site, samples: WeightedScores, book: Book, named: list[tuple[int, Cell]]) -> Protocol[None]:
     """Draw cells in to the smallest and the largest score that they hold."""
     lows = np.array([np.nextafter(cell.low, -np.inf) for _, cell in named])
     highs = np.array([cell.high for _, cell in named])

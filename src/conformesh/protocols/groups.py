@@ -28,14 +28,14 @@ from numpy.typing import NDArray
 
 from conformesh.io.memberships import EVERYONE, Atom, name_of
 from conformesh.kernels.keys import from_keys
+from conformesh.kernels.ranks import AUTO, GROUP_RULES
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order, unknown
-from conformesh.promises import AUTO, GROUP_RULES
 from conformesh.protocols.aggregate import Total
 from conformesh.protocols.e_dcp import EDCP, best_width, in_rounds, search, with_exact_sums
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -116,23 +116,23 @@ class Grouping:
         return tuple(map(name_of, self.atoms)) if self.by_atoms else self.order
 
 
-def grouped(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def grouped(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Run a rule on scores by atom; thresholds and certificates are those of `Grouping.parts`.
 
     The promise of the site is that of parts of what devices hold; how many examples these hold follows from the sizes,
     as every example is in one atom.
     """
     examples = np.repeat(site.sizes.sum(axis=1)[:, None], site.trials, axis=1)
-    promise = replace(site.promise, part=True)
+    requirement = replace(site.requirement, part=True)
     if grouping.rule in ("seq", "regression"):  # proven by an exchange of scores, also where one device holds them all
-        promise = replace(promise, rule="swap")
-    site = replace(site, promise=promise, items=examples)
+        requirement = replace(requirement, rule="swap")
+    site = replace(site, requirement=requirement, items=examples)
     outcome = yield from _PROTOCOLS[grouping.rule](site, site.weighed(samples), options, grouping)
     signed = [
         [site.signed(certificate, 0, level) for level, certificate in enumerate(row)] for row in outcome.certificates
     ]
     rule = {"seq": "seq", "regression": "regression"}.get(grouping.rule, "swap")
-    target = site.promise.target
+    target = site.requirement.target
     return replace(
         outcome,
         certificates=[[replace(one, rule=rule, target=target) for one in row] for row in signed],
@@ -140,18 +140,18 @@ def grouped(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> 
     )
 
 
-def _by_atoms(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_atoms(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Search every atom's own swap rank."""
     return (yield from in_rounds(site, samples, options))
 
 
-def _by_max(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_max(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Search every group's own swap rank."""
     merged = _merged(samples, [np.flatnonzero(row) for row in grouping.members])
     return (yield from in_rounds(_with_trials(site, merged, grouping), merged, options))
 
 
-def _by_seq(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_seq(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Go through the groups in their order; those that do not overlap are searched together."""
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
@@ -161,7 +161,7 @@ def _by_seq(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> 
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
 
-def _sequence(site: Site, samples: Samples, grouping: Grouping, total: Total, width: int) -> Protocol[Outcome]:
+def _sequence(site: Site, samples: WeightedScores, grouping: Grouping, total: Total, width: int) -> Protocol[Outcome]:
     """Find theta_hi and theta_lo of one batch of groups after the other."""
     groups, levels = len(grouping.order), len(site.alphas)
     masses, spares = yield from _group_masses(samples, grouping, total)
@@ -207,7 +207,7 @@ def _sequence(site: Site, samples: Samples, grouping: Grouping, total: Total, wi
     return Outcome(thresholds, certificates, facts={"stage_width": str(width)})
 
 
-def _group_masses(samples: Samples, grouping: Grouping, total: Total) -> Protocol[tuple[Ints, Ints]]:
+def _group_masses(samples: WeightedScores, grouping: Grouping, total: Total) -> Protocol[tuple[Ints, Ints]]:
     """Add up what the scores of every group weigh, and how much more they might have weighed before rounding."""
     mine = samples.masses @ grouping.members.T
     if samples.spares is None:
@@ -239,14 +239,14 @@ def _batches(members: NDArray[np.bool_]) -> list[list[int]]:
     return [[g for g, d in enumerate(depth) if d == level] for level in range(max(depth) + 1)]
 
 
-def _with_trials(site: Site, samples: Samples, grouping: Grouping) -> Site:
+def _with_trials(site: Site, samples: WeightedScores, grouping: Grouping) -> Site:
     """Return a site whose trials are the groups."""
     groups = len(grouping.order)
     items = None if site.items is None else np.repeat(site.items[:, :1], groups, axis=1)
     return replace(site, sizes=site.sizes @ grouping.members.T.astype(np.int64), items=items)
 
 
-def _merged(samples: Samples, trials: Sequence[Ints]) -> Samples:
+def _merged(samples: WeightedScores, trials: Sequence[Ints]) -> WeightedScores:
     """Return samples whose trials are unions of trials."""
     return _beside([_above(samples, atoms, None) for atoms in trials])
 
@@ -254,7 +254,7 @@ def _merged(samples: Samples, trials: Sequence[Ints]) -> Samples:
 Piece = tuple[list[Floats], list[Ints] | None, Ints | None]
 
 
-def _above(samples: Samples, atoms: Ints, floor: Floats | None) -> Piece:
+def _above(samples: WeightedScores, atoms: Ints, floor: Floats | None) -> Piece:
     """Return each device's scores of some atoms, those above the floor of their atom alone, with their weights."""
     values, weights = [], []
     for device in range(samples.devices):
@@ -274,16 +274,16 @@ def _above(samples: Samples, atoms: Ints, floor: Floats | None) -> Piece:
     return values, None if samples.weights is None else weights, spares
 
 
-def _beside(pieces: Sequence[Piece]) -> Samples:
+def _beside(pieces: Sequence[Piece]) -> WeightedScores:
     """Return samples with these trials."""
     values = [values for values, _, _ in pieces]
     weights = [weights for _, weights, _ in pieces if weights is not None]
-    samples = Samples.weighted(values, weights) if weights else Samples.of_trials(values)
+    samples = WeightedScores.weighted(values, weights) if weights else WeightedScores.of_trials(values)
     spares = [spares for _, _, spares in pieces if spares is not None]
     return replace(samples, spares=np.stack(spares, axis=1).ravel()) if spares else samples
 
 
-def _by_regression(site: Site, samples: Samples, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
+def _by_regression(site: Site, samples: WeightedScores, options: EDCP, grouping: Grouping) -> Protocol[Outcome]:
     """Fit quantile regressions on counts."""
     from conformesh.protocols.group_regression import regressed
 
@@ -294,7 +294,7 @@ def _by_regression(site: Site, samples: Samples, options: EDCP, grouping: Groupi
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
 
-_PROTOCOLS: dict[str, Callable[[Site, Samples, EDCP, Grouping], Protocol[Outcome]]] = {
+_PROTOCOLS: dict[str, Callable[[Site, WeightedScores, EDCP, Grouping], Protocol[Outcome]]] = {
     "atoms": _by_atoms,
     "max": _by_max,
     "seq": _by_seq,

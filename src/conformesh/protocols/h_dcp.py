@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.weights import WEIGHTS, Weights
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
@@ -36,7 +37,6 @@ from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, Kind, too_few
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -90,7 +90,7 @@ class HDCP:
             raise ValueError(f"eta must lie in (0, 1], got {self.eta}")
 
 
-def h_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+def h_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Run [Wen2025] Algorithm 2, Eq. (20), Eq. (21), and read thresholds off every device's view of the histogram."""
     if WAYS[options.consensus].tracked:
         return (yield from projected(site, samples, alphas, options))

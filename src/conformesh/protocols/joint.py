@@ -20,24 +20,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.promises import PLAIN, Promise
+from conformesh.kernels.ranks import PLAIN, Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.gathering import answering
 from conformesh.protocols.ledger import Ledger
 from conformesh.protocols.messages import Packets, Pool, Protocol
 from conformesh.protocols.site import Outcome, Shown, Site
-from conformesh.samples import Samples
 
 MOST_HELD = 2**40  # scores or examples of one device; sums over all of them stay far below 2^63
-Method = Callable[[Site, Samples], Protocol[Outcome]]
+Method = Callable[[Site, WeightedScores], Protocol[Outcome]]
 
 
 def joint(
     network: Network,
     row: int,
-    samples: Samples,
+    samples: WeightedScores,
     method: Method,
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,
@@ -58,11 +58,11 @@ def joint(
             f"{table.max():,} scores, which nobody does; look whether it can be trusted"
         )
     sizes, held = (table, None) if items is None else (table[:, 0], table[:, 1])
-    site = replace(blank, sizes=sizes, promise=promise, items=held, alphas=alphas)
+    site = replace(blank, sizes=sizes, requirement=requirement, items=held, alphas=alphas)
     return replace((yield from on_its_own(site, samples, method)), sizes=sizes)
 
 
-def on_its_own(site: Site, samples: Samples, method: Method) -> Protocol[Outcome]:
+def on_its_own(site: Site, samples: WeightedScores, method: Method) -> Protocol[Outcome]:
     """Run a method on one device, and say what it cost."""
     ledger = Ledger(len(site.here))
     outcome = yield from without_server(method(site, samples), site, ledger)

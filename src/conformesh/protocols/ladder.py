@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import Sketch
 from conformesh.kernels.graph import breadth_first
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Packets, Protocol, Tell
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -112,7 +112,7 @@ class Sums:
 class Counting:
     """The devices here while they count, for all problems (trial, alpha) at once."""
 
-    def __init__(self, site: Site, samples: Samples, quantiles: Floats, ranks: Ints) -> None:
+    def __init__(self, site: Site, samples: WeightedScores, quantiles: Floats, ranks: Ints) -> None:
         self.site, self.samples, self.many = site, samples, ranks.size
         self.tree, self.ranks = Tree.of(site), ranks.ravel()
         here = len(site.here)

@@ -35,10 +35,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Aggregator, Total
 from conformesh.protocols.messages import Each, Gather, Gathered, Gathering, Packets, Protocol
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 from conformesh.streams import fresh_bytes
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ class Secrets:
     prove: Callable[[bytes], bytes] = field(default=lambda message: b"")
     genuine: Callable[[str, bytes, bytes], bool] = field(default=lambda name, message, proof: not proof)
     account: Account | None = None
-    scores_of: Callable[[int], Samples] | None = None
+    scores_of: Callable[[int], WeightedScores] | None = None
 
     @classmethod
     def simulated(cls, site: Site) -> Secrets:

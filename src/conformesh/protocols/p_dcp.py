@@ -40,9 +40,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.ranks import AUTO, GIVEN, Demand, Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.privacy.histogram import Answer, HistogramPlan, Mixture, Release, chosen_cells
-from conformesh.promises import AUTO, GIVEN, Demand, Promise
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.masks import KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
@@ -52,7 +53,6 @@ from conformesh.protocols.predicting import Prediction, Stretch, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.quantities import several
 from conformesh.result.certificate import Certificate, Noise
-from conformesh.samples import Samples
 from conformesh.scores.base import Score
 
 Floats = NDArray[np.float64]
@@ -152,13 +152,13 @@ class PDCP:
             held, change = fill, 2 * (fill if whole else 1)
         return chosen_cells(devices * held * self.window, self.epsilon / change / math.sqrt(self.window))
 
-    def plan(self, devices: int, promise: Promise, ids: Sequence[str] | None = None) -> HistogramPlan:
+    def plan(self, devices: int, requirement: Requirement, ids: Sequence[str] | None = None) -> HistogramPlan:
         """Return the public parameters of a release with epsilon, or refuse what cannot be had."""
         assert self.epsilon is not None
-        mixture = _mixture(promise)
+        mixture = _mixture(requirement)
         shares = None
-        if promise.shares is not None:
-            given = [promise.shares[name] for name in ids or promise.shares]
+        if requirement.shares is not None:
+            given = [requirement.shares[name] for name in ids or requirement.shares]
             shares = tuple(Fraction(share) / sum(given) for share in given)
         return HistogramPlan(
             grid=self.chosen_grid,
@@ -175,10 +175,10 @@ class PDCP:
         )
 
 
-def _mixture(promise: Promise) -> Mixture:
-    if promise.target == "equal":
+def _mixture(requirement: Requirement) -> Mixture:
+    if requirement.target == "equal":
         return "equal"
-    return "given" if promise.target == GIVEN else "sizes"
+    return "given" if requirement.target == GIVEN else "sizes"
 
 
 def suited(score: Score) -> dict[str, Any]:
@@ -186,10 +186,10 @@ def suited(score: Score) -> dict[str, Any]:
     return {"grid": "logit"} if score.bounds == (0.0, 1.0) else {}
 
 
-def p_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
+def p_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP) -> Gathering[Outcome]:
     """Agree on masks, then search by exact counts, or release one noisy histogram."""
     _refuse_number(site.devices, options)
-    _refuse_unproven(site.promise, options)
+    _refuse_unproven(site.requirement, options)
     secrets = site.secrets or Secrets.simulated(site)
     if options.epsilon is None:
         outcome = yield from _search_exactly(site, samples, alphas, options, secrets)
@@ -208,50 +208,50 @@ def _refuse_number(devices: int, options: PDCP) -> None:
         )
 
 
-def _refuse_unproven(promise: Promise, options: PDCP) -> None:
+def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
     """Refuse what would reveal a device, or has no proof."""
     noisy = options.epsilon is not None
     refusals = [
         (
-            promise.losses > 0 or {*promise.bounds} != {1},
+            requirement.losses > 0 or {*requirement.bounds} != {1},
             "weights of scores and losses: one score would change a sum by its weight, which the masked counts of "
             "p-dcp do not bound; use e-dcp",
         ),
         (
-            not noisy and promise.target not in ("sizes", "paper"),
-            f"target {promise.target!r} by exact sums: it needs a weight for each device, which would reveal how many "
+            not noisy and requirement.target not in ("sizes", "paper"),
+            f"target {requirement.target!r} by exact sums: it needs a weight for each device, which would reveal how many "
             "scores it holds; give epsilon, or use e-dcp",
         ),
         (
-            noisy and promise.target == "paper",
+            noisy and requirement.target == "paper",
             "target 'paper' with epsilon: the proof for noisy counts exchanges one score, and the ghost rank imagines "
             "one for each device; use target 'sizes'",
         ),
         (
-            promise.rule == "ghost" and promise.target != "paper",
-            f"the ghost rank with target {promise.target!r}: it is proven for target 'paper' only; use rank 'swap'",
+            requirement.rule == "ghost" and requirement.target != "paper",
+            f"the ghost rank with target {requirement.target!r}: it is proven for target 'paper' only; use rank 'swap'",
         ),
         (
-            promise.target == "paper" and promise.rule == "swap",
+            requirement.target == "paper" and requirement.rule == "swap",
             "the swap rank with target 'paper': it needs how many scores each device holds; use target 'sizes'",
         ),
         (
-            promise.target == "paper" and (promise.part or promise.pac_confidence is not None),
+            requirement.target == "paper" and (requirement.part or requirement.pac_confidence is not None),
             "target 'paper' with groups or pac_confidence: the ghost rank is proven for all scores, on average; use "
             "target 'sizes'",
         ),
         (
-            noisy and promise.part and promise.target != "sizes",
-            f"groups with target {promise.target!r} and epsilon: how many scores of a group a device holds is itself "
+            noisy and requirement.part and requirement.target != "sizes",
+            f"groups with target {requirement.target!r} and epsilon: how many scores of a group a device holds is itself "
             "random, so no fixed number of items represents it; use target 'sizes'",
         ),
         (
-            noisy and promise.part and options.unit == "device",
+            noisy and requirement.part and options.unit == "device",
             "groups with unit 'device': a device may have scores in every group, so that its losses add up; use unit "
             "'score'",
         ),
         (
-            noisy and promise.pac_confidence is not None,
+            noisy and requirement.pac_confidence is not None,
             "pac_confidence with epsilon: the proof bounds the mean over the noise, not its tail; leave one of them "
             "out",
         ),
@@ -265,10 +265,10 @@ def _refuse_unproven(promise: Promise, options: PDCP) -> None:
 
 
 def _release_histogram(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
 ) -> Gathering[Outcome]:
     """Release one noisy histogram for each trial (a group, or a draw of a simulation), and read all levels off it."""
-    plan = options.plan(site.devices, site.promise, site.network.ids)
+    plan = options.plan(site.devices, site.requirement, site.network.ids)
     plan.check_devices(alphas)
     account = secrets.account
     masks, claims = yield from agree_on_masks(site, secrets, b"" if account is None else account.claim())
@@ -309,13 +309,13 @@ def _release_histogram(
     return Outcome(
         _everywhere(site, np.array([[answer.threshold for answer in row] for row in answers])),
         certificates,
-        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.promise.part else (),
+        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.requirement.part else (),
         facts=facts,
-        trial_facts=each if site.promise.part else [],  # many draws of a simulation are not for the record
+        trial_facts=each if site.requirement.part else [],  # many draws of a simulation are not for the record
     )
 
 
-def _counts(plan: HistogramPlan, site: Site, samples: Samples, secrets: Secrets) -> Ints:
+def _counts(plan: HistogramPlan, site: Site, samples: WeightedScores, secrets: Secrets) -> Ints:
     """Return the numbers of each local device, (devices, trials * numbers)."""
     table = np.empty((len(site.here), samples.trials, plan.numbers), dtype=np.int64)
     for place, (row, stream) in enumerate(zip(site.here.tolist(), secrets.streams(b"order"), strict=True)):
@@ -361,7 +361,7 @@ def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release
         simulated=site.secrets is None,
     )
     return Certificate(
-        "counted with noise", target=site.promise.target, rule="swap", assumption=assumption, noise=noise
+        "counted with noise", target=site.requirement.target, rule="swap", assumption=assumption, noise=noise
     )
 
 
@@ -407,7 +407,7 @@ def _wide_cell(release: Release, answer: Answer) -> tuple[str, ...]:
 
 
 def _search_exactly(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
+    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, secrets: Secrets
 ) -> Gathering[Outcome]:
     """Search by exact masked sums."""
     most = LARGEST // (2 * site.devices)
@@ -426,20 +426,20 @@ def _search_exactly(
     return outcome
 
 
-def _digest(samples: Samples) -> str:
+def _digest(samples: WeightedScores) -> str:
     """Name the scores of the local devices, for the account: exact sums over changed scores tell what changed."""
     return hashlib.sha256(samples.offsets.tobytes() + samples.values.tobytes()).hexdigest()
 
 
 def _exact(
-    site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
+    site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: PDCP, sums: MaskedSums
 ) -> Protocol[Outcome]:
     """Count on the grid until the threshold is known."""
     n = yield from sums(samples.sizes)
     demands = [_demand(site, int(total), alphas) for total in n]
     ranks = np.array(
         [
-            [demand.required(site.promise, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
+            [demand.required(site.requirement, alpha, t, level, int(n[t]), 0) for level, alpha in enumerate(alphas)]
             for t, demand in enumerate(demands)
         ]
     )
@@ -455,9 +455,9 @@ def _exact(
             "counted",
             int(rank),
             int(search.counted[at]),
-            target=site.promise.target,
+            target=site.requirement.target,
             rule=demands[at // len(alphas)].rule,
-            pac_confidence=None if site.promise.pac_confidence is None else float(site.promise.pac_confidence),
+            pac_confidence=None if site.requirement.pac_confidence is None else float(site.requirement.pac_confidence),
         )
         for at, rank in enumerate(ranks.ravel().tolist())
     ]
@@ -473,9 +473,9 @@ def _exact(
 
 def _demand(site: Site, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
-    rule = "swap" if site.promise.target == "sizes" else "ghost"
+    rule = "swap" if site.requirement.target == "sizes" else "ghost"
     one = np.array([n, *[0] * (site.devices - 1)])  # as if one device held them all; the others have no say, or a ghost
-    return replace(site.promise, rule=rule).demand(one, alphas)
+    return replace(site.requirement, rule=rule).demand(one, alphas)
 
 
 class _Search:
@@ -563,8 +563,8 @@ def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Predictio
     before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]  # in a simulation nobody signs
     last = Stretch("compare totals", 1, 1, 64)
     if options.epsilon is not None:
-        _refuse_unproven(terrain.promise, options)
-        plan = options.plan(K, terrain.promise)
+        _refuse_unproven(terrain.requirement, options)
+        plan = options.plan(K, terrain.requirement)
         plan.check_devices((alpha,))
         both = [
             part

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from conformesh.graph.sketch import Sketch
 from conformesh.kernels.graph import breadth_first
-from conformesh.promises import Promise
+from conformesh.kernels.ranks import Requirement
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Kind
 
@@ -230,7 +230,7 @@ class Terrain(TypingProtocol):
         """The same, or of a sketch one entry for all."""
 
     @property
-    def promise(self) -> Promise:
+    def requirement(self) -> Requirement:
         """Whom the thresholds are to be about."""
 
     @property

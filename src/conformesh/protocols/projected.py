@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.tracked import Interval
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection import Projecting, check_memory, default_rounds
@@ -19,13 +20,12 @@ from conformesh.protocols.quantiser import crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.quantities import several
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 
 if TYPE_CHECKING:
     from conformesh.protocols.h_dcp import HDCP
 
 
-def projected(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
+def projected(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: HDCP) -> Protocol[Outcome]:
     """Gossip for some rounds, and read thresholds off every device's view."""
     check_memory(site.devices, len(site.here), options.bins, site.trials)
     devices = Projecting(site, samples, options.bins, options.range)

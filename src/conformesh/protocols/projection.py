@@ -23,12 +23,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.tracked import Interval, combination, epsilon, whole_counts
 from conformesh.protocols.messages import Packets, Tell
 from conformesh.protocols.projecting import Rows, combined
 from conformesh.protocols.quantiser import Quantiser, edges_over
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -88,7 +88,7 @@ class View:
         return self.high, self.low, self.noises
 
     @classmethod
-    def own(cls, site: Site, samples: Samples, edges: Floats) -> View:
+    def own(cls, site: Site, samples: WeightedScores, edges: Floats) -> View:
         """Return what devices know of themselves: weight one, and their own counts."""
         here, K = len(site.here), site.devices
         high = np.zeros((here, site.trials, K + edges.shape[1]))
@@ -111,7 +111,7 @@ class View:
 class Projecting:
     """The devices here, from round to round."""
 
-    def __init__(self, site: Site, samples: Samples, bins: int, range_: tuple[float, float] | None) -> None:
+    def __init__(self, site: Site, samples: WeightedScores, bins: int, range_: tuple[float, float] | None) -> None:
         self.site, self.samples, self.bins = site, samples, bins
         self.sizes = site.masses.T.astype(np.float64)  # (trials, K); exact: promises keep sums below 2^52
         self.agreed = range_ is None

@@ -28,7 +28,8 @@ from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.compiling import expect
 from conformesh.kernels.pinball import DEGREE, admm_step, minimise
-from conformesh.promises import AUTO
+from conformesh.kernels.ranks import AUTO
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total, aggregate_choices, get_aggregator
 from conformesh.protocols.anchor import (
     ANCHORS,
@@ -51,7 +52,6 @@ from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
 from conformesh.quantities import several
 from conformesh.result.certificate import Certificate, Kind, too_few
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -123,7 +123,7 @@ class QDCP:
             raise ValueError(f"counting must be at least 0 rounds, got {self.counting}")
 
 
-def q_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
+def q_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: QDCP) -> Protocol[Outcome]:
     """Run Algorithm 1; the threshold is the agreed estimate plus the two error terms, or one whose rank was counted."""
     if options.asynchronous:
         return (yield from _unreliable(site, samples, options))
@@ -155,7 +155,7 @@ def _first_of_each(values: Floats) -> Floats:
     return values[:, 0, 0] if values.ndim == 3 else np.full(len(values), np.nan)
 
 
-def _unreliable(site: Site, samples: Samples, options: QDCP) -> Protocol[Outcome]:
+def _unreliable(site: Site, samples: WeightedScores, options: QDCP) -> Protocol[Outcome]:
     """Run relaxed ADMM over links that may lose anything, and count the rank of what it ends with."""
     ranks, totals = site.ranks(), site.masses.sum(axis=0)
     gamma = np.minimum(ranks / np.maximum(totals, 1)[:, None], 1.0)
@@ -207,7 +207,7 @@ class _Run:
 
 
 def _estimate(
-    site: Site, samples: Samples, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    site: Site, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
 ) -> Protocol[tuple[Floats, _Run]]:
     """Run ADMM and agree on the average of what the devices end with."""
     rates = [_rate(site.sizes[:, trial], spectrum, site.devices, options) for trial in range(site.trials)]
@@ -225,7 +225,7 @@ def _estimate(
 
 
 def _continued(
-    site: Site, samples: Samples, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
+    site: Site, samples: WeightedScores, gamma: Floats, s0: Floats, spectrum: Spectrum, options: QDCP, wire: Wire
 ) -> Protocol[Floats]:
     """Run ADMM again and again, each time centred at the last estimate, sharper and with less pull towards the centre.
 
@@ -257,7 +257,7 @@ def rounds_of_a_run(options: QDCP) -> int:
 
 
 def _assumed(
-    site: Site, samples: Samples, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
+    site: Site, samples: WeightedScores, ranks: Ints, estimates: Floats, run: _Run, spectrum: Spectrum, options: QDCP
 ) -> Outcome:
     """Add the two error terms, right if the assumption is ([Wen2025] Eq. (13), Eq. (14), Eq. (15), Theorem 4.4)."""
     certificates: list[list[Certificate]] = []
@@ -282,7 +282,7 @@ def _assumed(
 
 
 def _vacuous(
-    samples: Samples, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
+    samples: WeightedScores, thresholds: Floats, trial: int, gamma: float, unfinished: float, bias: float, options: QDCP
 ) -> set[str]:
     """Return a note where hardly any score here lies above the threshold, so that sets hold nearly every label.
 
@@ -321,7 +321,7 @@ class Knobs:
 
 def admm(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     gamma: Floats,
     s0: Floats,
     start: Floats,
@@ -404,7 +404,7 @@ def _terms(site: Site, spectrum: Spectrum, run: _Run, trial: int, level: int, op
 
 def _oracle(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     gamma: Floats,
     s0: Floats,
     start: Floats,
@@ -415,7 +415,7 @@ def _oracle(
     from scipy.special import expit
 
     everyone = yield Pool(samples.values, samples.offsets, oracle=True)
-    pooled = Samples(everyone.values, everyone.offsets, site.trials)
+    pooled = WeightedScores(everyone.values, everyone.offsets, site.trials)
     distance = np.zeros_like(gamma)
     for trial in range(site.trials):
         scores = np.sort(pooled.pooled(trial))

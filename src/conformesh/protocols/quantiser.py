@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.consensus import EXACT, largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.samples import Samples
 
 
 def check_quantiser(bins: int, range_: tuple[float, float] | None) -> None:
@@ -40,7 +40,7 @@ class Quantiser:
 
 
 def agree_on_edges(
-    site: Site, samples: Samples, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
+    site: Site, samples: WeightedScores, bins: int, range_: tuple[float, float] | None, wire: Wire = EXACT
 ) -> Protocol[Quantiser]:
     """Return the quantiser, the same bits on every device."""
     complete = np.zeros(site.trials, dtype=bool)

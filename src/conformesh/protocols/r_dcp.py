@@ -30,9 +30,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.ranks import LARGEST, Parts
 from conformesh.kernels.varints import lengths
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import listed
-from conformesh.promises import LARGEST, Parts
 from conformesh.protocols.flood import flood_of
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
@@ -43,7 +44,6 @@ from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.trimming import Trimmed, Trimming
 from conformesh.quantities import several
 from conformesh.result.certificate import Certificate
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -93,7 +93,7 @@ class RDCP:
         return [min((one for one in (self.cap, mine) if one is not None), default=None) for mine in own]
 
 
-def r_dcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Outcome]:
+def r_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: RDCP) -> Gathering[Outcome]:
     """Agree on a grid, hear everybody's histogram, and trim."""
     f, caps = options.liars_of(site.devices), options.caps_of(site)
     low, high = samples.extremes(finite=True)  # (devices here, trials), infinite where there are none
@@ -195,7 +195,7 @@ class _Heard:
         f: int,
         known: dict[bytes, Parts],
     ) -> _Heard:
-        ids, promise = site.network.ids, site.promise
+        ids, requirement = site.network.ids, site.requirement
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
         proven = heard.disputed | np.array(over)
         if proven.sum() > f:
@@ -204,7 +204,7 @@ class _Heard:
                 f"r-dcp: devices {names} are proven to lie and liars={f}, so that nothing holds; ask for at least "
                 f"{int(proven.sum())} liars, or leave these devices out"
             )
-        by_size = promise.target in ("sizes", "paper")  # else what a device weighs does not depend on its size
+        by_size = requirement.target in ("sizes", "paper")  # else what a device weighs does not depend on its size
         unknown = ~heard.heard & ~proven & np.array([cap is None and by_size for cap in caps])
         asked = ~proven & (heard.heard if unknown.any() else True)
         rows = np.flatnonzero(asked)
@@ -213,15 +213,15 @@ class _Heard:
             [caps[row] or 0 if one is None else one.size for row, one in zip(rows.tolist(), reports, strict=True)],
             dtype=np.int64,
         )
-        shares = None if promise.shares is None else [promise.shares[ids[row]] for row in rows.tolist()]
+        shares = None if requirement.shares is None else [requirement.shares[ids[row]] for row in rows.tolist()]
         key = rows.tobytes() + sizes.tobytes()
         if key not in known:  # draws of one experiment often have the same sizes
-            known[key] = promise.parts(sizes, shares, ~heard.heard[rows])
+            known[key] = requirement.parts(sizes, shares, ~heard.heard[rows])
         return cls(
             Trimming(reports, sizes, known[key], f - int(proven.sum())),
             tuple(rows.tolist()),
             f,
-            promise.target,
+            requirement.target,
             tuple(ids[row] for row in rows.tolist()) if unknown.any() else (),
             " and ".join([HEARD] * bool(unknown.any()) + [UNSIGNED] * (not heard.sealed)),
             tuple(ids[row] for row in np.flatnonzero(proven).tolist()),
@@ -250,7 +250,7 @@ class _Heard:
 
 def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Outcome:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
-    nothing = Certificate("counted", 1, 0, target=site.promise.target, rule="swap", weight=0, liars=f)
+    nothing = Certificate("counted", 1, 0, target=site.requirement.target, rule="swap", weight=0, liars=f)
     return Outcome(
         np.full((len(site.here), site.trials, len(alphas)), math.inf),
         [[nothing] * len(alphas) for _ in range(site.trials)],

@@ -102,7 +102,9 @@ def _chosen(terrain: Terrain, alpha: Fraction, options: EDCP, rank: int) -> Chos
     """Return what a run would choose."""
     if terrain.built is None or terrain.sizes is None:
         return chosen(terrain.site, options, np.array([[rank]]), np.array([terrain.n]))
-    site = replace(Site.everywhere(terrain.built, terrain.sizes[:, None]), promise=terrain.promise, alphas=(alpha,))
+    site = replace(
+        Site.everywhere(terrain.built, terrain.sizes[:, None]), requirement=terrain.requirement, alphas=(alpha,)
+    )
     return chosen(site, options, site.ranks(), site.masses.sum(axis=0))
 
 

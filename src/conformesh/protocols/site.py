@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.promises import PLAIN, Demand, Promise
+from conformesh.kernels.ranks import PLAIN, Demand, Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.result.certificate import KINDS, Certificate, Cost
-from conformesh.samples import Samples
 
 if TYPE_CHECKING:
     from conformesh.protocols.masks import Secrets
@@ -86,7 +86,7 @@ class Site:
     network: Network
     here: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    promise: Promise = PLAIN
+    requirement: Requirement = PLAIN
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
@@ -149,15 +149,15 @@ class Site:
     def demands(self) -> list[Demand]:
         """Return what the promise asks for in every trial."""
         held = self.sizes if self.items is None else self.items
-        given, ids = self.promise.shares, self.network.ids
+        given, ids = self.requirement.shares, self.network.ids
         shares = None if given is None else tuple(given[name] for name in ids)
         known: dict[bytes, Demand] = {}  # draws of one experiment often have the same sizes
         for sizes in held.T:
             if (key := sizes.tobytes()) not in known:
-                known[key] = self.promise.demand(sizes, self.alphas, shares=shares)
+                known[key] = self.requirement.demand(sizes, self.alphas, shares=shares)
         return [known[sizes.tobytes()] for sizes in held.T]
 
-    def weighed(self, samples: Samples) -> Samples:
+    def weighed(self, samples: WeightedScores) -> WeightedScores:
         """Return the scores of the devices here with the weights that the promise gives them, whole numbers."""
         demands = self.demands
         if all(demand.weights is None for demand in demands):
@@ -166,7 +166,7 @@ class Site:
         each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.here]
         own = np.ones(len(samples.values), np.int64) if samples.weights is None else samples.weights
         lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
-        if not self.promise.losses:  # rounded down by less than one part each, on top of what was lost before
+        if not self.requirement.losses:  # rounded down by less than one part each, on top of what was lost before
             rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
             lost = each.ravel() * lost + np.tile(rounded, len(self.here)) * (samples.masses.ravel() + lost)
         spares = lost if lost.any() else None
@@ -176,7 +176,7 @@ class Site:
     def most(self) -> int:
         """No sum of weights of a trial is larger."""
         return max((demand.total for demand in self.demands), default=0) * max(
-            *self.promise.bounds, self.promise.losses
+            *self.requirement.bounds, self.requirement.losses
         )
 
     @property
@@ -203,10 +203,11 @@ class Site:
         known: dict[tuple[int, ...], list[int]] = {}  # most draws of one experiment ask for the same
         rows = []
         for t, demand in enumerate(self.demands):
-            key = (id(demand), t % len(self.promise.bounds), weigh[t], more[t])
+            key = (id(demand), t % len(self.requirement.bounds), weigh[t], more[t])
             if key not in known:
                 known[key] = [
-                    demand.required(self.promise, a, t, level, weigh[t], more[t]) for level, a in enumerate(self.alphas)
+                    demand.required(self.requirement, a, t, level, weigh[t], more[t])
+                    for level, a in enumerate(self.alphas)
                 ]
             rows.append(known[key])
         return np.array(rows, dtype=np.int64)
@@ -214,40 +215,44 @@ class Site:
     @property
     def knows_totals(self) -> bool:
         """Whether what all scores weigh follows from how many there are: no score has a weight of its own."""
-        return {*self.promise.bounds} == {1} and not self.promise.losses
+        return {*self.requirement.bounds} == {1} and not self.requirement.losses
 
     @property
     def rounds_weights(self) -> bool:
         """Whether weights that were rounded decide on a rank, so that devices must add up what was lost."""
-        return self.promise.part and ({*self.promise.bounds} != {1} or any(d.rounded for d in self.demands))
+        return self.requirement.part and ({*self.requirement.bounds} != {1} or any(d.rounded for d in self.demands))
 
     def alike(self, trial: int) -> bool:
         """Return whether every score weighs 1, so that ranks count scores."""
-        return self.demands[trial].weights is None and {*self.promise.bounds} == {1} and not self.promise.losses
+        return self.demands[trial].weights is None and {*self.requirement.bounds} == {1} and not self.requirement.losses
 
     def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
         """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
-        return signed(certificate, self.demands[trial], self.promise, trial, level, self.alphas[level])
+        return signed(certificate, self.demands[trial], self.requirement, trial, level, self.alphas[level])
 
 
 def signed(
-    certificate: Certificate, demand: Demand, promise: Promise, trial: int, level: int, alpha: Fraction
+    certificate: Certificate, demand: Demand, requirement: Requirement, trial: int, level: int, alpha: Fraction
 ) -> Certificate:
     """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
     if certificate.required_rank is None:
         return certificate
-    bound = promise.bounds[trial % len(promise.bounds)] if promise.part and {*promise.bounds} != {1} else None
-    test = bound if bound is None or promise.tests is None else promise.tests[level]
-    alike = demand.weights is None and {*promise.bounds} == {1} and not promise.losses
+    bound = (
+        requirement.bounds[trial % len(requirement.bounds)]
+        if requirement.part and {*requirement.bounds} != {1}
+        else None
+    )
+    test = bound if bound is None or requirement.tests is None else requirement.tests[level]
+    alike = demand.weights is None and {*requirement.bounds} == {1} and not requirement.losses
     return replace(
         certificate,
         bound=bound,
         test=test,
-        target=promise.target,
+        target=requirement.target,
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
-        pac_confidence=None if promise.pac_confidence is None else float(promise.pac_confidence),
-        losses=promise.losses * demand.total if promise.losses else None,
+        pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
+        losses=requirement.losses * demand.total if requirement.losses else None,
     )
 
 

@@ -23,13 +23,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import Total
 from conformesh.protocols.e_dcp import EDCP, best_width, search, weigh_all, with_exact_sums
 from conformesh.protocols.flood import everybody
 from conformesh.protocols.messages import Packets, Protocol
 from conformesh.protocols.site import Site
 from conformesh.result.certificate import Cost
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -87,13 +87,13 @@ class Tally:
     cost: Cost | None = None
 
 
-def tally(site: Site, samples: Samples, asked: Asked, options: EDCP) -> Protocol[Tally]:
+def tally(site: Site, samples: WeightedScores, asked: Asked, options: EDCP) -> Protocol[Tally]:
     """Count what is asked, in runs of sums that fit in memory."""
     weighed = site.weighed(samples)
     width = max(1, min(len(asked.trials), AT_ONCE // site.devices))
 
     def attempt(total: Total) -> Protocol[Tally]:
-        if site.promise.part:  # how much of every device belongs to it is not known
+        if site.requirement.part:  # how much of every device belongs to it is not known
             n, spares = yield from weigh_all(site, weighed, total)
         else:
             n, spares = np.array([demand.total for demand in site.demands], dtype=np.int64), None
@@ -106,13 +106,13 @@ def tally(site: Site, samples: Samples, asked: Asked, options: EDCP) -> Protocol
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
 
-def _below(samples: Samples, trial: int, thresholds: Floats) -> Ints:
+def _below(samples: WeightedScores, trial: int, thresholds: Floats) -> Ints:
     """Return what each device's scores strictly below each threshold weigh, (devices, M)."""
     before = np.where(thresholds == -np.inf, np.nan, np.nextafter(thresholds, -np.inf))  # nothing is up to NaN
     return samples.counts_of(np.array([trial]), before[None, :])[:, :, 0]
 
 
-def spread(site: Site, tests: Samples, sizes: Ints) -> Protocol[Floats]:
+def spread(site: Site, tests: WeightedScores, sizes: Ints) -> Protocol[Floats]:
     """Tell every device the test scores of all, (scores,) by device; each device passes each of them on once.
 
     `sizes` says how many every device holds, (devices,). Trials do not ride along: there is one.
@@ -148,7 +148,9 @@ class Flagged:
     cost: Cost | None = None
 
 
-def step_up(site: Site, samples: Samples, tests: Samples, level: Fraction, options: EDCP) -> Protocol[Flagged]:
+def step_up(
+    site: Site, samples: WeightedScores, tests: WeightedScores, level: Fraction, options: EDCP
+) -> Protocol[Flagged]:
     """Flag test scores by Benjamini and Hochberg's rule at `level`, every trial by itself."""
     weighed = site.weighed(samples)
     width = options.width or best_width(site, options.aggregate, options.prefer)
@@ -181,7 +183,7 @@ def _ranks(site: Site, levels: list[Fraction], n: Ints, spares: Ints | None) -> 
     more = np.zeros_like(n) if spares is None else spares
     return np.array(
         [
-            demand.required(site.promise, levels[t], t, 0, int(n[t]), int(more[t])) if levels[t] else int(n[t]) + 1
+            demand.required(site.requirement, levels[t], t, 0, int(n[t]), int(more[t])) if levels[t] else int(n[t]) + 1
             for t, demand in enumerate(site.demands)
         ],
         dtype=np.int64,

@@ -31,10 +31,10 @@ from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import to_keys
 from conformesh.kernels.replies import LOWEST
 from conformesh.kernels.segments import take_segments
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.known import Known, Runs, Said
 from conformesh.protocols.messages import Packets, Protocol, Tell, Told
 from conformesh.protocols.site import Site
-from conformesh.samples import Samples
 
 Ints = NDArray[np.int64]
 LIKELY, SPARE = 3, 12  # a device says at first so many times its share of the k largest, and so many more
@@ -82,7 +82,7 @@ def _at_most(site: Site, lists: list[Wanted]) -> int:
     return sum(min(wanted.k, int(site.totals[wanted.trial])) for wanted in lists)
 
 
-def by_flooding(site: Site, samples: Samples, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
+def by_flooding(site: Site, samples: WeightedScores, ranks: Ints, n: Ints) -> Protocol[dict[int, tuple[int, int]]]:
     """Find the score of every rank; return the key and its counted rank for each open problem (trial, alpha), flat."""
     lists, served = wanted_lists(ranks, n)
     if not can_flood(site, ranks, n):
@@ -146,7 +146,7 @@ def _flood(site: Site, blocks: list[_Block]) -> Protocol[None]:
 class _Block:
     """Devices that share tables of what they know, one for each list."""
 
-    def __init__(self, site: Site, samples: Samples, places: Ints, lists: list[Wanted], n: Ints) -> None:
+    def __init__(self, site: Site, samples: WeightedScores, places: Ints, lists: list[Wanted], n: Ints) -> None:
         self.places, self._site = places, site
         self._rows = site.here[places]
         self._place = np.full(site.devices, -1, dtype=np.int64)  # where each row of the network stands here
@@ -201,7 +201,7 @@ class _Block:
         return [_read(chosen, packets[i], row, len(self.lists), self._site) for i, row in enumerate(senders.tolist())]
 
 
-def _own_runs(samples: Samples, places: Ints, wanted: Wanted) -> Runs:
+def _own_runs(samples: WeightedScores, places: Ints, wanted: Wanted) -> Runs:
     """Return the runs of these devices' own scores, of each ascending; negated where the smallest are wanted."""
     segments = places * samples.trials + wanted.trial
     values, offsets = take_segments(samples.values, samples.offsets, segments)

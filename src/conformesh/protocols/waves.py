@@ -54,10 +54,10 @@ from conformesh.kernels.replies import (
     USUAL,
 )
 from conformesh.kernels.threads import in_blocks
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell
 from conformesh.protocols.site import Site
 from conformesh.protocols.tree import Level, Sapling, Turns, explore
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -152,7 +152,7 @@ class Asked:
 class Waves:
     """The spanning tree of a run, as the devices of one block know it, with their scores."""
 
-    def __init__(self, site: Site, samples: Samples, count_bits: int) -> None:
+    def __init__(self, site: Site, samples: WeightedScores, count_bits: int) -> None:
         self.site, self.samples, self.count_bits = site, samples, count_bits
         self.levels: list[Level] = []
         self._sapling: Sapling | None = None
@@ -678,7 +678,7 @@ def _halfway(ask: Ints, answer: int) -> tuple[int, int]:
 
 def by_waves(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     pace: Pace,
     n: Ints | None = None,
     ranks: Ints | None = None,

@@ -18,14 +18,14 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.promises import conformal_rank
+from conformesh.kernels.ranks import conformal_rank
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
 from conformesh.protocols.predicting import COUNT_NS, Prediction, Terrain, hops, upload
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate, too_few
-from conformesh.samples import Samples
 from conformesh.streams import stream
 
 
@@ -47,7 +47,7 @@ class WFCP:
             raise ValueError(f"failure must lie strictly between 0 and 1, got {self.failure}")
 
 
-def wfcp(site: Site, samples: Samples, alphas: tuple[Fraction, ...], options: WFCP) -> Protocol[Outcome]:
+def wfcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], options: WFCP) -> Protocol[Outcome]:
     """Add up all histograms in one shot, then read the quantile off the sum."""
     edges = (yield from agree_on_edges(site, samples, options.bins, options.range)).edges
     counts = samples.counts(edges)

@@ -19,8 +19,8 @@ from conformesh._version import __version__
 from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
+from conformesh.kernels.ranks import AUTO, Alpha, exact_alpha
 from conformesh.names import natural_order, unknown
-from conformesh.promises import AUTO, Alpha, exact_alpha
 from conformesh.quantities import in_bits, in_count
 from conformesh.result.certificate import KINDS, Certificate, Cost, Noise
 from conformesh.result.evaluation import Evaluation, evaluate_intervals, evaluate_sets
@@ -366,7 +366,7 @@ class Calibration:
         """The promise that was asked for, as far as the certificate tells; shares by device must be given again."""
         from conformesh.methods import METHODS
 
-        if METHODS[self.method].promise is not None or not self.certificate.target:
+        if METHODS[self.method].requirement is not None or not self.certificate.target:
             return {}
         told = self.certificate
         return {

@@ -8,8 +8,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.kernels.ranks import MIXTURES, RULES
 from conformesh.names import listed
-from conformesh.promises import RULES, TARGETS
 from conformesh.quantities import in_bits, in_count, several
 
 Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
@@ -94,8 +94,8 @@ class Certificate:
     assumption
         What must hold for the promise, in words; empty where nothing but exchangeability is needed.
     target, rule
-        Whom the promise is about and by which rule the rank was required: names of `promises.TARGETS` and
-        `promises.RULES`; empty where there is no promise.
+        Whom the promise is about and by which rule the rank was required: names of `ranks.MIXTURES` and
+        `ranks.RULES`; empty where there is no promise.
     weight
         What all scores weigh together, where ranks add up weights and not scores.
     bound, test
@@ -188,7 +188,7 @@ class Certificate:
     def _mixture(self) -> str:
         """Whom the guarantee is about. Scores beyond a cap do not count, so a device weighs by those that do."""
         capped = self.noise is not None and self.noise.cap is not None and self.target == "sizes"
-        return TARGETS[self.target] + (f", of which at most {self.noise.cap:,} count" if capped and self.noise else "")
+        return MIXTURES[self.target] + (f", of which at most {self.noise.cap:,} count" if capped and self.noise else "")
 
     @property
     def _whatever(self) -> str:

@@ -15,7 +15,7 @@ from conformesh._version import __version__
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import in_json, to_json
 from conformesh.io.writing import ENDINGS, check_ending, write_columns
-from conformesh.promises import TARGETS
+from conformesh.kernels.ranks import MIXTURES
 from conformesh.quantities import several
 from conformesh.result.certificate import Cost
 
@@ -34,7 +34,7 @@ class Detection:
     rule
         `thinned`, which is proven, or `plain`, which is assumed.
     target
-        Where ordinary test points come from: a name of `promises.TARGETS`.
+        Where ordinary test points come from: a name of `ranks.MIXTURES`.
     scores, flagged, p_values
         By device: its test scores, whether each is flagged, and its p-value (None where these were not asked for).
     threshold
@@ -83,7 +83,7 @@ class Detection:
     @property
     def certificate(self) -> str:
         """Why the flags may be trusted, and how far, in words."""
-        where = f"ordinary test points are independent, and {TARGETS[self.target]}"
+        where = f"ordinary test points are independent, and {MIXTURES[self.target]}"
         rate = f"the false discovery rate is at most {self.fdr:g}"
         if self.rule == "thinned":
             return (

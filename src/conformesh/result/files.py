@@ -17,8 +17,8 @@ from msgspec import Meta, Struct
 from conformesh.io.json_numbers import number
 from conformesh.io.memberships import EVERYONE
 from conformesh.io.schemas import Number, checked
+from conformesh.kernels.ranks import GROUP_RULES, MIXTURES, PARTS, RULES, conformal_rank, exact_alpha
 from conformesh.names import unknown
-from conformesh.promises import GROUP_RULES, PARTS, RULES, TARGETS, conformal_rank, exact_alpha
 from conformesh.result.certificate import Kind
 
 FORMAT = "conformesh-calibration/1"
@@ -309,7 +309,7 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
         yield f"the threshold must be inf where rank {required} of {n} {_unit(file)} is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
-    for name, known in (("target", TARGETS), ("rule", RULES)):
+    for name, known in (("target", MIXTURES), ("rule", RULES)):
         if (word := getattr(certificate, name)) and word not in known:
             yield unknown(name, word, known)
 

@@ -15,8 +15,8 @@ from conformesh.io.arrays import as_array, check_index, columns_of
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.memberships import EVERYONE, Atom, Memberships
+from conformesh.kernels.ranks import GROUP_RULES, exact_number
 from conformesh.names import natural_order
-from conformesh.promises import GROUP_RULES, exact_number
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Certificate, Cost

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.io.arrays import as_array, check_index
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import from_json, to_json
-from conformesh.promises import exact_alpha
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
 from conformesh.result.certificate import KINDS, Certificate, Cost, Kind

@@ -22,8 +22,8 @@ from sklearn.utils.validation import check_is_fitted
 from conformesh.calibrating import calibrate
 from conformesh.inputs import as_network
 from conformesh.io.arrays import check_index
+from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.notes import note
-from conformesh.promises import Alpha, exact_alpha, explain_confidence
 from conformesh.pvalues import p_values
 from conformesh.result.certificate import KINDS
 from conformesh.result.evaluation import Evaluation

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
 
-from conformesh.promises import Alpha, explain_confidence
+from conformesh.kernels.ranks import Alpha, explain_confidence
 from conformesh.result.calibration import Calibration, columns_among
 from conformesh.result.evaluation import Evaluation
 from conformesh.scores import Score

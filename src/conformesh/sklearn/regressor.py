@@ -13,7 +13,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 
 from conformesh.calibrating import calibrate
-from conformesh.promises import Alpha, exact_alpha, explain_confidence
+from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided
 from conformesh.scores import Score

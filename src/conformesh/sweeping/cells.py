@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformesh.calibrating import calibrate_batch, counted_ranks
+from conformesh.calibrating import counted_ranks, solve_draws
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import requirement_in
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options
-from conformesh.promises import promise_in
-from conformesh.samples import Samples
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 from conformesh.sweeping.sources import Draw, draw_of, network_of, samples_of
@@ -71,7 +71,7 @@ def code_digest() -> str:
 def rides_along(method: MethodSpec, record: tuple[str, ...]) -> bool:
     """Whether draws and alphas may share a run without any recorded value showing it."""
     entry = get_method(method.name)
-    if entry.apart(make_options(method.name, promise_in(dict(method.options))[1])):
+    if entry.apart(make_options(method.name, requirement_in(dict(method.options))[1])):
         return True
     drawn = "seed" in entry.option_names()  # then every draw has its own seed
     return not drawn and not OF_COMPANY & {*record}
@@ -113,14 +113,14 @@ def _run(
     block: tuple[int, ...],
     alphas: tuple[float, ...],
     draws: list[Draw],
-    samples: Samples,
+    samples: WeightedScores,
 ) -> list[dict[str, Any]]:
-    promise, options = promise_in(dict(cell.method.options))
+    requirement, options = requirement_in(dict(cell.method.options))
     if "seed" in get_method(cell.method.name).option_names():
         options["seed"] = cell.seed + block[0]
     started = time.perf_counter()
     try:
-        batch = calibrate_batch(samples, network, alphas, cell.method.name, promise=promise, **options)
+        batch = solve_draws(samples, network, alphas, cell.method.name, requirement=requirement, **options)
         refused = None
     except (ValueError, ArithmeticError) as reason:  # this method cannot work here: a row that says so, not a number
         batch, refused = None, str(reason)
@@ -169,7 +169,7 @@ _COLUMNS_OF = {  # recorded column -> the word in `record` that asks for it
 
 
 def _measured(
-    record: tuple[str, ...], batch: Any, draw: Draw, samples: Samples, t: int, a: int, seconds: float
+    record: tuple[str, ...], batch: Any, draw: Draw, samples: WeightedScores, t: int, a: int, seconds: float
 ) -> dict[str, Any]:
     thresholds = batch.outcome.thresholds[:, t, a]
     certificate = batch.outcome.certificates[t][a]

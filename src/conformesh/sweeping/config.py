@@ -15,9 +15,9 @@ from msgspec import structs
 from conformesh.data.partition import PARTITIONS
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.schemas import checked
-from conformesh.methods import get_method, make_options, promise_of
+from conformesh.kernels.ranks import check_alpha, requirement_in
+from conformesh.methods import get_method, make_options, requirement_of
 from conformesh.names import unknown
-from conformesh.promises import check_alpha, promise_in
 from conformesh.scores import ClassificationScore, get_score
 from conformesh.sweeping.schema import FileScores, MethodTable, NetworkTable, OutputScores, SweepFile, SyntheticScores
 
@@ -218,8 +218,8 @@ def _methods(entry: MethodTable, where: str) -> list[MethodSpec]:
             get_method(entry.name)
             if "seed" in dict(options):
                 raise ValueError("the seed of a method follows the draw; set the sweep's seed instead")
-            promise, own = promise_in(dict(options))
-            promise_of(entry.name, promise)
+            requirement, own = requirement_in(dict(options))
+            requirement_of(entry.name, requirement)
             make_options(entry.name, own)
         except (ValueError, TypeError) as problem:
             raise ValueError(f"{where}: {problem}") from None

@@ -19,8 +19,8 @@ from conformesh.data.synthetic import synthetic_outputs
 from conformesh.graph.network import Network
 from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
 from conformesh.io.score_files import read_scores
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order
-from conformesh.samples import Samples
 from conformesh.scores import Score, get_score
 from conformesh.streams import stream
 from conformesh.sweeping.config import NetworkSpec, ScoreSpec
@@ -71,14 +71,14 @@ class Draw:
         return float(sets[np.arange(len(at)), labels].mean()), float(sets.sum(axis=1).mean())
 
 
-def samples_of(draws: Sequence[Draw]) -> Samples:
+def samples_of(draws: Sequence[Draw]) -> WeightedScores:
     """Return the calibration scores of several draws, one trial each."""
     if len(draws) == 1:
-        return Samples.from_flat(draws[0].values, draws[0].sizes)
+        return WeightedScores.from_flat(draws[0].values, draws[0].sizes)
     sizes = np.stack([draw.sizes for draw in draws], axis=1).ravel()  # device by device, its trials side by side
     where = np.concatenate([np.repeat(np.arange(len(d.sizes)) * len(draws) + t, d.sizes) for t, d in enumerate(draws)])
     values = np.concatenate([draw.values for draw in draws])[np.argsort(where, kind="stable")]
-    return Samples.from_flat(values, sizes, len(draws))
+    return WeightedScores.from_flat(values, sizes, len(draws))
 
 
 @lru_cache(maxsize=4)

@@ -32,7 +32,8 @@ from numpy.typing import NDArray
 from scipy.special import expit
 
 from conformesh.graph.weights import constant_weights
-from conformesh.promises import conformal_rank
+from conformesh.kernels.ranks import conformal_rank
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.histogram import paper_epsilon
 from conformesh.protocols.bounds.quantile import bias_epsilon
@@ -41,7 +42,6 @@ from conformesh.protocols.messages import Protocol
 from conformesh.protocols.q_dcp import Knobs, admm
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
-from conformesh.samples import Samples
 
 Floats = NDArray[np.float64]
 TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
@@ -79,7 +79,7 @@ def _ranks(site: Site, alphas: tuple[Fraction, ...], devices: int) -> NDArray[np
 
 def q_dcp_released(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     given: Conditions,
     *,
     rounds: int = 1500,
@@ -154,7 +154,7 @@ class _Looped:
 
 def h_dcp_printed(
     site: Site,
-    samples: Samples,
+    samples: WeightedScores,
     given: Conditions,
     *,
     rounds: int = 150,
@@ -191,7 +191,7 @@ def h_dcp_printed(
     return Printed(thresholds, np.repeat(epsilon[:, None], levels.shape[1], axis=1))
 
 
-def _range(samples: Samples, given: Conditions, over: str) -> Floats:
+def _range(samples: WeightedScores, given: Conditions, over: str) -> Floats:
     if over == "outputs":
         return given.output_ranges
     if over == "unit":
@@ -210,7 +210,7 @@ def _outputs_rounded_up(thresholds: Floats, low: float, width: float) -> Floats:
     return np.nextafter(1 - (low + width * (first - 1)), -np.inf)
 
 
-def cp_released(site: Site, samples: Samples, given: Conditions) -> Printed:
+def cp_released(site: Site, samples: WeightedScores, given: Conditions) -> Printed:
     """Take the order statistic after the one of split conformal prediction."""
     ranks = _ranks(site, given.alphas, 1) + 1
     thresholds = np.full(ranks.shape, np.inf)
@@ -220,14 +220,14 @@ def cp_released(site: Site, samples: Samples, given: Conditions) -> Printed:
     return _everywhere(site, thresholds)
 
 
-def fcp_released(site: Site, samples: Samples, given: Conditions) -> Printed:
+def fcp_released(site: Site, samples: WeightedScores, given: Conditions) -> Printed:
     """Interpolate the pooled scores at a level rounded to a whole percent, as a t-digest's percentiles do."""
     levels = np.minimum(np.round(given.levels(site), 2), 1.0)
     found = [[np.quantile(samples.pooled(t), level) for level in row] for t, row in enumerate(levels)]
     return _everywhere(site, np.array(found))
 
 
-def fedcp_qq_published(site: Site, samples: Samples, given: Conditions, *, server: int = 17) -> Printed:
+def fedcp_qq_published(site: Site, samples: WeightedScores, given: Conditions, *, server: int = 17) -> Printed:
     """Take the 17th smallest of the devices' largest scores: the ranks that give the published row."""
     tops = np.sort(samples.extremes()[1], axis=0)[server - 1]
     return _everywhere(site, np.repeat(tops[:, None], len(given.alphas), axis=1))

@@ -11,14 +11,14 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.calibrating import calibrate_batch
+from conformesh.calibrating import solve_draws
 from conformesh.engines.simulator import Simulator
 from conformesh.experiments.core.conventions import CONVENTIONS, Conditions
 from conformesh.experiments.core.settings import Draws, Setting, Source, draws_of
 from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
+from conformesh.kernels.ranks import exact_alpha, requirement_in
 from conformesh.methods import PUBLISHED, get_method
-from conformesh.promises import exact_alpha, promise_in
 from conformesh.protocols.site import Site
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 
@@ -142,8 +142,8 @@ def _run(point: Point, draws: Draws, network: Network) -> dict[str, Any]:
     samples = draws.samples(point.draws)
     convention = CONVENTIONS.get(point.method)
     if convention is None:
-        promise, options = promise_in(point.options, get_method(point.method).promise or PUBLISHED)
-        batch = calibrate_batch(samples, network, point.alphas, point.method, promise=promise, **options)
+        requirement, options = requirement_in(point.options, get_method(point.method).requirement or PUBLISHED)
+        batch = solve_draws(samples, network, point.alphas, point.method, requirement=requirement, **options)
         certificates = batch.outcome.certificates
         missing = any(c.epsilon is None for row in certificates for c in row)
         epsilon = None if missing else np.array([[c.epsilon for c in row] for row in certificates])

@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from conformesh.data.partition import partition
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.io.model_outputs import ModelOutputs, read_model_outputs
-from conformesh.promises import conformal_rank
-from conformesh.samples import Samples
+from conformesh.kernels.ranks import conformal_rank
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.streams import stream
 
 Floats = NDArray[np.float64]
@@ -152,9 +152,9 @@ class Draws:
                 )
         return np.concatenate(mine)
 
-    def samples(self, draws: tuple[int, ...] | None = None) -> Samples:
+    def samples(self, draws: tuple[int, ...] | None = None) -> WeightedScores:
         """Return the calibration scores, one trial per draw."""
-        return Samples.of_trials([[true for _, true in self._taken[draw]] for draw in self._which(draws)])
+        return WeightedScores.of_trials([[true for _, true in self._taken[draw]] for draw in self._which(draws)])
 
     def output_ranges(self, draws: tuple[int, ...] | None = None) -> Floats:
         """Return the smallest and the largest finite output of the calibration rows, (draws, 2)."""

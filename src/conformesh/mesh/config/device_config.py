@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import AUTO, GIVEN, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.config.certificate_names import check_device_name
 from conformesh.mesh.config.endpoints import parse_endpoint
 from conformesh.mesh.config.roster import Roster
-from conformesh.methods import get_method, make_options, promise_of, without_rounds
+from conformesh.methods import get_method, make_options, requirement_of, without_rounds
 from conformesh.names import device_names, listed, unknown
 from conformesh.online.counters import Counting
 from conformesh.peer.rosters import FIELD, roster_words
 from conformesh.peer.settings import Settings
-from conformesh.promises import AUTO, GIVEN, Promise, check_shares, exact_alpha, make_promise
 from conformesh.scores import Score, get_score
 
 SHORTEST_PULSE, LONGEST_PULSE = 0.1, 3600.0  # seconds
@@ -138,7 +138,7 @@ class DeviceConfig:
         _ = (
             self.network,
             self.chosen_score,
-            self.promise,
+            self.requirement,
             self.rule,
         )  # what is wrong with them is an error now, not later
 
@@ -167,13 +167,13 @@ class DeviceConfig:
             raise ValueError(str(problem)) from None
 
     @property
-    def promise(self) -> Promise:
+    def requirement(self) -> Requirement:
         """Whom the threshold is to be about, and by which rule."""
         if bool(self.shares) != (self.target == GIVEN):
             raise ValueError(f"shares by device go with target = {GIVEN!r}, and with no other, got {self.target!r}")
-        asked = make_promise(self.shares or self.target, self.rank, self.pac_confidence)
+        asked = make_requirement(self.shares or self.target, self.rank, self.pac_confidence)
         check_shares(asked, self.devices)
-        return promise_of(self.method, asked)
+        return requirement_of(self.method, asked)
 
     @property
     def rule(self) -> Counting | None:
@@ -243,7 +243,7 @@ class DeviceConfig:
 
     def agreement(self) -> dict[str, str]:
         """Return everything that must be the same on every device before the first message, as short texts."""
-        chosen, promise = make_options(self.method, self.options), self.promise
+        chosen, requirement = make_options(self.method, self.options), self.requirement
         return {
             **self.settings.agreement(len(self.devices)),
             "mesh": self.mesh,
@@ -251,8 +251,8 @@ class DeviceConfig:
             "mode": self.mode,
             "method": self.method,
             "alpha": str(exact_alpha(self.alpha)),
-            "promise": str(promise),
-            "shares": _digest(f"{name} {share}" for name, share in sorted((promise.shares or {}).items())),
+            "requirement": str(requirement),
+            "shares": _digest(f"{name} {share}" for name, share in sorted((requirement.shares or {}).items())),
             **{f"option {f.name}": _in_words(getattr(chosen, f.name)) for f in fields(chosen)},
             "score": score_in_words(self.chosen_score),
             "model": "not said" if self.model is None else self.model[:16],

@@ -20,6 +20,7 @@ from typing import Any, Literal
 
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.io.files import make_folder
+from conformesh.kernels.ranks import PLAIN, Requirement, check_alpha
 from conformesh.mesh.config.authority import FILE as RECORD
 from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
 from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
@@ -49,7 +50,6 @@ from conformesh.mesh.config.own_scores import scatter_scores
 from conformesh.mesh.config.roster import Earlier, Revoked, Roster, check_size
 from conformesh.mesh.config.signing import document_of
 from conformesh.names import unknown
-from conformesh.promises import PLAIN, Promise, check_alpha
 
 __all__ = [
     "Problem",
@@ -74,7 +74,7 @@ def init_mesh(
     mode: Literal["rounds", "anytime"] = "rounds",
     method: str = "e-dcp",
     alpha: str = "0.1",
-    promise: Promise = PLAIN,
+    requirement: Requirement = PLAIN,
     options: dict[str, Any] | None = None,
     score: str | None = None,
     score_options: dict[str, Any] | None = None,
@@ -129,11 +129,11 @@ def init_mesh(
         mode=mode,
         method=method,
         alpha=alpha,
-        target=promise.target,
-        rank=promise.rule,
-        pac_confidence=None if promise.pac_confidence is None else str(promise.pac_confidence),
-        shares={to: str(promise.shares[name]) for name, to in zip(network.ids, names, strict=True)}
-        if promise.shares is not None
+        target=requirement.target,
+        rank=requirement.rule,
+        pac_confidence=None if requirement.pac_confidence is None else str(requirement.pac_confidence),
+        shares={to: str(requirement.shares[name]) for name, to in zip(network.ids, names, strict=True)}
+        if requirement.shares is not None
         else {},
         options=options or {},
         score=score,

@@ -15,7 +15,9 @@ from conformesh.mesh.node.state import Phase, Trouble
 
 PREFIX = "conformesh"
 Now = Mapping[str, Any]  # a snapshot of the state, with `healthy` and perhaps `mesh`
-Samples = Iterable[tuple[tuple[str, ...], float | None]]  # values of the labels, and the number; None is left out
+WeightedScores = Iterable[
+    tuple[tuple[str, ...], float | None]
+]  # values of the labels, and the number; None is left out
 
 
 class Metric(NamedTuple):
@@ -25,7 +27,7 @@ class Metric(NamedTuple):
     kind: Literal["info", "gauge", "counter", "histogram"]
     words: str
     labels: tuple[str, ...]
-    samples: Callable[[Now], Samples]
+    samples: Callable[[Now], WeightedScores]
 
     @property
     def exposed(self) -> str:
@@ -33,10 +35,10 @@ class Metric(NamedTuple):
         return f"{PREFIX}_{self.name}" + ("_total" if self.kind == "counter" else "")
 
 
-def _at(*path: str) -> Callable[[Now], Samples]:
+def _at(*path: str) -> Callable[[Now], WeightedScores]:
     """Return what reads one number of a snapshot; it is left out where there is none yet."""
 
-    def read(now: Now) -> Samples:
+    def read(now: Now) -> WeightedScores:
         value: Any = now
         for name in path:
             value = None if value is None else value.get(name)
@@ -45,15 +47,15 @@ def _at(*path: str) -> Callable[[Now], Samples]:
     return read
 
 
-def _each(key: str) -> Callable[[Now], Samples]:
+def _each(key: str) -> Callable[[Now], WeightedScores]:
     """Return what reads one number for each neighbour."""
     return lambda now: [((name,), one[key]) for name, one in now["neighbours"].items()]
 
 
-def _words(*path: str) -> Callable[[Now], Samples]:
+def _words(*path: str) -> Callable[[Now], WeightedScores]:
     """Return what reads numbers that stand beside words."""
 
-    def read(now: Now) -> Samples:
+    def read(now: Now) -> WeightedScores:
         table: Any = now
         for name in path:
             table = (table or {}).get(name)
@@ -62,17 +64,17 @@ def _words(*path: str) -> Callable[[Now], Samples]:
     return read
 
 
-def _refusals(now: Now) -> Samples:
+def _refusals(now: Now) -> WeightedScores:
     tables = [*((name, one["refused"]) for name, one in now["neighbours"].items()), ("", now["refused"])]
     return [((name, reason), count) for name, reasons in tables for reason, count in reasons.items()]
 
 
-def _runs(now: Now) -> Samples:
+def _runs(now: Now) -> WeightedScores:
     runs = now["runs"]
     return [(("certified",), runs["certified"]), (("failed",), sum(runs["failed"].values()))]
 
 
-def _heard(now: Now) -> Samples:
+def _heard(now: Now) -> WeightedScores:
     gathering = now.get("gathering")
     return [((), None if gathering is None else len(gathering["heard"]))]
 

@@ -11,6 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
+from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
@@ -21,10 +23,8 @@ from conformesh.peer.journal import Journal
 from conformesh.peer.linked import Make
 from conformesh.peer.rosters import Rosters
 from conformesh.peer.shelf import Seal
-from conformesh.promises import exact_alpha
 from conformesh.protocols.site import Outcome, Shown
 from conformesh.result.calibration import Calibration
-from conformesh.samples import Samples
 
 if TYPE_CHECKING:
     from conformesh.privacy.account import Account
@@ -123,8 +123,8 @@ def private_protocol_of(
         scores, epoch = part.scores(), part.epochs.last()
         secrets = secrets_of(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
-        samples = Samples.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, secrets=secrets)
+        samples = WeightedScores.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets)
 
     return make
 
@@ -140,12 +140,12 @@ def secrets_of(
     if account.problem:
         log(f"{account.problem}: this device takes part without its scores until the file is repaired or removed")
 
-    def scores_of(released: int) -> Samples:
+    def scores_of(released: int) -> WeightedScores:
         found = (NO_SCORES if account.problem else scores).in_epoch(released)
         if not len(found):
             log(f"this device has no scores of epoch {released}")  # in its own log, and nowhere else
         # They were checked and sorted when they were read: doing so now would take time that tells their number.
-        return Samples(found, np.array([0, len(found)]))
+        return WeightedScores(found, np.array([0, len(found)]))
 
     def genuine(name: str, message: bytes, proof: bytes) -> bool:
         return seal.genuine(config.devices.index(name), message, proof)
@@ -158,14 +158,14 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
     chosen = make_options(config.method, suited_options(config.method, config.options, config.chosen_score))
     levels = (exact_alpha(config.alpha),)
     _ = get_method(config.method).protocol  # loaded now, and not in a run
-    samples, caps = Samples.of([scores.values], (config.name,)), _caps(config)
+    samples, caps = WeightedScores.of([scores.values], (config.name,)), _caps(config)
 
     def make(network: Network, row: int) -> Generator[Any, Any, Any]:
         if shown is not None:
             shown.clear()
         if config.mode == "anytime":
-            return promised_heard(config.method, network, row, samples, levels, chosen, config.promise, caps)
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.promise, shown=shown)
+            return promised_heard(config.method, network, row, samples, levels, chosen, config.requirement, caps)
+        return promised_alone(config.method, network, row, samples, levels, chosen, config.requirement, shown=shown)
 
     return make
 

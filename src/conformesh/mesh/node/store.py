@@ -19,10 +19,10 @@ from msgspec import Struct
 from conformesh.io.files import PRIVATE, write_file
 from conformesh.io.json_numbers import from_json, to_json
 from conformesh.io.schemas import checked
+from conformesh.kernels.ranks import exact_alpha
 from conformesh.mesh.config.device_config import DeviceConfig, score_in_words
 from conformesh.mesh.node.certified import Certified, refuse_nan
 from conformesh.peer.rosters import FIELD
-from conformesh.promises import exact_alpha
 from conformesh.result.calibration import Calibration
 
 FORMAT = "conformesh-node-result/3"

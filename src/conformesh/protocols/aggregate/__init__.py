@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from contextlib import suppress
 
+from conformesh.kernels.ranks import AUTO
 from conformesh.names import unknown
-from conformesh.promises import AUTO
 from conformesh.protocols.aggregate import chebyshev
 from conformesh.protocols.aggregate.base import (
     Aggregator,

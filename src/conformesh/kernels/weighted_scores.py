@@ -1,4 +1,4 @@
-"""Samples: the calibration scores every device holds, ragged and sorted, ready for kernels.
+"""WeightedScores: the calibration scores every device holds, ragged and sorted, ready for kernels.
 
 One flat array and offsets serve twenty devices or a million. Each (device, trial) owns a sorted segment; trials are
 independent draws of the same experiment that ride along in one run. A trial of one is the ordinary case.
@@ -29,7 +29,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
-class Samples:
+class WeightedScores:
     """Sorted scores of a block of devices over one or more trials.
 
     Attributes
@@ -56,13 +56,13 @@ class Samples:
         devices = (len(self.offsets) - 1) // max(self.trials, 1)
         weighed = "" if self.weights is None else ", weighted"
         many = "" if self.trials == 1 else f" in {self.trials:,} trials"
-        return f"Samples({len(self.values):,} scores{many} on {devices:,} devices{weighed})"
+        return f"WeightedScores({len(self.values):,} scores{many} on {devices:,} devices{weighed})"
 
     @classmethod
-    def of(cls, devices: Iterable[Any], names: Sequence[str] | None = None) -> Samples:
+    def of(cls, devices: Iterable[Any], names: Sequence[str] | None = None) -> WeightedScores:
         """Build from one array of scores per device (any of them may be empty), or a table with one row per device.
 
-        >>> Samples.of([[3.0, 1.0], [], [2.0]]).sizes.ravel().tolist()
+        >>> WeightedScores.of([[3.0, 1.0], [], [2.0]]).sizes.ravel().tolist()
         [2, 0, 1]
         """
         table: NDArray[Any] = np.empty(0)
@@ -73,7 +73,7 @@ class Samples:
         return cls.of_trials([devices], names)
 
     @classmethod
-    def of_trials(cls, trials: Iterable[Iterable[Any]], names: Sequence[str] | None = None) -> Samples:
+    def of_trials(cls, trials: Iterable[Iterable[Any]], names: Sequence[str] | None = None) -> WeightedScores:
         """Build from a list of trials, each a list with one array of scores per device."""
         table = [[_clean(scores, device, names) for device, scores in enumerate(trial)] for trial in trials]
         if not table or not table[0]:
@@ -91,7 +91,7 @@ class Samples:
         weights: Iterable[Iterable[Any]],
         names: Sequence[str] | None = None,
         spares: Ints | None = None,
-    ) -> Samples:
+    ) -> WeightedScores:
         """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores.
 
         `spares` (devices, trials) says by how much these were rounded down.
@@ -109,13 +109,13 @@ class Samples:
     @classmethod
     def from_flat(
         cls, values: Floats, sizes: Ints, trials: int = 1, *, names: Sequence[str] | None = None, copy: bool = True
-    ) -> Samples:
+    ) -> WeightedScores:
         """Build from flat scores already grouped by (device, trial), `sizes` of them in each group.
 
         With ``copy=False`` the array becomes the samples' own and is sorted where it is: a million devices with fifty
         scores each are 400 MB.
 
-        >>> Samples.from_flat(np.array([3.0, 1.0, 2.0]), np.array([2, 0, 1])).segment(0).tolist()
+        >>> WeightedScores.from_flat(np.array([3.0, 1.0, 2.0]), np.array([2, 0, 1])).segment(0).tolist()
         [1.0, 3.0]
         """
         note_large_integers(np.asarray(values), "scores")
@@ -131,7 +131,7 @@ class Samples:
         return cls._sorted(values, sizes, trials)
 
     @classmethod
-    def _sorted(cls, values: Floats, sizes: Ints, trials: int) -> Samples:
+    def _sorted(cls, values: Floats, sizes: Ints, trials: int) -> WeightedScores:
         """Take ownership of `values` and sort its segments in place."""
         offsets = np.zeros(len(sizes) + 1, dtype=np.int64)
         np.cumsum(sizes, out=offsets[1:])
@@ -162,10 +162,10 @@ class Samples:
         np.cumsum(np.ones(len(self.values), np.int64) if self.weights is None else self.weights, out=prefix[1:])
         return prefix
 
-    def weighing(self, weights: Ints, spares: Ints | None = None) -> Samples:
+    def weighing(self, weights: Ints, spares: Ints | None = None) -> WeightedScores:
         """Return the same scores with these weights, flat and in the order of `values`; who weighs nothing is left out.
 
-        >>> Samples.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
+        >>> WeightedScores.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
         [5, 2]
         """
         each = np.asarray(weights, dtype=np.int64)
@@ -178,14 +178,14 @@ class Samples:
             return replace(self, weights=each, spares=spares)
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))[kept]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(self.offsets) - 1))])
-        return Samples(self.values[kept], offsets, self.trials, each[kept], spares)
+        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], spares)
 
-    def taken(self, devices: Ints) -> Samples:
+    def taken(self, devices: Ints) -> WeightedScores:
         """Return the samples of these devices, in this order."""
         values, offsets = take_segments(self.values, self.offsets, devices, self.trials)
         weights = None if self.weights is None else take_segments(self.weights, self.offsets, devices, self.trials)[0]
         spares = None if self.spares is None else self.spares.reshape(-1, self.trials)[devices].ravel()
-        return Samples(values, offsets, self.trials, weights, spares)
+        return WeightedScores(values, offsets, self.trials, weights, spares)
 
     def segment(self, device: int, trial: int = 0) -> Floats:
         """Return the sorted scores of one device in one trial."""

@@ -42,7 +42,7 @@ Result = TypeVar("Result")
 
 AUTO = "auto"  # the word for "as the library chooses": what it then does has a name of its own
 GIVEN = "given"
-TARGETS: dict[str, str] = {
+MIXTURES: dict[str, str] = {
     "sizes": "a new example comes from a device in proportion to its scores",
     "paper": "a new example comes from device k with probability (n_k + 1) / (n + K)",
     "equal": "a new example is as likely from any device",
@@ -219,13 +219,13 @@ def weighted_threshold(values: ArrayLike, weights: ArrayLike | None, required: i
 
 
 @dataclass(frozen=True)
-class Promise:
+class Requirement:
     """Whom a threshold is about, and by which rule: what turns scores into integer weights and a required rank.
 
     Attributes
     ----------
     target
-        A name of `TARGETS` that users may choose: `sizes`, `paper`, `equal`, or `given`, with `shares`.
+        A name of `MIXTURES` that users may choose: `sizes`, `paper`, `equal`, or `given`, with `shares`.
     rule
         `swap`, `ghost`, or `auto`: whichever proven rule asks for less, from the numbers of scores and alpha alone.
     shares
@@ -234,7 +234,7 @@ class Promise:
         True where weights tell how much a score counts: of a group, near a centre, after a shift. Then what a device
         without scores holds of it is not known.
     bounds
-        The largest weight of a score of each trial, in the units of the weights of `Samples`; one for all, or each.
+        The largest weight of a score of each trial, in the units of the weights of `WeightedScores`; one for all, or each.
     tests
         The weight of the new example, for each level; by default as large as the bound.
     losses
@@ -253,8 +253,8 @@ class Promise:
     pac_confidence: Fraction | None = None
 
     def __post_init__(self) -> None:
-        if self.target not in TARGETS:
-            raise ValueError(unknown("target", self.target, TARGETS))
+        if self.target not in MIXTURES:
+            raise ValueError(unknown("target", self.target, MIXTURES))
         if self.rule not in CHOICES:
             raise ValueError(unknown("rank rule", self.rule, CHOICES))
         if self.rule == "ghost" and (self.part or self.pac_confidence is not None):
@@ -331,7 +331,7 @@ class Promise:
         return Parts("swap", weights, [factor * each[i] for i in places.tolist()], slack)
 
 
-PLAIN = Promise()
+PLAIN = Requirement()
 
 
 @dataclass(frozen=True, eq=False)
@@ -393,30 +393,32 @@ class Demand:
     total: int
     devices: int
 
-    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+    def required(
+        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+    ) -> int:
         """Return the required rank.
 
         `total` is what the scores of this trial weigh, `spare` how much more they might have weighed before rounding.
         """
-        bound = promise.bounds[trial % len(promise.bounds)]
-        if promise.losses:
+        bound = requirement.bounds[trial % len(requirement.bounds)]
+        if requirement.losses:
             room = alpha * self.base - self.missing - self.largest
-            return total - math.floor(promise.losses * room)
-        if not promise.part:
+            return total - math.floor(requirement.losses * room)
+        if not requirement.part:
             return math.ceil((1 - alpha) * self.base + self.largest)
-        test = bound if promise.tests is None else promise.tests[level]
+        test = bound if requirement.tests is None else requirement.tests[level]
         swapped = 0 if self.rule == "ordinary" else alpha * bound  # what the score that is exchanged may weigh
         slack = self.largest * ((1 - alpha) * test + swapped) + (1 - alpha) * self.missing * bound
         return math.ceil((1 - alpha) * (total + spare) + slack)
 
-    def p_value(self, promise: Promise, trial: int, below: int, total: int, spare: int) -> Fraction:
+    def p_value(self, requirement: Requirement, trial: int, below: int, total: int, spare: int) -> Fraction:
         """Return the smallest level at which `below` is the required rank: the p-value of a new score, at most 1.
 
         `below` is what the scores strictly below the new one weigh, the others as in `required`.
         """
         base, slack = self.base, self.largest
-        if promise.part:
-            bound = promise.bounds[trial % len(promise.bounds)]
+        if requirement.part:
+            bound = requirement.bounds[trial % len(requirement.bounds)]
             base, slack = total + spare + self.missing * bound, self.largest * bound
             if self.rule == "ordinary":  # nothing is exchanged: the new score counts among all
                 base, slack = base + slack, Fraction(0)
@@ -427,9 +429,9 @@ class Demand:
         """The smallest p-value that a new score can have."""
         return self.p_value(PLAIN, 0, self.total, self.total, 0)
 
-    def grain(self, promise: Promise) -> int:
+    def grain(self, requirement: Requirement) -> int:
         """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
-        if self.weights is None or promise.part or promise.losses:
+        if self.weights is None or requirement.part or requirement.losses:
             return 1
         return int(min(self.weights[self.weights > 0], default=1))
 
@@ -452,18 +454,20 @@ class _Smaller(Demand):
 
     other: Demand
 
-    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+    def required(
+        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+    ) -> int:
         """Return the smaller of both."""
         return min(
-            super().required(promise, alpha, trial, level, total, spare),
-            self.other.required(promise, alpha, trial, level, total, spare),
+            super().required(requirement, alpha, trial, level, total, spare),
+            self.other.required(requirement, alpha, trial, level, total, spare),
         )
 
-    def p_value(self, promise: Promise, trial: int, below: int, total: int, spare: int) -> Fraction:
+    def p_value(self, requirement: Requirement, trial: int, below: int, total: int, spare: int) -> Fraction:
         """Return the smaller of both: at every level one of them is used, and which does not depend on scores."""
         return min(
-            super().p_value(promise, trial, below, total, spare),
-            self.other.p_value(promise, trial, below, total, spare),
+            super().p_value(requirement, trial, below, total, spare),
+            self.other.p_value(requirement, trial, below, total, spare),
         )
 
     def name(self, alpha: Fraction) -> str:
@@ -475,15 +479,15 @@ SHARES: dict[str, Callable[[int], int]] = {"sizes": lambda n: n, "paper": lambda
 Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of new examples
 
 
-def make_promise(
+def make_requirement(
     target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, pac_confidence: Alpha | None = None
-) -> Promise:
+) -> Requirement:
     """Return the promise that a user asked for: a target by name or as shares by device, a rule, and pac_confidence."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
     if isinstance(target, str):
         if target not in CHOSEN:
             raise ValueError(unknown("target", target, CHOSEN))
-        return Promise(target, rank, pac_confidence=level)
+        return Requirement(target, rank, pac_confidence=level)
     if not isinstance(target, Mapping):
         raise TypeError(
             f"target must be {', '.join(CHOSEN)}, or a dict with a share for every device, got {type(target).__name__}"
@@ -497,23 +501,23 @@ def make_promise(
             raise ValueError(f"target: the share of device {name} must be at least 0, got {float(share):g}")
     if not any(shares.values()):
         raise ValueError("target: some device must have a share above 0, got none")
-    return Promise(GIVEN, rank, shares, pac_confidence=level)
+    return Requirement(GIVEN, rank, shares, pac_confidence=level)
 
 
-def promise_in(options: Mapping[str, Any], otherwise: Promise = PLAIN) -> tuple[Promise, dict[str, Any]]:
+def requirement_in(options: Mapping[str, Any], otherwise: Requirement = PLAIN) -> tuple[Requirement, dict[str, Any]]:
     """Take `target` and `rank` out of the options of a method; return the promise that they ask for, and the rest."""
     rest = {**options}
     asked = {name: rest.pop(name) for name in ("target", "rank") if name in rest}
-    return make_promise(**asked) if asked else otherwise, rest
+    return make_requirement(**asked) if asked else otherwise, rest
 
 
-def check_shares(promise: Promise, ids: Sequence[str]) -> None:
+def check_shares(requirement: Requirement, ids: Sequence[str]) -> None:
     """Refuse shares that leave out a device, or name another."""
-    if promise.shares is None:
+    if requirement.shares is None:
         return
-    if strange := natural_order({*promise.shares} - {*ids}):
+    if strange := natural_order({*requirement.shares} - {*ids}):
         raise ValueError(f"target: a share is given for device {strange[0]!r}, which the network does not have")
-    if missing := natural_order({*ids} - {*promise.shares}):
+    if missing := natural_order({*ids} - {*requirement.shares}):
         raise ValueError(f"target: no share is given for device {missing[0]!r} of the network; give 0 if it has none")
 
 
@@ -601,7 +605,9 @@ class _Binomial(Demand):
         n, devices = sum(n * count for n, _, count in asked), sum(count for _, share, count in asked if share)
         return cls("binomial", None, base, Fraction(0), Fraction(0), False, n, devices, asked, failure)
 
-    def required(self, promise: Promise, alpha: Fraction, trial: int, level: int, total: int, spare: int) -> int:
+    def required(
+        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+    ) -> int:
         """Return the rank; n + 1 where no rank of n scores will do.
 
         If the threshold fell short, at least as many scores as the rank would lie below the true quantile; the number
