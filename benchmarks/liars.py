@@ -39,7 +39,7 @@ NOTHING, TWICE = "no attack", "two-faced"  # two words of one device are no scor
 SETTINGS = {20: (1, 2, 3, 4, 5), 100: (1, 3, 5, 8, 10)}  # liars by number of devices
 MANY = (20, 30, 40)  # of 100: what [Kang2024] tries, besides 10
 KINDS = ("all-low", "all-high", "noise")  # that it tries them with
-RULES = ("plain ghost", "plain swap", "trimmed ghost", "trimmed swap", "quantile of quantiles")
+RANK_RULES = ("plain ghost", "plain swap", "trimmed ghost", "trimmed swap", "quantile of quantiles")
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ def plain_swap(words: Sequence[Floats]) -> float:
     return float(pooled[rank - 1]) if rank <= len(pooled) else math.inf
 
 
-PLAIN: dict[str, Callable[[Sequence[Floats]], float]] = {
+DEFAULT: dict[str, Callable[[Sequence[Floats]], float]] = {
     "plain ghost": lambda words: conformal_threshold(np.concatenate(words), ALPHA, len(words)),
     "plain swap": plain_swap,
     "quantile of quantiles": of_quantiles,
@@ -138,8 +138,8 @@ TRIMMED = {"trimmed ghost": Requirement("paper", "ghost"), "trimmed swap": Requi
 
 def thresholds(draws: Sequence[Draw], liars: int, attack: str, rule: str) -> Floats:
     """Return the threshold of every draw by a rule."""
-    if rule in PLAIN:
-        return np.array([PLAIN[rule](said(draw, liars, attack, seed)) for seed, draw in enumerate(draws)])
+    if rule in DEFAULT:
+        return np.array([DEFAULT[rule](said(draw, liars, attack, seed)) for seed, draw in enumerate(draws)])
     faults = None if attack == NOTHING else {"liars": tuple(range(liars)), "attack": attack}
     network = Network.complete(len(draws[0].held))
     with warnings.catch_warnings():
@@ -234,14 +234,14 @@ def cases(quick: bool) -> Iterator[tuple[int, int, str, tuple[str, ...]]]:
     """Yield devices, liars, attack and rules."""
     every = [NOTHING, *ATTACKS]
     if quick:
-        yield from ((20, 1, attack, tuple(rule for rule in RULES if asks(rule, attack))) for attack in every)
+        yield from ((20, 1, attack, tuple(rule for rule in RANK_RULES if asks(rule, attack))) for attack in every)
         return
     for devices, numbers in SETTINGS.items():
         for liars in numbers:
             for attack in every:
-                yield devices, liars, attack, tuple(rule for rule in RULES if asks(rule, attack))
+                yield devices, liars, attack, tuple(rule for rule in RANK_RULES if asks(rule, attack))
     for liars in MANY:
-        yield from ((100, liars, attack, RULES) for attack in KINDS)
+        yield from ((100, liars, attack, RANK_RULES) for attack in KINDS)
 
 
 def everything(folder: Path | None, quick: bool) -> Iterator[list[Cell]]:

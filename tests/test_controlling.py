@@ -31,7 +31,7 @@ from conformesh import (
     scores,
     solve_draws,
 )
-from conformesh.kernels.ranks import PARTS, Demand, make_requirement
+from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
 from conformesh.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
@@ -77,7 +77,7 @@ def thresholds_of(tables, requirement):
     pieces, weights, items = [], [], []
     for table in tables:
         without = [
-            [as_steps(own[:i] + own[i + 1 :]).checked("device").weighed(PARTS) for i in range(len(own))]
+            [as_steps(own[:i] + own[i + 1 :]).checked("device").weighed(LOSS_UNITS) for i in range(len(own))]
             for own in table
         ]
         for choice in choices_of(table):
@@ -103,7 +103,7 @@ def choices_of(table):
 def risks_of(tables, target, rank, shares):
     """Return the exact risk of each table at each alpha."""
     asked = target if shares is None else {str(k): share for k, share in enumerate(shares)}
-    thresholds = thresholds_of(tables, replace(make_requirement(asked, rank), losses=PARTS))
+    thresholds = thresholds_of(tables, replace(make_requirement(asked, rank), losses=LOSS_UNITS))
     found, start = [], 0
     for table in tables:
         ways = math.prod(map(len, table))
@@ -156,14 +156,14 @@ def lost_coins(seed, alpha, trials, devices=4, items=2):
         shape = (devices, items + 1, 3)
         p = rng.random(shape)
         made = [fnr(own, rng.random(own.shape) < own ** (1 + k)) for k, own in enumerate(p)]
-        pieces.append([own_part(steps, items).weighed(PARTS) for steps in made])
+        pieces.append([own_part(steps, items).weighed(LOSS_UNITS) for steps in made])
         drawn.append(made[rng.integers(devices)])
     batch = solve_draws(
         WeightedScores.weighted([[w[0] for w in own] for own in pieces], [[w[1] for w in own] for own in pieces]),
         Network.complete(devices),
         [alpha],
         "e-dcp",
-        requirement=replace(make_requirement(), losses=PARTS),
+        requirement=replace(make_requirement(), losses=LOSS_UNITS),
         items=np.full((devices, trials), items),
     )
     found = zip(drawn, batch.outcome.thresholds[0, :, 0], rng.random(trials), strict=True)
@@ -183,16 +183,16 @@ NEVER, ALWAYS = np.zeros(POINTS + 1, dtype=int), np.array([WHOLE] * POINTS + [0]
 
 
 def _without_slack(demand, requirement, alpha, trial, level, total, spare):
-    return total - math.floor(requirement.losses * (alpha * demand.base - demand.missing))
+    return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.missing))
 
 
 def _without_missing(demand, requirement, alpha, trial, level, total, spare):
-    return total - math.floor(requirement.losses * (alpha * demand.base - demand.largest))
+    return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.largest))
 
 
 def _lightest(demand, requirement, alpha, trial, level, total, spare):
     least = min(demand.weights[demand.weights > 0])
-    return total - math.floor(requirement.losses * (alpha * demand.base - demand.missing - int(least)))
+    return total - math.floor(requirement.loss_unit * (alpha * demand.base - demand.missing - int(least)))
 
 
 ABLATIONS = {
@@ -222,13 +222,13 @@ def test_weights_of_another_target_have_a_larger_risk(monkeypatch):
 def coarse(monkeypatch, most, up=True):
     """Let weights of devices add up to so little that they are rounded; ablated, down."""
     true = ranks._swap
-    monkeypatch.setattr(promises, "LARGEST", most * PARTS)
+    monkeypatch.setattr(promises, "LARGEST_SUM", most * LOSS_UNITS)
     monkeypatch.setattr(promises, "_swap", lambda kinds, places, counts, most, _: true(kinds, places, counts, most, up))
 
 
 def test_weights_that_are_rounded_up_keep_the_risk(monkeypatch):
     coarse(monkeypatch, 40)
-    assert replace(make_requirement("equal"), losses=PARTS).demand(np.array([11, 7]), ALPHAS).rounded
+    assert replace(make_requirement("equal"), losses=LOSS_UNITS).demand(np.array([11, 7]), ALPHAS).rounded
     assert Fraction(1, 4) < worst_ratio(np.random.default_rng(9), "equal", "swap", 1, 6, 40) <= 1
 
 
@@ -281,8 +281,8 @@ def test_rounding_costs_next_to_nothing():
     result = control(steps, Network.cycle(5), 0.3)
     left, allowed = result.certificate.mean_losses
     exact = np.concatenate([own.at(result.threshold) for own in steps]).mean()
-    assert exact <= left <= exact + 2 / PARTS
-    assert 0.3 - 1 / 200 - 2 / PARTS <= allowed <= 0.3 - 1 / 200
+    assert exact <= left <= exact + 2 / LOSS_UNITS
+    assert 0.3 - 1 / 200 - 2 / LOSS_UNITS <= allowed <= 0.3 - 1 / 200
 
 
 @pytest.mark.filterwarnings("ignore::conformesh.TooFewScores", "ignore::conformesh.CalibrationNote")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, WeightedScores, control, solve_draws
-from conformesh.kernels.ranks import PARTS as WHOLE
+from conformesh.kernels.ranks import LOSS_UNITS as WHOLE
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer.device import Device
@@ -22,7 +22,7 @@ from conformesh.protocols.r_dcp import UNSIGNED
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
 from tests.engines.mpi import job
-from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, PARTS, losses_of, name_of, record, scores_of
+from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, LOSS_UNITS, losses_of, name_of, record, scores_of
 from tests.protocols.alone import repeatable_secrets
 
 
@@ -63,7 +63,7 @@ def over_loopback(network, method, options):
 
 def over_mpi(network, method, options):
     """The same by two ranks, in one job for all cases."""
-    return job(2, "everything", *PARTS[2])["records"][name_of(network.name, method, options)]
+    return job(2, "everything", *LOSS_UNITS[2])["records"][name_of(network.name, method, options)]
 
 
 ENGINES = [

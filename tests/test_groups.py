@@ -58,7 +58,7 @@ def pooled(rule):
 
     By the swap rank, as of several devices: one that really is alone may take the ordinary rank, which is smaller.
     """
-    swap = Requirement(rule="swap")
+    swap = Requirement(rank_rule="swap")
     return lambda values, codes, owners, alphas: thresholds_of(rule, [values], [codes], alphas, requirement=swap)
 
 
@@ -104,7 +104,7 @@ def test_one_device_alone_has_the_swap_rank_where_only_that_is_proven():
     values, codes = [np.arange(40.0)], [np.arange(40) % 4]
     alone, swap = (
         {rule: thresholds_of(rule, values, codes, ALPHAS, requirement=requirement) for rule in PROVED}
-        for requirement in (None, Requirement(rule="swap"))
+        for requirement in (None, Requirement(rank_rule="swap"))
     )
     for rule in ("seq", "regression"):
         assert (alone[rule] == swap[rule]).all()

@@ -117,9 +117,9 @@ def test_theorem_no_word_of_a_liar_leads_below_the_honest_threshold(target):
             found = []
             for lie in said:
                 sizes = np.array([*map(len, honest), lie.size])
-                found.append(Trimming([*reports, lie], sizes, requirement.parts(sizes), 1).at(alpha).threshold)
+                found.append(Trimming([*reports, lie], sizes, requirement.device_ranks(sizes), 1).at(alpha).threshold)
                 assert has_rank(honest, range(3), found[-1], alpha, target)
-            alone = Trimming(reports, sizes[:3], requirement.parts(sizes[:3]), 0).at(alpha).threshold
+            alone = Trimming(reports, sizes[:3], requirement.device_ranks(sizes[:3]), 0).at(alpha).threshold
             assert min(found) >= alone
             closest += min(found) == alone < math.inf
     assert closest >= 2  # and a lie leads there

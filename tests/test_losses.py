@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conformesh import scores
-from conformesh.kernels.ranks import PARTS
+from conformesh.kernels.ranks import LOSS_UNITS
 from conformesh.losses import (
     LOSSES,
     ClassCost,
@@ -101,7 +101,7 @@ def test_an_example_without_a_true_label_loses_nothing():
 
 @given(
     st.lists(st.lists(st.fractions(0, 1, max_denominator=40), min_size=1, max_size=6), min_size=1, max_size=5),
-    st.sampled_from([1, 2, 3, 12, PARTS]),
+    st.sampled_from([1, 2, 3, 12, LOSS_UNITS]),
     st.sampled_from([1.0, 0.3, 7.0]),
 )
 def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
@@ -121,9 +121,9 @@ def test_parts_are_never_below_the_loss_and_fall_with_it(items, scale, bound):
 def test_small_fractions_are_whole(below, above):
     """Thirds, sixths and sevenths are not rounded, though no float is a third."""
     part = min(above, below) / below
-    _, falls = Steps.of([([0.0], [part])]).checked("here").weighed(PARTS)
-    assert falls.tolist() == [each for each in (PARTS - PARTS * min(above, below) // below,) if each] + [
-        each for each in (PARTS * min(above, below) // below,) if each
+    _, falls = Steps.of([([0.0], [part])]).checked("here").weighed(LOSS_UNITS)
+    assert falls.tolist() == [each for each in (LOSS_UNITS - LOSS_UNITS * min(above, below) // below,) if each] + [
+        each for each in (LOSS_UNITS * min(above, below) // below,) if each
     ]
 
 

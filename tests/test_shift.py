@@ -147,7 +147,7 @@ def wrong(slack):
     """The required rank with another slack."""
 
     def required(self, requirement, alpha, trial, level, total, spare):
-        return math.ceil((1 - alpha) * total + slack(self, alpha, requirement.tests[level], requirement.bounds[0]))
+        return math.ceil((1 - alpha) * total + slack(self, alpha, requirement.test_weights[level], requirement.largest_weights[0]))
 
     return required
 

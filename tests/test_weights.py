@@ -59,10 +59,10 @@ class Case(NamedTuple):
         return weighted_rule(
             self.values[trial],
             self.weights[trial],
-            self.requirement.target,
+            self.requirement.mixture,
             self.alpha,
-            self.requirement.bounds[trial % len(self.requirement.bounds)],
-            None if self.requirement.tests is None else self.requirement.tests[0],
+            self.requirement.largest_weights[trial % len(self.requirement.largest_weights)],
+            None if self.requirement.test_weights is None else self.requirement.test_weights[0],
             self.shares,
         )
 
@@ -126,7 +126,7 @@ def test_every_way_to_add_up_adds_weights(aggregate):
     rng = np.random.default_rng(2)
     for _ in range(6):
         case = random_case(rng, 6)
-        small = replace(case.requirement, bounds=(5,), tests=None)
+        small = replace(case.requirement, largest_weights=(5,), tests=None)
         weights = [[np.minimum(own, 5) for own in trial] for trial in case.weights]
         case = case._replace(requirement=small, weights=weights, network=Network.complete(case.network.devices))
         assert_is_pooled_sort(case, simulated(case, aggregate=aggregate))
@@ -215,7 +215,7 @@ def test_the_integers_say_what_the_pooled_sort_of_them_finds():
     rng = np.random.default_rng(5)
     for _ in range(40):
         case = random_case(rng, 1)
-        if case.requirement.target != "sizes":
+        if case.requirement.mixture != "sizes":
             continue
         batch = simulated(case)
         pooled = [np.concatenate(parts[0]) for parts in (case.values, case.weights)]

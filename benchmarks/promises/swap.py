@@ -26,7 +26,7 @@ from conformesh.result.certificate import Certificate
 
 ALPHA, DRAWS = 0.1, 60
 Floats = NDArray[np.float64]
-RULES = {  # what is shown: the method, its promise, and the target that coverage is measured for
+RANK_RULES = {  # what is shown: the method, its promise, and the target that coverage is measured for
     "published (fcp)": ("fcp", PUBLISHED, "paper"),
     "swap, target paper": ("e-dcp", Requirement("paper", "swap"), "paper"),
     "swap, target sizes": ("e-dcp", Requirement("sizes", "swap"), "sizes"),
@@ -76,7 +76,7 @@ def measured(data: str, draws: list[Draw], labels: int) -> Iterator[dict[str, ob
     samples = WeightedScores.of_trials([held for held, _, _ in draws])
     network = Network.of("chain", samples.devices)
     sizes = samples.sizes.T
-    for rule, (method, requirement, target) in RULES.items():
+    for rule, (method, requirement, target) in RANK_RULES.items():
         found = solve_draws(samples, network, [ALPHA], method or "e-dcp", requirement=requirement)
         shares = {"paper": sizes + 1.0, "sizes": sizes * 1.0, "equal": np.ones(sizes.shape)}[target]
         shares /= shares.sum(axis=1, keepdims=True)

@@ -31,7 +31,7 @@ from conformesh.io.arrays import as_array, note_alike
 from conformesh.io.memberships import Atom, Memberships, name_of
 from conformesh.kernels.ranks import (
     AUTO,
-    PLAIN,
+    DEFAULT,
     Alpha,
     Requirement,
     as_alphas,
@@ -318,7 +318,7 @@ def calibrate_several(
             grouping, examples = None, None
             if of is not None and requirement_of(method, requirement) == requirement and rank != "ghost":
                 _refuse_pac_confidence(requirement)
-                requirement = replace(requirement, part=True)  # a group is a part of what every device holds
+                requirement = replace(requirement, is_weighted=True)  # a group is a part of what every device holds
                 examples = np.repeat(np.array([[len(mine)] for mine in own]), len(parts.atoms), axis=1)
             batch = solve_draws(
                 samples,
@@ -673,7 +673,7 @@ def solve_draws(
     alphas: Sequence[Alpha],
     method: str,
     *,
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     items: NDArray[np.int64] | None = None,
     observer: Observer | None = None,
     joint: bool = False,

@@ -27,7 +27,7 @@ from conformesh.engines.base import Observer, held_here, ids_here
 from conformesh.graph.network import Network
 from conformesh.inputs import DEVICE, as_held, as_network, as_target, held_column, in_rows_of
 from conformesh.io.arrays import columns_of
-from conformesh.kernels.ranks import AUTO, PARTS, Alpha, Requirement, as_levels, exact_number, make_requirement
+from conformesh.kernels.ranks import AUTO, LOSS_UNITS, Alpha, Requirement, as_levels, exact_number, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import Loss, Steps, as_loss
 from conformesh.methods import METHODS, check_keywords, get_method, make_options
@@ -157,7 +157,7 @@ def _controlled(
         own = [_checked(steps, name, bound) for name, steps in zip(mine, rows, strict=True)]
         largest = _agreed_bound(host.share(_bounds(own, mine)), bound)
         amounts = [_as_alpha(risk, largest) for risk in risks]
-        falls = [steps.weighed(PARTS) for steps in own]
+        falls = [steps.weighed(LOSS_UNITS) for steps in own]
         items = np.array([len(steps) for steps in own], dtype=np.int64)[:, None]
         n = int(in_rows(host.blocks, host.share(items)).sum())
         batch = solve_draws(
@@ -165,7 +165,7 @@ def _controlled(
             network,
             amounts,
             method,
-            requirement=replace(requirement, losses=PARTS),
+            requirement=replace(requirement, loss_unit=LOSS_UNITS),
             items=items,
             engine=host,
             **options,

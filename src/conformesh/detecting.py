@@ -228,7 +228,7 @@ def shares_of(requirement: Requirement, sizes: Ints, ids: Sequence[str]) -> list
     if given is not None:
         shares = [given[name] for name in ids]
     else:
-        shares = [Fraction(SHARES[requirement.target](n)) for n in sizes.tolist()]
+        shares = [Fraction(SHARES[requirement.mixture](n)) for n in sizes.tolist()]
     total = sum(shares, Fraction(0))
     if not total:
         raise ValueError("detection needs calibration scores, got none on any device")

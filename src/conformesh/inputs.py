@@ -17,7 +17,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import as_array, check_index, columns_of, note_alike, note_duplicates
 from conformesh.io.memberships import Memberships
-from conformesh.kernels.ranks import CHOSEN
+from conformesh.kernels.ranks import CHOSEN_MIXTURES
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import device_name, natural_order, unknown
 from conformesh.notes import note
@@ -136,7 +136,7 @@ def as_target(devices: Any, target: Any) -> Any:
     """Return a target as `make_requirement` takes it: the shares of a frame's column by device, or as it is."""
     devices = as_frame(devices, SCORE)
     columns = columns_of(devices)
-    if columns is None or not isinstance(target, str) or target in CHOSEN or target not in columns:
+    if columns is None or not isinstance(target, str) or target in CHOSEN_MIXTURES or target not in columns:
         return target
     return shares_in(_of_frame(devices, columns, target), f"column {target!r}")
 

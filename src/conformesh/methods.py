@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conformesh.faults import Faults
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import AUTO, PLAIN, Requirement, refuse_confidence
+from conformesh.kernels.ranks import AUTO, DEFAULT, Requirement, refuse_confidence
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import closest, unknown
 from conformesh.protocols.gathering import flooded
@@ -456,10 +456,10 @@ def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> 
     return {**(get_method(name).suited(score) if score is not None else {}), **given}
 
 
-def requirement_of(name: str, asked: Requirement = PLAIN) -> Requirement:
+def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
     """Return the promise that a method keeps: the one asked for, or its own, from which nothing else can be asked."""
     own = get_method(name).requirement
-    if own is not None and asked not in (PLAIN, own):
+    if own is not None and asked not in (DEFAULT, own):
         raise ValueError(
             f"method {name!r} keeps the promise it was published with (target {own.target!r}, rank {own.rule!r}), and "
             f"no other; use e-dcp for target {asked.target!r}, rank {asked.rule!r}"
@@ -512,19 +512,19 @@ def attack_of(faults: Faults | None) -> Any:
 def _promised(name: str, site: Site, samples: WeightedScores, options: Any) -> Gathering[Outcome]:
     entry = get_method(name)
     takes = entry.weights(options)
-    if takes == "none" and site.requirement.rule == AUTO and any(d.weights is not None for d in site.demands):
+    if takes == "none" and site.requirement.rank_rule == AUTO and any(d.weights is not None for d in site.demands):
         with suppress(ValueError):  # where counting scores alike is proven too, by the ghost rule
-            counting = replace(site, requirement=replace(site.requirement, rule="ghost"))
+            counting = replace(site, requirement=replace(site.requirement, rank_rule="ghost"))
             counting.demands  # noqa: B018
             site = counting
     if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the site has of them
         return (yield from entry.protocol(site, samples, site.alphas, options))
     weighed = samples if entry.requirement is not None else site.weighed(samples)
-    uneven = site.requirement.losses or {*site.requirement.bounds} != {1}
+    uneven = site.requirement.loss_unit or {*site.requirement.largest_weights} != {1}
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
             f"method {name!r} with these options counts every score alike, and the promise (target "
-            f"{site.requirement.target!r}) gives them weights; use e-dcp"
+            f"{site.requirement.mixture!r}) gives them weights; use e-dcp"
         )
     outcome = yield from entry.protocol(site, weighed, site.alphas, options)
     return replace(
@@ -552,7 +552,7 @@ def promised_heard(
     samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     caps: NDArray[np.int64] | None = None,
 ) -> Gathering[Outcome]:
     """Run a method on one device that has no rounds: it asks nothing but `Gather`, and knows nothing but the map.
@@ -572,7 +572,7 @@ def promised_alone(
     samples: WeightedScores,
     alphas: tuple[Fraction, ...],
     options: Any,
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,
     secrets: Secrets | None = None,

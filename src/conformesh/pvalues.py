@@ -28,7 +28,7 @@ from conformesh.inputs import (
     labels_by_device,
 )
 from conformesh.io.arrays import as_array
-from conformesh.kernels.ranks import AUTO, PLAIN, Demand, Requirement, check_shares, make_requirement
+from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
@@ -123,7 +123,7 @@ def p_values(
             own = held_here(host, rows)
             known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
             samples = _by_class(own, of, mine, known)
-            requirement = replace(requirement, part=True)  # a class is a part of what every device holds
+            requirement = replace(requirement, is_weighted=True)  # a class is a part of what every device holds
             items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
         check_scores(kind, samples, held, mine)
         batch = p_values_batch(
@@ -133,7 +133,7 @@ def p_values(
         warnings.warn(note, CalibrationNote, stacklevel=2)
     return PValues(
         values=batch.values.reshape(scores.shape),
-        target=requirement.target,
+        target=requirement.mixture,
         rule=batch.rule,
         scores=int(batch.sizes.sum()),
         devices=network.devices,
@@ -160,7 +160,7 @@ class PBatch:
     exact
         The largest of the fractions that each float stands for.
     rule
-        The rule that was used, of `ranks.RULES`, or `auto` where each p-value is the smaller of two.
+        The rule that was used, of `ranks.RANK_RULES`, or `auto` where each p-value is the smaller of two.
     tally, cost, sizes
         The counts, what they cost, and how many scores every device held in each trial.
     """
@@ -180,7 +180,7 @@ def p_values_batch(
     trials: ArrayLike,
     scores: ArrayLike,
     *,
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     items: Ints | None = None,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
@@ -245,7 +245,7 @@ def _rule_of(demand: Demand) -> str:
 
 
 def _check_promise(requirement: Requirement) -> None:
-    if requirement.pac_confidence is not None or requirement.losses or requirement.tests is not None:
+    if requirement.pac_confidence is not None or requirement.loss_unit or requirement.test_weights is not None:
         raise ValueError(f"p-values hold on average over the draws of scores, for plain coverage, got {requirement}")
 
 

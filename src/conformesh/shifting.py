@@ -30,7 +30,7 @@ from conformesh.engines import Engine
 from conformesh.engines.base import held_here, ids_here
 from conformesh.inputs import Held, as_held, check_rows, check_same_form, held_column, in_rows_of
 from conformesh.io.arrays import as_array, as_rows
-from conformesh.kernels.ranks import FINEST, LARGEST, Requirement, as_levels
+from conformesh.kernels.ranks import WEIGHT_BITS, LARGEST_SUM, Requirement, as_levels
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import device_name, natural_order
 from conformesh.result.several import at_most
@@ -67,10 +67,10 @@ class Unit(NamedTuple):
     @classmethod
     def of(cls, bound: float, n: int, target: str) -> Unit:
         """Return the unit for weights up to `bound` of n scores."""
-        room = LARGEST.bit_length() - 1 - max(n, 1).bit_length()
+        room = LARGEST_SUM.bit_length() - 1 - max(n, 1).bit_length()
         if target != "sizes":
             room //= 2  # the other half is for the weights of devices
-        bits = min(FINEST, room, n.bit_length() + SPARE_BITS)
+        bits = min(WEIGHT_BITS, room, n.bit_length() + SPARE_BITS)
         exponent = bits - math.frexp(bound)[1]
         exact = (Fraction(bound) * Fraction(2) ** exponent).denominator == 1
         return cls(exponent) if exact else cls(bits, bound)
@@ -136,7 +136,7 @@ class Shift:
         names = ids_here(host)
         scores, weights = self._here(host, held, names)
         n = sum(host.share(sum(map(len, scores))))
-        unit = Unit.of(self.bound, n, requirement.target)
+        unit = Unit.of(self.bound, n, requirement.mixture)
         about = replace(
             requirement,
             part=True,

@@ -22,7 +22,7 @@ from unittest import mock
 import numpy as np
 
 from conformesh import Network, WeightedScores
-from conformesh.kernels.ranks import PLAIN, exact_alpha
+from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer import frames
 from conformesh.peer.device import Device
@@ -134,7 +134,7 @@ class Mesh(_World):
             mesh.happens("key", k)
             samples = WeightedScores.of([mesh.scores[k]], (name,))
             return promised_alone(
-                "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, PLAIN, secrets=secrets
+                "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, DEFAULT, secrets=secrets
             )
 
         class Tapped(self.device):
@@ -484,7 +484,7 @@ def _complete_attempts(mesh, honest):
 
 
 def _noise_of(mesh, entry):
-    plan = mesh.options.plan(len(entry.ids), PLAIN)
+    plan = mesh.options.plan(len(entry.ids), DEFAULT)
     return p_dcp._noise(plan, 1, Secrets((entry.seed,), entry.context).streams(b"noise")[0])
 
 

@@ -11,7 +11,7 @@ from unittest import mock
 import numpy as np
 
 from conformesh import Network, WeightedScores
-from conformesh.kernels.ranks import PLAIN, exact_alpha
+from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.privacy.account import FILE, Account
 from conformesh.protocols.masks import MaskedSums, Masks
@@ -36,7 +36,7 @@ class Neighbour(NamedTuple):
 
     attempts: tuple[Attempt, ...]
     options: dict[str, Any]
-    requirement: Any = PLAIN
+    requirement: Any = DEFAULT
 
     def views(self, scores, runs, seed, folder):
         """Return what the device sees in so many runs over these scores (by row), whole numbers (runs, columns).

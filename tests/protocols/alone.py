@@ -6,7 +6,7 @@ import hmac
 import numpy as np
 
 from conformesh import WeightedScores
-from conformesh.kernels.ranks import PLAIN, exact_alpha
+from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.methods import make_options, promised_alone
 from conformesh.peer.combine import answer, question_of
 from conformesh.protocols.masks import KEY, Secrets
@@ -80,7 +80,7 @@ class Ledger:
         return [call for call in self.calls if call[0] == "charge"]
 
 
-def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=PLAIN, **options):
+def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=DEFAULT, **options):
     """Return every device's part of a run of p-dcp; `secrets` makes those of a row."""
     chosen, levels = make_options("p-dcp", options), (exact_alpha(alpha),)
     return [

@@ -137,7 +137,7 @@ def assert_true(mesh, row, heard, heard_then):
 
 
 def assert_rank(mesh, scores, about, tau, alpha, certificate):
-    target = mesh.requirement.target if mesh.requirement.shares is None else dict(mesh.requirement.shares)
+    target = mesh.requirement.mixture if mesh.requirement.shares is None else dict(mesh.requirement.shares)
     assert certificate.kind == "counted"
     if tau == np.inf:
         return  # everything is covered

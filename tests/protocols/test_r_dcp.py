@@ -239,8 +239,8 @@ def test_what_cannot_be_kept_is_refused(given, words):
 
 def test_the_rule_does_not_depend_on_what_is_said():
     """`auto` may take the smaller of two ranks where sizes are known; liars would choose by theirs."""
-    assert make_requirement("paper").parts(np.array([5, 5, 5])).rule == "swap"
-    assert make_requirement("paper", "ghost").parts(np.array([5, 6])).slack == 0
+    assert make_requirement("paper").device_ranks(np.array([5, 5, 5])).rule == "swap"
+    assert make_requirement("paper", "ghost").device_ranks(np.array([5, 6])).slack == 0
 
 
 def test_groups_are_covered_apart():

@@ -13,7 +13,7 @@ from scipy import stats
 from conformesh import Network, WeightedScores, calibrate, calibrate_several, calibrate_sides, solve_draws
 from conformesh.calibrating import CalibrationNote
 from conformesh.engines import Simulator
-from conformesh.kernels.ranks import PLAIN, Requirement, exact_alpha
+from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
 from conformesh.methods import make_options, promised
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
@@ -188,7 +188,7 @@ def test_devices_apart_release_what_a_simulation_does(aggregate):
     options = NOISY | {"aggregate": aggregate}
     outcomes = together(network, made(network, SCORES, **options))
     samples = WeightedScores.of(SCORES)
-    site = Site(network, np.arange(6), samples.sizes, PLAIN, alphas=TENTH)
+    site = Site(network, np.arange(6), samples.sizes, DEFAULT, alphas=TENTH)
     site = replace(site, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
     whole, _ = Simulator(network).run(promised("p-dcp", site, samples, make_options("p-dcp", options)))
     assert (thresholds(outcomes) == whole.thresholds[0, 0, 0]).all()
@@ -224,7 +224,7 @@ STRANGE = (
 
 
 @pytest.mark.parametrize("aggregate", ["tree", "flood"])
-@pytest.mark.parametrize("requirement", [PLAIN, Requirement("equal")])
+@pytest.mark.parametrize("requirement", [DEFAULT, Requirement("equal")])
 def test_frames_are_the_same_whatever_the_scores_are(aggregate, requirement):
     """Many scores or none, low, high or infinite: as many rounds, frames and bytes on every device; no error."""
     network, shapes = Network.chain(4), []

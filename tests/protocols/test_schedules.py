@@ -178,7 +178,7 @@ def test_theorem_weighted_scores_end_at_the_weighted_sort(options):
         case = test_weights.random_case(rng, 6)
         batch = test_weights.simulated(case, **options)
         test_weights.assert_is_pooled_sort(case, batch)
-        if case.requirement.target == "sizes" and len({len(own) for trial in case.values for own in trial}) > 1:
+        if case.requirement.mixture == "sizes" and len({len(own) for trial in case.values for own in trial}) > 1:
             assert_is_pooled_sort(batch, case.values, case.weights)
 
 

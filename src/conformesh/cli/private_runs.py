@@ -19,7 +19,7 @@ import numpy as np
 from conformesh.cli import console
 from conformesh.cli.saved_results import Private, Saved, releases_in
 from conformesh.io.json_numbers import in_json
-from conformesh.kernels.ranks import PLAIN, exact_alpha
+from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.methods import get_method, make_options
 from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
@@ -191,7 +191,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
     """Say what a private run with these options of p-dcp would protect and cost, from public numbers alone."""
     options: Any = make_options("p-dcp", given)
     K, held = network.devices, options.expected_scores
-    plan: HistogramPlan = options.plan(K, PLAIN)
+    plan: HistogramPlan = options.plan(K, DEFAULT)
     needed = plan.devices_needed(alpha) if plan.unit == "device" else None
     refused = needed is not None and needed > K
     price = plan.inflation(alpha)

@@ -11,12 +11,12 @@ from conformesh.cli.panels import PROMISE
 from conformesh.inputs import shares_in
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, read_table
-from conformesh.kernels.ranks import CHOICES, CHOSEN, Requirement, make_requirement
+from conformesh.kernels.ranks import CHOSEN_RANK_RULES, CHOSEN_MIXTURES, Requirement, make_requirement
 
 Target = Annotated[
     str,
     typer.Option(
-        metavar=f"{'|'.join(CHOSEN)}|COLUMN|FILE",
+        metavar=f"{'|'.join(CHOSEN_MIXTURES)}|COLUMN|FILE",
         help="Where a new example comes from: a device in proportion to its scores, to its scores plus one, any device "
         "alike, or with the shares in a column of SCORES or in a file with the columns device and share.",
         rich_help_panel=PROMISE,
@@ -25,7 +25,7 @@ Target = Annotated[
 Rank = Annotated[
     str,
     typer.Option(
-        metavar="|".join(CHOICES),
+        metavar="|".join(CHOSEN_RANK_RULES),
         help="The rule for the required rank; auto is the proven one that asks for less.",
         rich_help_panel=PROMISE,
     ),
@@ -61,13 +61,15 @@ WeightBound = Annotated[
 
 def chosen_target(target: str, scores: str | None, layout: Layout | None = None) -> str | dict[str, Any]:
     """Return a target by name, or the shares that a file or a column of the scores holds."""
-    if target in CHOSEN:
+    if target in CHOSEN_MIXTURES:
         return target
     if Path(target).is_file():
         return _shares(target, "share", layout)
     if scores is not None and Path(scores).is_file():
         return _shares(scores, target, layout)
-    raise ValueError(f"--target must be {', '.join(CHOSEN)}, a column of the file of scores or a file, got {target!r}")
+    raise ValueError(
+        f"--target must be {', '.join(CHOSEN_MIXTURES)}, a column of the file of scores or a file, got {target!r}"
+    )
 
 
 def chosen_promise(

@@ -114,6 +114,18 @@ class Memberships:
         codes = np.fromiter((place.setdefault(one, len(place)) for one in sets), np.int64, len(sets))
         return cls((*place,), codes, overlapping)
 
+    @classmethod
+    def joined(cls, parts: Sequence[Memberships]) -> Memberships:
+        """Return the memberships of all rows, those of one part after those of the other."""
+        if len(parts) == 1:
+            return parts[0]
+        place: dict[Atom, int] = {}
+        codes = [np.empty(0, dtype=np.int64)]
+        for part in parts:
+            own = [place.setdefault(atom, len(place)) for atom in part.atoms]
+            codes.append(np.array(own, dtype=np.int64)[part.codes])
+        return cls((*place,), np.concatenate(codes), any(part.overlapping for part in parts))
+
     def taken(self, rows: Any) -> Memberships:
         """Return those of some rows."""
         return Memberships(self.atoms, self.codes[rows], self.overlapping)

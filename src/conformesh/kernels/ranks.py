@@ -1,16 +1,19 @@
-r"""Promises: whom a threshold is about and by which rule, as integer weights and a required rank.
+r"""Ranks: from a mixture of devices and a level to integer weights and a required rank.
 
-Every promise of this library is one sentence: *the smallest threshold at which an integer weighted count reaches a
-required rank*. This is the one place where coverage, or a risk, turns into these integers.
+Every guarantee of this library is one sentence: *the smallest threshold at which an integer weighted count reaches a
+required rank*. This module is the one place where coverage, or a risk, turns into these integers.
 
 Device k holds n_k scores that are exchangeable with a new one of its own; the new one comes from device k with
-probability :math:`\pi_k` (the *target*). With :math:`v_k \propto \pi_k / n_k` and :math:`T = \sum_k n_k v_k`, devices
+probability :math:`\pi_k` (the *mixture*). With :math:`v_k \propto \pi_k / n_k` and :math:`T = \sum_k n_k v_k`, devices
 without scores included, these rules keep :math:`P(\text{covered}) \ge 1 - \alpha`:
 
 swap    weight of the scores at or below the threshold :math:`\ge (1 - \alpha) T + \max_k v_k` (docs/guarantees.md)
 ghost   number of scores at or below it :math:`\ge (1 - \alpha)(n + K)`: one imagined score per device, for
         :math:`\pi_k \propto n_k + 1` only ([Lu2023] Theorem 4.3; [Wen2025] Section 3.2, Eq. (1), Eq. (2), Eq. (3)).
         With K = 1 it is ordinary split conformal prediction
+
+All of them, with weights of single scores and with losses, are one formula: `RankRule`. The binomial rank (PAC) is the
+only one that is not.
 
 The weights are fractions; they become integers by a common factor where that is small, else by a power of two, rounded
 to the safe side.
@@ -24,7 +27,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from functools import wraps
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +53,7 @@ MIXTURES: dict[str, str] = {
     "exchangeable": "a new example is exchangeable with the scores of all devices, whichever it comes from",
     "own": "a new example comes from the device itself",
 }
-RULES: dict[str, str] = {
+RANK_RULES: dict[str, str] = {
     "swap": "the swap rank",
     "ghost": "one imagined score per device",
     "ordinary": "ordinary split conformal prediction",
@@ -64,11 +67,11 @@ GROUP_RULES: dict[str, str] = {  # where groups overlap: what holds for a point 
     "seq": "groups in a public order, each raised only as far as those before it leave to do",
     "regression": "quantile regression over the groups: thresholds that add up over them",
 }
-CHOSEN = ("sizes", "paper", "equal")  # of targets, for the user, who may also give shares
-CHOICES = (AUTO, "swap", "ghost")  # of rules, for the user
-LARGEST = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
-FINEST = 32  # bits of a fixed-point weight
-PARTS = 720720  # into which a loss is cut: thirds to sixteenths are whole, and 2^32 is left for weights of devices
+CHOSEN_MIXTURES = ("sizes", "paper", "equal")  # that users may name; they may also give shares by device
+CHOSEN_RANK_RULES = (AUTO, "swap", "ghost")  # that users may name
+LARGEST_SUM = 2**52  # of all weights together: sums of them are exact in float64, whichever way they are formed
+WEIGHT_BITS = 32  # bits of a fixed-point weight
+LOSS_UNITS = 720720  # into which a loss is cut: thirds to sixteenths are whole, and 2^32 is left for weights of devices
 
 
 def exact_alpha(alpha: Alpha, what: str = "alpha") -> Fraction:
@@ -218,55 +221,127 @@ def weighted_threshold(values: ArrayLike, weights: ArrayLike | None, required: i
     return float(given[order][place]) if place < len(given) else math.inf
 
 
-@dataclass(frozen=True)
-class Requirement:
-    """Whom a threshold is about, and by which rule: what turns scores into integer weights and a required rank.
+class RankRule(NamedTuple):
+    r"""The required rank of one problem, as a function of what its scores weigh: one formula for every rule.
+
+    .. math:: \left\lceil W - u \left(\alpha (M + A) - A
+              - v \left[(1 - \alpha) w_\text{test} + \alpha w_\text{max}\right]\right) \right\rceil
+
+    W is the weight of the scores (of losses: of their drops, in units), M that of the examples, and
+    :math:`A = \text{missing} \cdot w_\text{max}` what devices without scores may weigh: they count as missed.
 
     Attributes
     ----------
-    target
-        A name of `MIXTURES` that users may choose: `sizes`, `paper`, `equal`, or `given`, with `shares`.
-    rule
-        `swap`, `ghost`, or `auto`: whichever proven rule asks for less, from the numbers of scores and alpha alone.
-    shares
-        By device name, for `given`: how likely a new example comes from it, up to a common factor.
-    part
-        True where weights tell how much a score counts: of a group, near a centre, after a shift. Then what a device
-        without scores holds of it is not known.
-    bounds
-        The largest weight of a score of each trial, in the units of the weights of `WeightedScores`; one for all, or each.
-    tests
-        The weight of the new example, for each level; by default as large as the bound.
-    losses
-        What a loss of 1 weighs, where weights are losses and alpha is a risk; 0 where thresholds cover.
-    pac_confidence
-        With which probability over the draw of the scores the coverage holds; None: on average over these draws.
+    alpha
+        The level: tolerated miscoverage, or the risk as a part of the largest possible loss.
+    heaviest
+        v, the largest weight of a score that its device gives it, before rounding; 0 for the ghost rule.
+    missing
+        What the devices without scores would weigh; for the ghost rule the number of devices.
+    largest, test
+        The largest weight of an example of its own (:math:`w_\text{max}`), and that of the new one.
+    unit
+        u, what a loss of 1 weighs; 1 for coverage.
+    swapped
+        Whether the proof exchanges the new example for another one, which may weigh `largest`; not so with one device.
     """
 
-    target: str = "sizes"
-    rule: str = AUTO
+    alpha: Fraction
+    heaviest: Fraction
+    missing: Fraction
+    largest: int = 1
+    test: int = 1
+    unit: int = 1
+    swapped: bool = True
+
+    def required(self, total: int | Fraction, mass: int | Fraction) -> int:
+        """Return the required rank of scores that weigh `total`, of examples that weigh `mass`."""
+        absent = self.missing * self.largest
+        slack = self.heaviest * ((1 - self.alpha) * self.test + self.swapped * self.alpha * self.largest)
+        return math.ceil(total - self.unit * (self.alpha * (mass + absent) - absent - slack))
+
+    @property
+    def p_value_slack(self) -> tuple[Fraction, Fraction]:
+        """What a p-value adds to the weight of all scores, and to that of the scores at or above the new one.
+
+        The inverse of `required` in alpha, for a new example that may weigh `largest`.
+        """
+        absent, slack = self.missing * self.largest, self.heaviest * self.largest
+        return (absent, absent + slack) if self.swapped else (absent + slack, absent + slack)
+
+
+@dataclass(frozen=True)
+class Requirement:
+    """What is required of the columns of one run, before it is known how many scores each device holds.
+
+    Attributes
+    ----------
+    mixture
+        A name of `MIXTURES`: which devices new examples come from.
+    rank_rule
+        `swap`, `ghost`, or `auto`: the proven rule that requires less, chosen from the numbers of scores and alpha.
+    shares
+        By device name, for `given`: how likely a new example comes from it, up to a common factor.
+    is_weighted
+        True where columns hold a part of the examples (a group) or examples have weights of their own (near a centre,
+        after a shift). What a device without scores in a column would hold of it is then unknown.
+    largest_weights
+        The largest weight of an example in each column, in the units of the columns' weights; one for all, or each.
+    test_weights
+        The weight of the new example, for each column (one for all, or each) and level; by default the largest weight.
+    loss_unit
+        What a loss of 1 weighs, where weights are drops of losses and alpha is a risk; 0 where thresholds cover.
+    pac_confidence
+        With which probability over the draw of the scores the coverage holds; None: on average over these draws.
+    pac_problems
+        How many problems share the probability that remains; 0: as many as there are levels.
+    """
+
+    mixture: str = "sizes"
+    rank_rule: str = AUTO
     shares: Mapping[str, Fraction] | None = None
-    part: bool = False
-    bounds: tuple[int, ...] = (1,)
-    tests: tuple[int, ...] | None = None
-    losses: int = 0
+    is_weighted: bool = False
+    largest_weights: tuple[int, ...] = (1,)
+    test_weights: tuple[tuple[int, ...], ...] | None = None
+    loss_unit: int = 0
     pac_confidence: Fraction | None = None
+    pac_problems: int = 0
 
     def __post_init__(self) -> None:
-        if self.target not in MIXTURES:
-            raise ValueError(unknown("target", self.target, MIXTURES))
-        if self.rule not in CHOICES:
-            raise ValueError(unknown("rank rule", self.rule, CHOICES))
-        if self.rule == "ghost" and (self.part or self.pac_confidence is not None):
+        if self.mixture not in MIXTURES:
+            raise ValueError(unknown("mixture", self.mixture, MIXTURES))
+        if self.rank_rule not in CHOSEN_RANK_RULES:
+            raise ValueError(unknown("rank rule", self.rank_rule, CHOSEN_RANK_RULES))
+        if self.rank_rule == "ghost" and (self.is_weighted or self.pac_confidence is not None):
             raise ValueError(
-                "rank='ghost' counts scores that weigh alike, one imagined score per device; with weights, or with "
-                "pac_confidence, use rank='auto'"
+                "rank_rule='ghost' counts scores that weigh alike, one imagined score per device; with weights, or "
+                "with pac_confidence, use rank_rule='auto'"
             )
 
     def __str__(self) -> str:
-        """Say in a few words what was asked for; shares by device stand elsewhere."""
+        """Say in a few words what is required; shares by device stand elsewhere."""
         sure = "" if self.pac_confidence is None else f", pac_confidence {float(self.pac_confidence):g}"
-        return f"target {self.target}, rank {self.rule}{sure}"
+        return f"mixture {self.mixture}, rank_rule {self.rank_rule}{sure}"
+
+    @property
+    def has_equal_weights(self) -> bool:
+        """Whether examples have no weights of their own, and nothing is a loss."""
+        return {*self.largest_weights} == {1} and not self.loss_unit
+
+    @property
+    def largest_factor(self) -> int:
+        """The most by which a score's own weight multiplies that of its device."""
+        return max(self.largest_weights) * max(self.loss_unit, 1)
+
+    def largest_weight(self, column: int) -> int:
+        """Return the largest weight of an example in a column."""
+        return self.largest_weights[column % len(self.largest_weights)]
+
+    def test_weight(self, column: int, level: int) -> int:
+        """Return the weight of the new example that a column and level are for."""
+        if self.test_weights is None:
+            return self.largest_weight(column)
+        return self.test_weights[column % len(self.test_weights)][level]
 
     def demand(
         self,
@@ -276,67 +351,72 @@ class Requirement:
         shares: Sequence[Fraction] | None = None,
         copies: Ints | None = None,
     ) -> Demand:
-        """Return what the promise asks of devices that hold so many scores each, `copies` of every such device."""
-        kinds, places, counts = _kinds(held, shares, copies, self.target)
+        """Return what is required of devices that hold so many scores each, `copies` of every such device."""
+        kinds, places, counts = _kinds(held, shares, copies, self.mixture)
         if self.pac_confidence is not None:
-            return _Binomial.of(kinds, counts, (1 - self.pac_confidence) / max(len(alphas), 1))
-        swap = _swap(kinds, places, counts, LARGEST // max(*self.bounds, self.losses, 1), self.losses > 0)
-        if self.part and self.rule == AUTO and swap.devices == 1:
+            return _Binomial.of(kinds, counts, (1 - self.pac_confidence) / max(self.pac_problems or len(alphas), 1))
+        # Losses of plain examples are rounded up. Where examples have weights, these are rounded down, and what was
+        # lost is added to the required rank.
+        round_up = self.loss_unit > 0 and not self.is_weighted
+        swap = _swap(kinds, places, counts, LARGEST_SUM // self.largest_factor, round_up)
+        if self.is_weighted and self.rank_rule == AUTO and swap.devices == 1:
             return replace(swap, rule="ordinary")  # one device: weighted split conformal prediction
-        ghost = None if self.part else _ghost(kinds, counts)
-        if self.rule == "ghost":
+        ghost = None if self.is_weighted else _ghost(kinds, counts)
+        if self.rank_rule == "ghost":
             if ghost is None:
                 raise ValueError(
-                    f"rank='ghost' is proven for target='paper' (or devices with equally many scores), not for "
-                    f"target={self.target!r} with these; use rank='swap'"
+                    f"rank_rule='ghost' is proven for mixture='paper' (or devices with equally many scores), not for "
+                    f"mixture={self.mixture!r} with these; use rank_rule='swap'"
                 )
             return ghost
-        if self.rule == AUTO and ghost is not None:
+        if self.rank_rule == AUTO and ghost is not None:
             if swap.weights is None:  # both count scores: the smaller rank, level by level
                 return ghost if ghost.devices == 1 else _Smaller(**vars(swap), other=ghost)
-            whole = not self.losses
+            whole = not self.loss_unit
             smaller = all(ghost.fraction(alpha, whole) <= swap.fraction(alpha, whole) for alpha in alphas)
             if smaller if alphas else ghost.least <= swap.least:  # of p-values: the one that can be smaller
                 return ghost
         return swap
 
-    def parts(
+    def device_ranks(
         self, held: Ints, shares: Sequence[Fraction] | None = None, silent: NDArray[np.bool_] | None = None
-    ) -> Parts:
-        """Return what the promise asks of devices one by one, for sets of them that nobody knows.
+    ) -> DeviceRanks:
+        """Return what is required of devices one by one, for sets of them that nobody knows.
 
-        The rule follows from the promise alone, `auto` being the swap rank: were it chosen by how many scores devices
-        *say* they hold, who lies could choose. Of `silent` devices `held` is the most that they may hold.
+        The rule follows from the requirement alone, `auto` being the swap rank: if it were chosen by how many scores
+        devices claim to hold, a Byzantine device could choose. Of `silent` devices `held` is the most that they may
+        hold.
         """
+        mixture, ghost = self.mixture, self.rank_rule == "ghost"
         refused = [
             (self.pac_confidence is not None, "pac_confidence: its rank does not add up over devices"),
-            (self.losses > 0 or {*self.bounds} != {1}, "losses, or weights of single scores"),
-            (self.part and self.target != "sizes", f"groups with target {self.target!r}; use target 'sizes'"),
-            (self.rule == "ghost" and self.target != "paper", f"rank 'ghost' with target {self.target!r}; use 'paper'"),
+            (not self.has_equal_weights, "losses, or weights of single scores"),
+            (self.is_weighted and mixture != "sizes", f"groups with mixture {mixture!r}; use mixture 'sizes'"),
+            (ghost and mixture != "paper", f"rank_rule 'ghost' with mixture {mixture!r}; use 'paper'"),
         ]
-        for so, words in refused:
-            if so:
-                raise ValueError(f"a promise about unknown devices has no proof for {words}")
-        kinds, places, counts = _kinds(held, shares, None, self.target)
+        for applies, words in refused:
+            if applies:
+                raise ValueError(f"a guarantee about unknown devices has no proof for {words}")
+        kinds, places, counts = _kinds(held, shares, None, mixture)
         each = [share for _, share in kinds]
-        if self.rule == "ghost":
-            return Parts("ghost", np.ones(len(held), np.int64), [each[i] for i in places.tolist()], Fraction(0))
-        swap = _swap(kinds, places, counts, LARGEST, False)
+        if ghost:
+            return DeviceRanks("ghost", np.ones(len(held), np.int64), [each[i] for i in places.tolist()], Fraction(0))
+        swap = _swap(kinds, places, counts, LARGEST_SUM, False)
         whole = sum((each[i] for i in places.tolist()), Fraction(0))
         factor = swap.base / whole if whole else Fraction(1)
         weights = np.ones(len(held), np.int64) if swap.weights is None else swap.weights
-        lone = [share if self.target == GIVEN else Fraction(SHARES[self.target](1)) for share in each]
+        lone = [share if mixture == GIVEN else Fraction(SHARES[mixture](1)) for share in each]
         heaviest = [lone[i] for i in places[silent].tolist()] if silent is not None else []  # who holds a single score
         slack = max([swap.largest, *(factor * one for one in heaviest)])
-        return Parts("swap", weights, [factor * each[i] for i in places.tolist()], slack)
+        return DeviceRanks("swap", weights, [factor * each[i] for i in places.tolist()], slack)
 
 
-PLAIN = Requirement()
+DEFAULT = Requirement()
 
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    r"""What a promise asks of devices one by one.
+class DeviceRanks:
+    r"""What is required of devices one by one.
 
     A set H of devices, with c_j scores at or below the threshold, has the rank if
 
@@ -345,7 +425,7 @@ class Parts:
     Attributes
     ----------
     rule
-        A name of `RULES`.
+        A name of `RANK_RULES`.
     weights
         How much a score of each device weighs, v_j, rounded down.
     bases
@@ -362,12 +442,12 @@ class Parts:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a promise asks of devices with known numbers of scores, in the units of its integer weights.
+    """What is required of devices with known numbers of scores, in the units of its integer weights.
 
     Attributes
     ----------
     rule
-        A name of `RULES`.
+        A name of `RANK_RULES`.
     weights
         How much a score of each device weighs; None: 1, everywhere.
     base
@@ -393,45 +473,50 @@ class Demand:
     total: int
     devices: int
 
+    def rank_rule(self, requirement: Requirement, alpha: Fraction, column: int = 0, level: int = 0) -> RankRule:
+        """Return the formula of the required rank of one column and level."""
+        weighted, swapped = requirement.is_weighted, self.rule != "ordinary" or not requirement.is_weighted
+        return RankRule(
+            alpha,
+            self.largest,
+            self.missing,
+            requirement.largest_weight(column) if weighted else 1,
+            requirement.test_weight(column, level) if weighted else 1,
+            requirement.loss_unit or 1,
+            swapped,
+        )
+
     def required(
-        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
     ) -> int:
         """Return the required rank.
 
-        `total` is what the scores of this trial weigh, `spare` how much more they might have weighed before rounding.
+        `total` is what the scores of this column weigh, `lost` how much more their examples might have weighed before
+        rounding, `mass` what the examples weigh where that is not the total: with losses.
         """
-        bound = requirement.bounds[trial % len(requirement.bounds)]
-        if requirement.losses:
-            room = alpha * self.base - self.missing - self.largest
-            return total - math.floor(requirement.losses * room)
-        if not requirement.part:
-            return math.ceil((1 - alpha) * self.base + self.largest)
-        test = bound if requirement.tests is None else requirement.tests[level]
-        swapped = 0 if self.rule == "ordinary" else alpha * bound  # what the score that is exchanged may weigh
-        slack = self.largest * ((1 - alpha) * test + swapped) + (1 - alpha) * self.missing * bound
-        return math.ceil((1 - alpha) * (total + spare) + slack)
+        rule = self.rank_rule(requirement, alpha, column, level)
+        if not requirement.is_weighted:  # the weight of all examples is known exactly, before rounding
+            exact = self.base - self.missing
+            return rule.required(total if requirement.loss_unit else exact, exact)
+        return rule.required(total + rule.unit * lost, (mass if requirement.loss_unit else total) + lost)
 
-    def p_value(self, requirement: Requirement, trial: int, below: int, total: int, spare: int) -> Fraction:
+    def p_value(self, requirement: Requirement, column: int, below: int, total: int, lost: int) -> Fraction:
         """Return the smallest level at which `below` is the required rank: the p-value of a new score, at most 1.
 
         `below` is what the scores strictly below the new one weigh, the others as in `required`.
         """
-        base, slack = self.base, self.largest
-        if requirement.part:
-            bound = requirement.bounds[trial % len(requirement.bounds)]
-            base, slack = total + spare + self.missing * bound, self.largest * bound
-            if self.rule == "ordinary":  # nothing is exchanged: the new score counts among all
-                base, slack = base + slack, Fraction(0)
-        return min(Fraction(1), (base + slack - below) / base) if base else Fraction(1)
+        whole = total + lost if requirement.is_weighted else self.base - self.missing
+        more, above = self.rank_rule(requirement, Fraction(1, 2), column).p_value_slack
+        return min(Fraction(1), (whole + above - below) / (whole + more)) if whole + more else Fraction(1)
 
     @property
     def least(self) -> Fraction:
         """The smallest p-value that a new score can have."""
-        return self.p_value(PLAIN, 0, self.total, self.total, 0)
+        return self.p_value(DEFAULT, 0, self.total, self.total, 0)
 
     def grain(self, requirement: Requirement) -> int:
         """Return a weight that no score is below, known to all; 1 where scores have weights of their own."""
-        if self.weights is None or requirement.part or requirement.losses:
+        if self.weights is None or requirement.is_weighted or requirement.loss_unit:
             return 1
         return int(min(self.weights[self.weights > 0], default=1))
 
@@ -455,19 +540,19 @@ class _Smaller(Demand):
     other: Demand
 
     def required(
-        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
     ) -> int:
         """Return the smaller of both."""
         return min(
-            super().required(requirement, alpha, trial, level, total, spare),
-            self.other.required(requirement, alpha, trial, level, total, spare),
+            super().required(requirement, alpha, column, level, total, lost, mass),
+            self.other.required(requirement, alpha, column, level, total, lost, mass),
         )
 
-    def p_value(self, requirement: Requirement, trial: int, below: int, total: int, spare: int) -> Fraction:
+    def p_value(self, requirement: Requirement, column: int, below: int, total: int, lost: int) -> Fraction:
         """Return the smaller of both: at every level one of them is used, and which does not depend on scores."""
         return min(
-            super().p_value(requirement, trial, below, total, spare),
-            self.other.p_value(requirement, trial, below, total, spare),
+            super().p_value(requirement, column, below, total, lost),
+            self.other.p_value(requirement, column, below, total, lost),
         )
 
     def name(self, alpha: Fraction) -> str:
@@ -480,34 +565,35 @@ Kind = tuple[int, Fraction]  # how many scores a device holds, and its share of 
 
 
 def make_requirement(
-    target: str | Mapping[Any, Any] = "sizes", rank: str = AUTO, pac_confidence: Alpha | None = None
+    mixture: str | Mapping[Any, Any] = "sizes", rank_rule: str = AUTO, pac_confidence: Alpha | None = None
 ) -> Requirement:
-    """Return the promise that a user asked for: a target by name or as shares by device, a rule, and pac_confidence."""
+    """Return the requirement of plain coverage: a mixture by name or as shares by device, a rule, pac_confidence."""
     level = None if pac_confidence is None else check_pac_confidence(pac_confidence)
-    if isinstance(target, str):
-        if target not in CHOSEN:
-            raise ValueError(unknown("target", target, CHOSEN))
-        return Requirement(target, rank, pac_confidence=level)
-    if not isinstance(target, Mapping):
+    if isinstance(mixture, str):
+        if mixture not in CHOSEN_MIXTURES:
+            raise ValueError(unknown("mixture", mixture, CHOSEN_MIXTURES))
+        return Requirement(mixture, rank_rule, pac_confidence=level)
+    if not isinstance(mixture, Mapping):
         raise TypeError(
-            f"target must be {', '.join(CHOSEN)}, or a dict with a share for every device, got {type(target).__name__}"
+            f"mixture must be {', '.join(CHOSEN_MIXTURES)}, or a dict with a share for every device, got "
+            f"{type(mixture).__name__}"
         )
     shares = {
-        device_name(name): exact_number(share, f"target: the share of device {name} must be a number, got {share!r}")
-        for name, share in target.items()
+        device_name(name): exact_number(share, f"mixture: the share of device {name} must be a number, got {share!r}")
+        for name, share in mixture.items()
     }
     for name, share in shares.items():
         if share < 0:
-            raise ValueError(f"target: the share of device {name} must be at least 0, got {float(share):g}")
+            raise ValueError(f"mixture: the share of device {name} must be at least 0, got {float(share):g}")
     if not any(shares.values()):
-        raise ValueError("target: some device must have a share above 0, got none")
-    return Requirement(GIVEN, rank, shares, pac_confidence=level)
+        raise ValueError("mixture: some device must have a share above 0, got none")
+    return Requirement(GIVEN, rank_rule, shares, pac_confidence=level)
 
 
-def requirement_in(options: Mapping[str, Any], otherwise: Requirement = PLAIN) -> tuple[Requirement, dict[str, Any]]:
-    """Take `target` and `rank` out of the options of a method; return the promise that they ask for, and the rest."""
+def requirement_in(options: Mapping[str, Any], otherwise: Requirement = DEFAULT) -> tuple[Requirement, dict[str, Any]]:
+    """Take `mixture` and `rank_rule` out of the options of a method; return the requirement, and the other options."""
     rest = {**options}
-    asked = {name: rest.pop(name) for name in ("target", "rank") if name in rest}
+    asked = {name: rest.pop(name) for name in ("mixture", "rank_rule") if name in rest}
     return make_requirement(**asked) if asked else otherwise, rest
 
 
@@ -516,19 +602,19 @@ def check_shares(requirement: Requirement, ids: Sequence[str]) -> None:
     if requirement.shares is None:
         return
     if strange := natural_order({*requirement.shares} - {*ids}):
-        raise ValueError(f"target: a share is given for device {strange[0]!r}, which the network does not have")
+        raise ValueError(f"mixture: a share is given for device {strange[0]!r}, which the network does not have")
     if missing := natural_order({*ids} - {*requirement.shares}):
-        raise ValueError(f"target: no share is given for device {missing[0]!r} of the network; give 0 if it has none")
+        raise ValueError(f"mixture: no share is given for device {missing[0]!r} of the network; give 0 if it has none")
 
 
 def _kinds(
-    held: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, target: str
+    held: Ints, shares: Sequence[Fraction] | None, copies: Ints | None, mixture: str
 ) -> tuple[list[Kind], Ints, list[int]]:
     """Return the kinds of devices, which of them each device is, and how many there are of each."""
     many = np.ones(len(held), dtype=np.int64) if copies is None else copies
-    if target in ("exchangeable", "own"):  # as if one device held everything
+    if mixture in ("exchangeable", "own"):  # as if one device held everything
         return [(n := int(held @ many), Fraction(n + 1))], np.zeros(len(held), dtype=np.int64), [1]
-    if target == GIVEN:
+    if mixture == GIVEN:
         assert shares is not None
         pairs = [*zip(held.tolist(), shares, strict=True)]
         kinds = sorted({*pairs})
@@ -536,7 +622,7 @@ def _kinds(
         places = np.array([place[pair] for pair in pairs], dtype=np.int64)
     else:
         sizes, places = np.unique(held, return_inverse=True)
-        kinds = [(n, Fraction(SHARES[target](n))) for n in sizes.tolist()]
+        kinds = [(n, Fraction(SHARES[mixture](n))) for n in sizes.tolist()]
     counts = np.zeros(len(kinds), dtype=np.int64)
     np.add.at(counts, places, many)
     return kinds, places, counts.tolist()
@@ -569,7 +655,7 @@ def _factor(some: list[Fraction], exact: list[Fraction], held: list[int], most: 
     weight = sum((v * n for v, n in zip(exact, held, strict=True)), Fraction(0))
     if weight * factor <= most:
         return factor, False
-    bits = FINEST
+    bits = WEIGHT_BITS
     while bits and weight / max(some) * 2**bits > most:
         bits -= 1
     if weight / max(some) * 2**bits > most:
@@ -606,7 +692,7 @@ class _Binomial(Demand):
         return cls("binomial", None, base, Fraction(0), Fraction(0), False, n, devices, asked, failure)
 
     def required(
-        self, requirement: Requirement, alpha: Fraction, trial: int, level: int, total: int, spare: int
+        self, requirement: Requirement, alpha: Fraction, column: int, level: int, total: int, lost: int, mass: int = 0
     ) -> int:
         """Return the rank; n + 1 where no rank of n scores will do.
 
@@ -627,7 +713,7 @@ class _Binomial(Demand):
         return int(ranks[enough[0]]) if len(enough) else n + 1
 
     def _mean(self, level: Fraction) -> Fraction:
-        """Return how many scores can lie on average below a threshold that covers less than `level` of the target."""
+        """Return how many scores can lie on average below a threshold that covers less than `level` of the mixture."""
         left, mean = level * self.base, Fraction(0)
         for n, share, count in sorted(self.kinds, key=lambda kind: Fraction(kind[1], max(kind[0], 1))):
             if not n:

@@ -44,6 +44,8 @@ class WeightedScores:
         How much each score counts, whole and positive, in the order of `values`; None: 1, everywhere, at no cost.
     spares
         By how much the weights of each segment may have been rounded down, in all; None: not at all.
+    example_mass
+        What the examples of each segment weigh, where scores are drops of their losses; None: what the scores weigh.
     """
 
     values: Floats
@@ -51,6 +53,7 @@ class WeightedScores:
     trials: int = 1
     weights: Ints | None = None
     spares: Ints | None = None
+    example_mass: Ints | None = None
 
     def __repr__(self) -> str:
         devices = (len(self.offsets) - 1) // max(self.trials, 1)
@@ -75,7 +78,7 @@ class WeightedScores:
     @classmethod
     def of_trials(cls, trials: Iterable[Iterable[Any]], names: Sequence[str] | None = None) -> WeightedScores:
         """Build from a list of trials, each a list with one array of scores per device."""
-        table = [[_clean(scores, device, names) for device, scores in enumerate(trial)] for trial in trials]
+        table = [[clean_scores(scores, _who(device, names)) for device, scores in enumerate(trial)] for trial in trials]
         if not table or not table[0]:
             raise ValueError("calibration needs at least one device, got none")
         counts = sorted({len(trial) for trial in table})
@@ -91,10 +94,12 @@ class WeightedScores:
         weights: Iterable[Iterable[Any]],
         names: Sequence[str] | None = None,
         spares: Ints | None = None,
+        example_mass: Ints | None = None,
     ) -> WeightedScores:
         """Build from trials as `of_trials` does, with an array of whole weights beside every array of scores.
 
-        `spares` (devices, trials) says by how much these were rounded down.
+        `spares` (devices, trials) says by how much these were rounded down, `example_mass` (devices, trials) what the
+        examples weigh where the scores are drops of losses.
         """
         plain = [[np.asarray(own, dtype=np.float64) for own in trial] for trial in trials]
         given = [[np.asarray(own, dtype=np.int64) for own in trial] for trial in weights]
@@ -104,7 +109,8 @@ class WeightedScores:
             for device in range(samples.devices)
             for trial in range(samples.trials)
         ]
-        return samples.weighing(np.concatenate(pieces), None if spares is None else spares.ravel())
+        mass = None if example_mass is None else example_mass.ravel()
+        return samples.weighing(np.concatenate(pieces), None if spares is None else spares.ravel(), mass)
 
     @classmethod
     def from_flat(
@@ -127,7 +133,7 @@ class WeightedScores:
             )
         if np.isnan(values).any():
             owner = np.repeat(np.arange(len(sizes)) // trials, sizes)
-            raise ValueError(_nan_message(int(owner[np.isnan(values)][0]), names))
+            raise ValueError(_nan_message(_who(int(owner[np.isnan(values)][0]), names)))
         return cls._sorted(values, sizes, trials)
 
     @classmethod
@@ -162,7 +168,7 @@ class WeightedScores:
         np.cumsum(np.ones(len(self.values), np.int64) if self.weights is None else self.weights, out=prefix[1:])
         return prefix
 
-    def weighing(self, weights: Ints, spares: Ints | None = None) -> WeightedScores:
+    def weighing(self, weights: Ints, spares: Ints | None = None, example_mass: Ints | None = None) -> WeightedScores:
         """Return the same scores with these weights, flat and in the order of `values`; who weighs nothing is left out.
 
         >>> WeightedScores.of([[3.0, 1.0], [2.0]]).weighing(np.array([5, 0, 2])).masses.ravel().tolist()
@@ -172,20 +178,21 @@ class WeightedScores:
         if each.shape != self.values.shape or (each < 0).any():
             raise ValueError(f"weights must be {len(self.values)} whole numbers, none negative, got shape {each.shape}")
         if (each == 1).all():
-            return replace(self, weights=None, spares=spares)
+            return replace(self, weights=None, spares=spares, example_mass=example_mass)
         kept = each > 0
         if kept.all():
-            return replace(self, weights=each, spares=spares)
+            return replace(self, weights=each, spares=spares, example_mass=example_mass)
         owner = np.repeat(np.arange(len(self.offsets) - 1), np.diff(self.offsets))[kept]
         offsets = np.concatenate([[0], np.cumsum(np.bincount(owner, minlength=len(self.offsets) - 1))])
-        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], spares)
+        return WeightedScores(self.values[kept], offsets, self.trials, each[kept], spares, example_mass)
 
     def taken(self, devices: Ints) -> WeightedScores:
         """Return the samples of these devices, in this order."""
         values, offsets = take_segments(self.values, self.offsets, devices, self.trials)
         weights = None if self.weights is None else take_segments(self.weights, self.offsets, devices, self.trials)[0]
         spares = None if self.spares is None else self.spares.reshape(-1, self.trials)[devices].ravel()
-        return WeightedScores(values, offsets, self.trials, weights, spares)
+        mass = None if self.example_mass is None else self.example_mass.reshape(-1, self.trials)[devices].ravel()
+        return WeightedScores(values, offsets, self.trials, weights, spares, mass)
 
     def segment(self, device: int, trial: int = 0) -> Floats:
         """Return the sorted scores of one device in one trial."""
@@ -256,22 +263,29 @@ class WeightedScores:
         return low.reshape(shape), high.reshape(shape)
 
 
-def _clean(scores: Any, device: int, names: Sequence[str] | None) -> Floats:
-    who = _who(device, names)
+def clean_scores(scores: Any, who: str, *, sides: bool = False) -> Floats:
+    """Return the scores of one device as numbers, (scores,) or with two `sides` (scores, 2), or say what is wrong."""
     array = as_array(scores, who)
     if array.dtype.kind == "b":
         raise TypeError(f"{who}: scores must be numbers, not booleans: how badly a label fits, not whether it does")
     try:
-        if array.dtype.kind in "cmM":  # of which NumPy would take a part, with a warning or none
+        if array.dtype.kind in "cmM":  # NumPy would convert a part of them, with a warning or none
             raise TypeError
         note_large_integers(array, who)
         array = np.asarray(array, dtype=np.float64)
     except (TypeError, ValueError):
         raise TypeError(f"{who}: scores must be numbers, got {type(scores).__name__} {str(scores)[:40]!r}") from None
-    if array.ndim != 1:
+    if sides:
+        array = array.reshape(0, 2) if array.shape == (0,) else array
+        if array.ndim != 2 or array.shape[1] != 2:
+            raise ValueError(
+                f"{who}: sides must have two columns, how far labels lie below and above, got shape {array.shape}; "
+                "score.sides(outputs, labels) returns them"
+            )
+    elif array.ndim != 1:
         raise ValueError(f"{who}: scores must be one-dimensional, got shape {array.shape}; pass one array per device")
     if np.isnan(array).any():
-        raise ValueError(_nan_message(device, names))
+        raise ValueError(_nan_message(who))
     return array
 
 
@@ -279,5 +293,5 @@ def _who(device: int, names: Sequence[str] | None) -> str:
     return f"device {names[device] if names is not None and device < len(names) else device}"
 
 
-def _nan_message(device: int, names: Sequence[str] | None) -> str:
-    return f"{_who(device, names)}: scores must be numbers, got NaN; drop or repair these rows first"
+def _nan_message(who: str) -> str:
+    return f"{who}: scores must be numbers, got NaN; drop or repair these rows first"

@@ -11,7 +11,15 @@ from typing import Any, Literal
 
 from conformesh.graph.network import Network
 from conformesh.graph.sketch import Sketch
-from conformesh.kernels.ranks import AUTO, PLAIN, Alpha, check_alpha, exact_alpha, explain_confidence, make_requirement
+from conformesh.kernels.ranks import (
+    AUTO,
+    DEFAULT,
+    Alpha,
+    check_alpha,
+    exact_alpha,
+    explain_confidence,
+    make_requirement,
+)
 from conformesh.methods import Way, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
@@ -347,7 +355,7 @@ def plan(
     _check_plan(where, link, methods, options)
     level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
     terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
-    if (asked := make_requirement(target, rank, pac_confidence)) != PLAIN:
+    if (asked := make_requirement(target, rank, pac_confidence)) != DEFAULT:
         terrain = replace(terrain, requirement=asked)
     given = dict(options or {})
     rows, refused = [], {}

@@ -19,7 +19,7 @@ from conformesh.graph.network import Network
 from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.topologies import TOPOLOGIES, sketch
-from conformesh.kernels.ranks import PLAIN, Requirement
+from conformesh.kernels.ranks import DEFAULT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.planning.search import ANY, SHAPES, stages_in, stages_of_any
 from conformesh.planning.trials import LIKELY, MANY, run_on, runs_on_draws
@@ -89,7 +89,7 @@ class Terrain:
     seconds: float = 0.0
     pooled: NDArray[np.float64] | None = None
     shape: str = ANY
-    requirement: Requirement = PLAIN
+    requirement: Requirement = DEFAULT
 
     @classmethod
     def with_scores(cls, network: Network, scores: WeightedScores) -> Terrain:

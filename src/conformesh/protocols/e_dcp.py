@@ -32,7 +32,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from typing import Protocol as TypingProtocol
 
 import numpy as np
@@ -159,8 +159,8 @@ def in_rounds(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Ou
         return (yield from by_stages(site, samples, options))
     if n is None and (site.rounds_weights or plan.over == "flood" or plan.schedule == "top-k"):
         total = yield from get_aggregator(plan.over).prepare(site)
-        n, spares = yield from weigh_all(site, samples, total)
-        ranks = site.ranks(n, spares)
+        totals = yield from weigh_all(site, samples, total)
+        n, ranks = totals.weights, site.ranks(*totals)
         plan = chosen(site, options, ranks, n)  # now that it is known how many scores a flood would pass on
     facts = {"over": plan.over}
     if plan.over == "flood" and n is not None and ranks is not None:
@@ -186,8 +186,8 @@ def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Ou
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Outcome]:
-        n, spares = yield from weigh_all(site, samples, total)
-        ranks = site.ranks(n, spares)
+        totals = yield from weigh_all(site, samples, total)
+        n, ranks = totals.weights, site.ranks(*totals)
         first = None if options.warm is None else _ladder(*options.warm, ranks.size)
         brackets = yield from search(site, samples, ranks, n, total, width, first)
         facts = {"schedule": "count", "over": "sums", "stage_width": str(width)}
@@ -196,16 +196,27 @@ def by_stages(site: Site, samples: WeightedScores, options: EDCP) -> Protocol[Ou
     return (yield from with_exact_sums(site, options.aggregate, options.prefer, width, attempt))
 
 
-def weigh_all(site: Site, samples: WeightedScores, total: Total) -> Protocol[tuple[Ints, Ints | None]]:
-    """Add up what all scores of each trial weigh, and how much more they might have before rounding, (trials,) each."""
+class Totals(NamedTuple):
+    """What all scores of each column weigh, how much more before rounding, and their examples, (columns,) each."""
+
+    weights: Ints
+    spares: Ints | None = None
+    examples: Ints | None = None
+
+
+def weigh_all(site: Site, samples: WeightedScores, total: Total) -> Protocol[Totals]:
+    """Add up what all scores of each column weigh, and whatever else the required ranks need to know."""
     mine = samples.masses
     if site.knows_totals:  # everybody knows the sizes
-        return site.masses.sum(axis=0), site.totals * [demand.rounded for demand in site.demands]
+        return Totals(site.masses.sum(axis=0), site.totals * [demand.rounded for demand in site.demands])
     if not site.rounds_weights:
-        return (yield from total(mine))[0], None
+        return Totals((yield from total(mine))[0])
     lost = np.zeros_like(mine) if samples.spares is None else samples.spares.reshape(mine.shape)
-    n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]  # weights of their own may have been rounded
-    return n, spares
+    if samples.example_mass is None:
+        n, spares = (yield from total(np.stack([mine, lost], axis=1)))[0]
+        return Totals(n, spares)
+    mass = samples.example_mass.reshape(mine.shape)
+    return Totals(*(yield from total(np.stack([mine, lost, mass], axis=1)))[0])
 
 
 def best_width(site: Site, aggregate: str, prefer: str) -> int:

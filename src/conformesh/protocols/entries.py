@@ -68,7 +68,7 @@ def by_entries(
     site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], points: int | None
 ) -> Gathering[Outcome]:
     """Find the exact threshold of every trial and level, or the best that is certain of those who were heard."""
-    if site.requirement.losses or site.requirement.part or samples.weights is not None:
+    if site.requirement.loss_unit or site.requirement.is_weighted or samples.weights is not None:
         raise ValueError("without rounds e-dcp counts every score alike, and these have weights of their own")
     sketch = _Sketch(alphas, points or POINTS, site.trials)
     first: Gathered = yield Gather(sketch.packets(samples), sketch.check)
@@ -366,12 +366,12 @@ def _about_all(
     The swap rank of the target `sizes` only grows with the number of scores, and scores that nobody has heard of count
     as none at or below the threshold.
     """
-    if site.caps is None or site.requirement.target != "sizes" or site.requirement.pac_confidence is not None:
+    if site.caps is None or site.requirement.mixture != "sizes" or site.requirement.pac_confidence is not None:
         return None
     nobody = np.empty(0, np.int64)
     filled = [
         (Known(nobody, nobody, nobody, int(site.caps[row])),) * site.trials if one is None else one
         for row, one in enumerate(known)
     ]
-    strict = replace(site, requirement=replace(site.requirement, rule="swap"))
+    strict = replace(site, requirement=replace(site.requirement, rank_rule="swap"))
     return _Table(strict, alphas, filled).outcome(len(site.here))

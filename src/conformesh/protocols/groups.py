@@ -123,16 +123,16 @@ def grouped(site: Site, samples: WeightedScores, options: EDCP, grouping: Groupi
     as every example is in one atom.
     """
     examples = np.repeat(site.sizes.sum(axis=1)[:, None], site.trials, axis=1)
-    requirement = replace(site.requirement, part=True)
+    requirement = replace(site.requirement, is_weighted=True)
     if grouping.rule in ("seq", "regression"):  # proven by an exchange of scores, also where one device holds them all
-        requirement = replace(requirement, rule="swap")
+        requirement = replace(requirement, rank_rule="swap")
     site = replace(site, requirement=requirement, items=examples)
     outcome = yield from _PROTOCOLS[grouping.rule](site, site.weighed(samples), options, grouping)
     signed = [
         [site.signed(certificate, 0, level) for level, certificate in enumerate(row)] for row in outcome.certificates
     ]
     rule = {"seq": "seq", "regression": "regression"}.get(grouping.rule, "swap")
-    target = site.requirement.target
+    target = site.requirement.mixture
     return replace(
         outcome,
         certificates=[[replace(one, rule=rule, target=target) for one in row] for row in signed],

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import PLAIN, Requirement
+from conformesh.kernels.ranks import DEFAULT, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.flood import everybody, everybodys_numbers
 from conformesh.protocols.gathering import answering
@@ -37,7 +37,7 @@ def joint(
     row: int,
     samples: WeightedScores,
     method: Method,
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     alphas: tuple[Fraction, ...] = (),
     items: NDArray[np.int64] | None = None,
     shown: Shown | None = None,

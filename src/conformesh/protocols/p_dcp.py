@@ -176,9 +176,9 @@ class PDCP:
 
 
 def _mixture(requirement: Requirement) -> Mixture:
-    if requirement.target == "equal":
+    if requirement.mixture == "equal":
         return "equal"
-    return "given" if requirement.target == GIVEN else "sizes"
+    return "given" if requirement.mixture == GIVEN else "sizes"
 
 
 def suited(score: Score) -> dict[str, Any]:
@@ -213,40 +213,40 @@ def _refuse_unproven(requirement: Requirement, options: PDCP) -> None:
     noisy = options.epsilon is not None
     refusals = [
         (
-            requirement.losses > 0 or {*requirement.bounds} != {1},
+            requirement.loss_unit > 0 or {*requirement.largest_weights} != {1},
             "weights of scores and losses: one score would change a sum by its weight, which the masked counts of "
             "p-dcp do not bound; use e-dcp",
         ),
         (
-            not noisy and requirement.target not in ("sizes", "paper"),
-            f"target {requirement.target!r} by exact sums: it needs a weight for each device, which would reveal how many "
+            not noisy and requirement.mixture not in ("sizes", "paper"),
+            f"target {requirement.mixture!r} by exact sums: it needs a weight for each device, which would reveal how many "
             "scores it holds; give epsilon, or use e-dcp",
         ),
         (
-            noisy and requirement.target == "paper",
+            noisy and requirement.mixture == "paper",
             "target 'paper' with epsilon: the proof for noisy counts exchanges one score, and the ghost rank imagines "
             "one for each device; use target 'sizes'",
         ),
         (
-            requirement.rule == "ghost" and requirement.target != "paper",
-            f"the ghost rank with target {requirement.target!r}: it is proven for target 'paper' only; use rank 'swap'",
+            requirement.rank_rule == "ghost" and requirement.mixture != "paper",
+            f"the ghost rank with target {requirement.mixture!r}: it is proven for target 'paper' only; use rank 'swap'",
         ),
         (
-            requirement.target == "paper" and requirement.rule == "swap",
+            requirement.mixture == "paper" and requirement.rank_rule == "swap",
             "the swap rank with target 'paper': it needs how many scores each device holds; use target 'sizes'",
         ),
         (
-            requirement.target == "paper" and (requirement.part or requirement.pac_confidence is not None),
+            requirement.mixture == "paper" and (requirement.is_weighted or requirement.pac_confidence is not None),
             "target 'paper' with groups or pac_confidence: the ghost rank is proven for all scores, on average; use "
             "target 'sizes'",
         ),
         (
-            noisy and requirement.part and requirement.target != "sizes",
-            f"groups with target {requirement.target!r} and epsilon: how many scores of a group a device holds is itself "
+            noisy and requirement.is_weighted and requirement.mixture != "sizes",
+            f"groups with target {requirement.mixture!r} and epsilon: how many scores of a group a device holds is itself "
             "random, so no fixed number of items represents it; use target 'sizes'",
         ),
         (
-            noisy and requirement.part and options.unit == "device",
+            noisy and requirement.is_weighted and options.unit == "device",
             "groups with unit 'device': a device may have scores in every group, so that its losses add up; use unit "
             "'score'",
         ),
@@ -309,9 +309,9 @@ def _release_histogram(
     return Outcome(
         _everywhere(site, np.array([[answer.threshold for answer in row] for row in answers])),
         certificates,
-        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.requirement.part else (),
+        notes=_notes(windows, answers, alphas) if len(windows) == 1 or site.requirement.is_weighted else (),
         facts=facts,
-        trial_facts=each if site.requirement.part else [],  # many draws of a simulation are not for the record
+        trial_facts=each if site.requirement.is_weighted else [],  # many draws of a simulation are not for the record
     )
 
 
@@ -361,7 +361,7 @@ def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release
         simulated=site.secrets is None,
     )
     return Certificate(
-        "counted with noise", target=site.requirement.target, rule="swap", assumption=assumption, noise=noise
+        "counted with noise", target=site.requirement.mixture, rule="swap", assumption=assumption, noise=noise
     )
 
 
@@ -455,7 +455,7 @@ def _exact(
             "counted",
             int(rank),
             int(search.counted[at]),
-            target=site.requirement.target,
+            target=site.requirement.mixture,
             rule=demands[at // len(alphas)].rule,
             pac_confidence=None if site.requirement.pac_confidence is None else float(site.requirement.pac_confidence),
         )
@@ -473,9 +473,9 @@ def _exact(
 
 def _demand(site: Site, n: int, alphas: tuple[Fraction, ...]) -> Demand:
     """Return what the promise asks where only n and K are known: for these targets nothing else matters."""
-    rule = "swap" if site.requirement.target == "sizes" else "ghost"
+    rule = "swap" if site.requirement.mixture == "sizes" else "ghost"
     one = np.array([n, *[0] * (site.devices - 1)])  # as if one device held them all; the others have no say, or a ghost
-    return replace(site.requirement, rule=rule).demand(one, alphas)
+    return replace(site.requirement, rank_rule=rule).demand(one, alphas)
 
 
 class _Search:

@@ -30,7 +30,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.ranks import LARGEST, Parts
+from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
 from conformesh.kernels.varints import lengths
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import listed
@@ -117,14 +117,14 @@ def r_dcp(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], opt
         )
         for k in range(len(site.here))
     ]
-    most = LARGEST // site.devices
+    most = LARGEST_SUM // site.devices
     heard: Gathered = yield Gather(
         Packets.of(said), partial(_reports_checked, trials=site.trials, most=most), sealed=True
     )
     words = [
         reports_read(heard.packets[row], site.trials, most) if here else None for row, here in enumerate(heard.heard)
     ]
-    known: dict[bytes, Parts] = {}
+    known: dict[bytes, DeviceRanks] = {}
     trials = [
         _Heard.of(site, [None if one is None else one[t] for one in words], heard, caps, f, known)
         for t in range(site.trials)
@@ -193,7 +193,7 @@ class _Heard:
         heard: Gathered,
         caps: Sequence[int | None],
         f: int,
-        known: dict[bytes, Parts],
+        known: dict[bytes, DeviceRanks],
     ) -> _Heard:
         ids, requirement = site.network.ids, site.requirement
         over = [one is not None and cap is not None and one.size > cap for one, cap in zip(words, caps, strict=True)]
@@ -204,7 +204,7 @@ class _Heard:
                 f"r-dcp: devices {names} are proven to lie and liars={f}, so that nothing holds; ask for at least "
                 f"{int(proven.sum())} liars, or leave these devices out"
             )
-        by_size = requirement.target in ("sizes", "paper")  # else what a device weighs does not depend on its size
+        by_size = requirement.mixture in ("sizes", "paper")  # else what a device weighs does not depend on its size
         unknown = ~heard.heard & ~proven & np.array([cap is None and by_size for cap in caps])
         asked = ~proven & (heard.heard if unknown.any() else True)
         rows = np.flatnonzero(asked)
@@ -216,12 +216,12 @@ class _Heard:
         shares = None if requirement.shares is None else [requirement.shares[ids[row]] for row in rows.tolist()]
         key = rows.tobytes() + sizes.tobytes()
         if key not in known:  # draws of one experiment often have the same sizes
-            known[key] = requirement.parts(sizes, shares, ~heard.heard[rows])
+            known[key] = requirement.device_ranks(sizes, shares, ~heard.heard[rows])
         return cls(
             Trimming(reports, sizes, known[key], f - int(proven.sum())),
             tuple(rows.tolist()),
             f,
-            requirement.target,
+            requirement.mixture,
             tuple(ids[row] for row in rows.tolist()) if unknown.any() else (),
             " and ".join([HEARD] * bool(unknown.any()) + [UNSIGNED] * (not heard.sealed)),
             tuple(ids[row] for row in np.flatnonzero(proven).tolist()),
@@ -250,7 +250,7 @@ class _Heard:
 
 def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Outcome:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
-    nothing = Certificate("counted", 1, 0, target=site.requirement.target, rule="swap", weight=0, liars=f)
+    nothing = Certificate("counted", 1, 0, target=site.requirement.mixture, rule="swap", weight=0, liars=f)
     return Outcome(
         np.full((len(site.here), site.trials, len(alphas)), math.inf),
         [[nothing] * len(alphas) for _ in range(site.trials)],

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.kernels.ranks import PLAIN, Demand, Requirement
+from conformesh.kernels.ranks import DEFAULT, Demand, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.result.certificate import KINDS, Certificate, Cost
 
@@ -77,6 +77,8 @@ class Site:
         The levels of the run.
     caps
         The most scores that every device may hold, (devices,), where that was said beforehand: in a roster.
+    asked
+        Which levels of each column were asked for, (columns, levels); None: all of them.
     shown
         What may be seen of the run while it goes on.
     secrets
@@ -86,10 +88,11 @@ class Site:
     network: Network
     here: NDArray[np.int64]
     sizes: NDArray[np.int64]
-    requirement: Requirement = PLAIN
+    requirement: Requirement = DEFAULT
     items: NDArray[np.int64] | None = None
     alphas: tuple[Fraction, ...] = ()
     caps: NDArray[np.int64] | None = None
+    asked: NDArray[np.bool_] | None = None
     shown: Shown = field(default_factory=Shown)
     secrets: Secrets | None = None
 
@@ -166,18 +169,20 @@ class Site:
         each = np.stack([ones if demand.weights is None else demand.weights for demand in demands], axis=1)[self.here]
         own = np.ones(len(samples.values), np.int64) if samples.weights is None else samples.weights
         lost = np.zeros(len(samples.offsets) - 1, np.int64) if samples.spares is None else samples.spares
-        if not self.requirement.losses:  # rounded down by less than one part each, on top of what was lost before
+        mass = samples.example_mass
+        if not self.requirement.loss_unit or mass is not None:
+            # rounded down by less than one part each, on top of what was lost before
             rounded = np.array([demand.rounded for demand in demands], dtype=np.int64)
-            lost = each.ravel() * lost + np.tile(rounded, len(self.here)) * (samples.masses.ravel() + lost)
+            examples = samples.masses.ravel() if mass is None else mass
+            lost = each.ravel() * lost + np.tile(rounded, len(self.here)) * (examples + lost)
         spares = lost if lost.any() else None
-        return samples.weighing(own * np.repeat(each.ravel(), samples.sizes.ravel()), spares)
+        weights = own * np.repeat(each.ravel(), samples.sizes.ravel())
+        return samples.weighing(weights, spares, None if mass is None else mass * each.ravel())
 
     @property
     def most(self) -> int:
         """No sum of weights of a trial is larger."""
-        return max((demand.total for demand in self.demands), default=0) * max(
-            *self.requirement.bounds, self.requirement.losses
-        )
+        return max((demand.total for demand in self.demands), default=0) * self.requirement.largest_factor
 
     @property
     def masses(self) -> NDArray[np.int64]:
@@ -188,43 +193,55 @@ class Site:
         return np.stack([n if w is None else w * n for w, n in zip(each, self.sizes.T, strict=True)], axis=1)
 
     def ranks(
-        self, totals: NDArray[np.int64] | None = None, spares: NDArray[np.int64] | None = None
+        self,
+        totals: NDArray[np.int64] | None = None,
+        spares: NDArray[np.int64] | None = None,
+        masses: NDArray[np.int64] | None = None,
     ) -> NDArray[np.int64]:
-        """Return the required rank of every (trial, alpha).
+        """Return the required rank of every (column, level); of one that nobody asked for, more than all scores weigh.
 
-        `totals` says what all scores of each trial weigh, where that does not follow from how many there are, and
-        `spares` how much more they might have weighed before rounding.
+        `totals` says what all scores of each column weigh, where that does not follow from how many there are,
+        `spares` how much more they might have weighed before rounding, and `masses` what the examples weigh where
+        scores are drops of losses.
         """
         if totals is None:
             totals = self.masses.sum(axis=0)
             spares = self.totals * [demand.rounded for demand in self.demands]  # each by less than one part
         weigh = totals.tolist()
         more = [0] * len(weigh) if spares is None else spares.tolist()
+        mass = [0] * len(weigh) if masses is None else masses.tolist()
         known: dict[tuple[int, ...], list[int]] = {}  # most draws of one experiment ask for the same
         rows = []
         for t, demand in enumerate(self.demands):
-            key = (id(demand), t % len(self.requirement.bounds), weigh[t], more[t])
+            key = (id(demand), t % self._distinct_weights, weigh[t], more[t], mass[t])
             if key not in known:
                 known[key] = [
-                    demand.required(self.requirement, a, t, level, weigh[t], more[t])
+                    demand.required(self.requirement, a, t, level, weigh[t], more[t], mass[t])
                     for level, a in enumerate(self.alphas)
                 ]
             rows.append(known[key])
-        return np.array(rows, dtype=np.int64)
+        ranks = np.array(rows, dtype=np.int64)
+        return ranks if self.asked is None else np.where(self.asked, ranks, totals[:, None] + 1)
+
+    @property
+    def _distinct_weights(self) -> int:
+        """After how many columns the largest weights and test weights repeat."""
+        return max(len(self.requirement.largest_weights), len(self.requirement.test_weights or ()))
 
     @property
     def knows_totals(self) -> bool:
         """Whether what all scores weigh follows from how many there are: no score has a weight of its own."""
-        return {*self.requirement.bounds} == {1} and not self.requirement.losses
+        return self.requirement.has_equal_weights
 
     @property
     def rounds_weights(self) -> bool:
-        """Whether weights that were rounded decide on a rank, so that devices must add up what was lost."""
-        return self.requirement.part and ({*self.requirement.bounds} != {1} or any(d.rounded for d in self.demands))
+        """Whether more than the weight of all scores decides on a rank: what rounding lost, what examples weigh."""
+        rounded = any(demand.rounded for demand in self.demands)
+        return self.requirement.is_weighted and (rounded or not self.requirement.has_equal_weights)
 
     def alike(self, trial: int) -> bool:
         """Return whether every score weighs 1, so that ranks count scores."""
-        return self.demands[trial].weights is None and {*self.requirement.bounds} == {1} and not self.requirement.losses
+        return self.demands[trial].weights is None and self.requirement.has_equal_weights
 
     def signed(self, certificate: Certificate, trial: int, level: int) -> Certificate:
         """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
@@ -237,22 +254,17 @@ def signed(
     """Return a certificate that says whom its rank is about, by which rule, and of which weight."""
     if certificate.required_rank is None:
         return certificate
-    bound = (
-        requirement.bounds[trial % len(requirement.bounds)]
-        if requirement.part and {*requirement.bounds} != {1}
-        else None
-    )
-    test = bound if bound is None or requirement.tests is None else requirement.tests[level]
-    alike = demand.weights is None and {*requirement.bounds} == {1} and not requirement.losses
+    shown = requirement.is_weighted and {*requirement.largest_weights} != {1}
+    alike = demand.weights is None and requirement.has_equal_weights
     return replace(
         certificate,
-        bound=bound,
-        test=test,
-        target=requirement.target,
+        bound=requirement.largest_weight(trial) if shown else None,
+        test=requirement.test_weight(trial, level) if shown else None,
+        target=requirement.mixture,
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
-        losses=requirement.losses * demand.total if requirement.losses else None,
+        losses=requirement.loss_unit * demand.total if requirement.loss_unit else None,
     )
 
 

@@ -93,8 +93,8 @@ def tally(site: Site, samples: WeightedScores, asked: Asked, options: EDCP) -> P
     width = max(1, min(len(asked.trials), AT_ONCE // site.devices))
 
     def attempt(total: Total) -> Protocol[Tally]:
-        if site.requirement.part:  # how much of every device belongs to it is not known
-            n, spares = yield from weigh_all(site, weighed, total)
+        if site.requirement.is_weighted:  # how much of every device belongs to it is not known
+            n, spares, _ = yield from weigh_all(site, weighed, total)
         else:
             n, spares = np.array([demand.total for demand in site.demands], dtype=np.int64), None
         most, found = int(n.max(initial=0)), [np.empty(0, dtype=np.int64)]
@@ -156,7 +156,7 @@ def step_up(
     width = options.width or best_width(site, options.aggregate, options.prefer)
 
     def attempt(total: Total) -> Protocol[Flagged]:
-        n, spares = yield from weigh_all(site, weighed, total)
+        n, spares, _ = yield from weigh_all(site, weighed, total)
         m = np.array((yield from total(tests.sizes))[0], dtype=np.int64)
         flagged, steps = m.copy(), np.zeros_like(m)
         thresholds, going = np.full(len(m), np.inf), np.flatnonzero(m)

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.ranks import Parts
+from conformesh.kernels.ranks import DeviceRanks
 from conformesh.protocols.reports import Report
 
 Ints = NDArray[np.int64]
@@ -57,7 +57,7 @@ class Trimming:
 
     reports: Sequence[Report | None]
     sizes: Ints
-    parts: Parts
+    parts: DeviceRanks
     liars: int
 
     @cached_property
@@ -121,7 +121,7 @@ class _Margin:
 
 
 @lru_cache(maxsize=64)  # draws of one experiment often have the same sizes
-def _margin(parts: Parts, alpha: Fraction, total: int, kept: int) -> _Margin:
+def _margin(parts: DeviceRanks, alpha: Fraction, total: int, kept: int) -> _Margin:
     """Return d_j in whole numbers; `total` is what all scores weigh."""
     needed = [(1 - alpha) * base for base in parts.bases]
     common = math.lcm(*(each.denominator for each in needed))

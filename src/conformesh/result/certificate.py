@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.kernels.ranks import MIXTURES, RULES
+from conformesh.kernels.ranks import MIXTURES, RANK_RULES
 from conformesh.names import listed
 from conformesh.quantities import in_bits, in_count, several
 
@@ -95,7 +95,7 @@ class Certificate:
         What must hold for the promise, in words; empty where nothing but exchangeability is needed.
     target, rule
         Whom the promise is about and by which rule the rank was required: names of `ranks.MIXTURES` and
-        `ranks.RULES`; empty where there is no promise.
+        `ranks.RANK_RULES`; empty where there is no promise.
     weight
         What all scores weigh together, where ranks add up weights and not scores.
     bound, test
@@ -166,7 +166,7 @@ class Certificate:
         if self.noise is not None:
             lines.append(("private", str(self.noise)))
         if self.rule:
-            lines.append(("about", f"{self._mixture}; by {RULES[self.rule]}"))
+            lines.append(("about", f"{self._mixture}; by {RANK_RULES[self.rule]}"))
         if self.heard:
             lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
         if self.liars is not None:
@@ -214,7 +214,7 @@ class Certificate:
         if self.noise is not None:
             parts.append(str(self.noise))
         if self.rule:
-            parts.append(f"by {RULES[self.rule]}, where {self._mixture}")
+            parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture}")
         if self.heard:
             parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
         if self.liars is not None:

@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from conformesh.io.json_numbers import number
 from conformesh.io.memberships import EVERYONE
 from conformesh.io.schemas import Number, checked
-from conformesh.kernels.ranks import GROUP_RULES, MIXTURES, PARTS, RULES, conformal_rank, exact_alpha
+from conformesh.kernels.ranks import GROUP_RULES, MIXTURES, LOSS_UNITS, RANK_RULES, conformal_rank, exact_alpha
 from conformesh.names import unknown
 from conformesh.result.certificate import Kind
 
@@ -309,7 +309,7 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
         yield f"the threshold must be inf where rank {required} of {n} {_unit(file)} is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
-    for name, known in (("target", MIXTURES), ("rule", RULES)):
+    for name, known in (("target", MIXTURES), ("rule", RANK_RULES)):
         if (word := getattr(certificate, name)) and word not in known:
             yield unknown(name, word, known)
 
@@ -333,7 +333,7 @@ def _most_left(losses: int, items: int, alpha: Fraction, rule: str) -> int:
         return math.floor(
             alpha * losses - (1 - alpha) * (2 if rule == "ghost" else 1) * Fraction(losses, max(items, 1))
         )
-    return math.floor(alpha * losses) - PARTS  # the swap keeps back the heaviest item, which weighs 1 or more
+    return math.floor(alpha * losses) - LOSS_UNITS  # the swap keeps back the heaviest item, which weighs 1 or more
 
 
 def _unit(file: _CalibrationFields) -> str:

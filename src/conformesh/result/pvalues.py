@@ -15,7 +15,7 @@ from conformesh._version import __version__
 from conformesh.io.files import write_file
 from conformesh.io.json_numbers import in_json, to_json
 from conformesh.io.writing import ENDINGS, check_ending, write_columns
-from conformesh.kernels.ranks import AUTO, MIXTURES, RULES, Alpha, check_alpha
+from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
 from conformesh.quantities import several
 from conformesh.result.certificate import Cost
 
@@ -32,7 +32,7 @@ class PValues:
     values
         A p-value for every test score, (tests,), or for every row and class, (rows, classes); rounded up to floats.
     target, rule
-        Whom they are about and by which rule: names of `ranks.MIXTURES` and `ranks.RULES`, or `auto` where each is
+        Whom they are about and by which rule: names of `ranks.MIXTURES` and `ranks.RANK_RULES`, or `auto` where each is
         the smaller of two.
     scores, devices
         How many calibration scores there were in all, on how many devices.
@@ -130,7 +130,7 @@ class PValues:
 
     def __str__(self) -> str:
         """Say whom the p-values are about, and by which rule."""
-        rule = "the smaller of two proven rules" if self.rule == AUTO else RULES[self.rule]
+        rule = "the smaller of two proven rules" if self.rule == AUTO else RANK_RULES[self.rule]
         given = ", valid given the class" if self.classwise else ""
         return f"p-values{given}: {MIXTURES[self.target]}; {rule}"
 

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from conformesh.graph.network import DisconnectedError, Network
 from conformesh.io.files import make_folder
-from conformesh.kernels.ranks import PLAIN, Requirement, check_alpha
+from conformesh.kernels.ranks import DEFAULT, Requirement, check_alpha
 from conformesh.mesh.config.authority import FILE as RECORD
 from conformesh.mesh.config.authority import LOCK, REVOKED, Authority, Change, interrupted, opened, read_record
 from conformesh.mesh.config.certificate_names import WINDOW, check_device_name
@@ -74,7 +74,7 @@ def init_mesh(
     mode: Literal["rounds", "anytime"] = "rounds",
     method: str = "e-dcp",
     alpha: str = "0.1",
-    requirement: Requirement = PLAIN,
+    requirement: Requirement = DEFAULT,
     options: dict[str, Any] | None = None,
     score: str | None = None,
     score_options: dict[str, Any] | None = None,
@@ -129,8 +129,8 @@ def init_mesh(
         mode=mode,
         method=method,
         alpha=alpha,
-        target=requirement.target,
-        rank=requirement.rule,
+        target=requirement.mixture,
+        rank=requirement.rank_rule,
         pac_confidence=None if requirement.pac_confidence is None else str(requirement.pac_confidence),
         shares={to: str(requirement.shares[name]) for name, to in zip(network.ids, names, strict=True)}
         if requirement.shares is not None

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from conformesh.kernels.ranks import PLAIN
+from conformesh.kernels.ranks import DEFAULT
 from conformesh.kernels.varints import lengths
 from conformesh.protocols.aggregate.base import CannotAggregate, Ints, Price, Total
 from conformesh.protocols.flood import everybody, everybodys_numbers, flood_of
@@ -70,7 +70,7 @@ def flood_stretches(terrain: Terrain, what: str, numbers: int, largest: int | No
     flood_price(terrain.site)
     own = terrain.own
     bound = terrain.n if largest is None else largest
-    weighs = terrain.requirement != PLAIN or bound > terrain.n  # then numbers are not counts of scores
+    weighs = terrain.requirement != DEFAULT or bound > terrain.n  # then numbers are not counts of scores
     each = lengths(np.full_like(own, bound) if weighs else own if largest is None else -(-own // 2))
     sure = not weighs and (largest is None or int(own.max(initial=0)) < 128)
     return [replace(flood_of(terrain, what, np.full_like(own, numbers), numbers * each), expected=not sure)]
