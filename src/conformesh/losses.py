@@ -191,8 +191,8 @@ class Steps:
             )
         return np.clip(starts, 0.0, self.bound), np.clip(self.values, 0.0, self.bound)
 
-    def weighed(self, scale: int) -> tuple[Floats, Ints]:
-        r"""Return breakpoints and how much the loss falls at each, in whole parts of the bound, `scale` of them.
+    def drops(self, scale: int) -> tuple[Floats, Ints, Ints]:
+        r"""Return breakpoints, how much the loss falls at each in whole parts of the bound, `scale` of them, and items.
 
         For losses that were `checked`.
 
@@ -207,7 +207,8 @@ class Steps:
         left[some] = whole[self.offsets[1:][some] - 1]
         falls = np.concatenate([self._before(start, whole) - whole, left])
         points = np.concatenate([self.lambdas, np.full(len(self), np.inf)])
-        return points[falls > 0], falls[falls > 0]
+        items = np.concatenate([self._owner, np.arange(len(self))])
+        return points[falls > 0], falls[falls > 0], items[falls > 0]
 
     def _before(self, starts: NDArray[Any], values: NDArray[Any]) -> NDArray[Any]:
         """Return what an item's loss is just below each of its breakpoints."""

@@ -4,36 +4,32 @@ Covariate shift   a new example with inputs x is likelier than among the calibra
                   to a known w(x), at most w_max
 Label shift       the same with w(y) of its label; every class has its ratio, so that the largest is known
 
-With :math:`v_k \propto \pi_k / n_k` of the target (see `promises`), a new example of weight w_test is covered if the
+With :math:`v_k \propto \pi_k / n_k` of the mixture (see `ranks`), a new example of weight w_test is covered if the
 threshold is the smallest with
 
 .. math:: \sum_{S_i \le \tau} v_i w_i \ge (1 - \alpha) \sum_i v_i w_i
           + \max_k v_k \left[(1 - \alpha) w_\text{test} + \alpha w_\text{max}\right]
 
 (docs/guarantees.md). Weights become integers: w is rounded down to a multiple of a power of two that all devices know
-from w_max, the number of scores and the target; what was lost is added up and raises the required rank, so that
+from w_max, the number of scores and the mixture; what was lost is added up and raises the required rank, so that
 rounding never makes a threshold smaller than the fractions would.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.engines import Engine
-from conformesh.engines.base import held_here, ids_here
-from conformesh.inputs import Held, as_held, check_rows, check_same_form, held_column, in_rows_of
+from conformesh.guarantee import Weighting
 from conformesh.io.arrays import as_array, as_rows
-from conformesh.kernels.ranks import WEIGHT_BITS, LARGEST_SUM, Requirement, as_levels
-from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.kernels.ranks import LARGEST_SUM, WEIGHT_BITS, as_levels
 from conformesh.names import device_name, natural_order
-from conformesh.result.several import at_most
 from conformesh.streams import Rng, seed_of
 
 Floats = NDArray[np.float64]
@@ -43,18 +39,7 @@ Weigh = Callable[[Any, str], Any]
 SPARE_BITS = 12  # of a weight beyond those that the number of scores needs: rounding costs 2^-12 of one score in all
 
 
-class Shifted(NamedTuple):
-    """What a calibration with weights runs on: weighted scores, a promise about them, and how many examples there are.
-
-    `items` has shape (devices here, 1); None where they are as many as scores.
-    """
-
-    samples: WeightedScores
-    requirement: Requirement
-    items: Ints | None = None
-
-
-class Unit(NamedTuple):
+class WeightUnit(NamedTuple):
     """Weights are counted in units of whole / 2^exponent: public, and no finer than their sums remain exact.
 
     `whole` is 1 where a power of two makes the bound a whole number, as all weights in few binary digits then are; else
@@ -65,11 +50,16 @@ class Unit(NamedTuple):
     whole: float = 1.0
 
     @classmethod
-    def of(cls, bound: float, n: int, target: str) -> Unit:
-        """Return the unit for weights up to `bound` of n scores."""
-        room = LARGEST_SUM.bit_length() - 1 - max(n, 1).bit_length()
-        if target != "sizes":
+    def of(cls, bound: float, n: int, mixture: str, factor: int = 1) -> WeightUnit:
+        """Return the unit for weights up to `bound` of n scores, which are then multiplied by up to `factor`."""
+        room = LARGEST_SUM.bit_length() - 1 - max(n, 1).bit_length() - (factor - 1).bit_length()
+        if mixture != "sizes":
             room //= 2  # the other half is for the weights of devices
+        if room < 1:
+            raise ValueError(
+                f"{n:,} scores with weights, centres and losses together add up to more than 2^52, beyond which sums "
+                "are not exact; leave one of them out"
+            )
         bits = min(WEIGHT_BITS, room, n.bit_length() + SPARE_BITS)
         exponent = bits - math.frexp(bound)[1]
         exact = (Fraction(bound) * Fraction(2) ** exponent).denominator == 1
@@ -79,12 +69,12 @@ class Unit(NamedTuple):
         """Return weights in units, rounded down; products with powers of two are exact, quotients made smaller."""
         return np.asarray(np.floor(self._scaled(weights)), dtype=np.int64)
 
-    def lost(self, weights: Floats) -> int:
-        """Return how many units were lost at most: one by rounding down, and one by a quotient that is not exact."""
+    def lost(self, weights: Floats) -> Ints:
+        """Return how many units each weight lost at most: one by rounding down, one by a quotient that is not exact."""
         if self.whole != 1.0:
-            return 2 * int(((weights > 0) & (weights != self.whole)).sum())
+            return 2 * ((weights > 0) & (weights != self.whole)).astype(np.int64)
         scaled = self._scaled(weights)
-        return int(((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0))).sum())
+        return ((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0))).astype(np.int64)
 
     def up(self, weight: float) -> int:
         """Return a weight in units, rounded up."""
@@ -97,120 +87,35 @@ class Unit(NamedTuple):
         return np.ldexp(part, self.exponent)
 
 
-@dataclass(frozen=True, eq=False)
-class Shift:
-    """Weights as they were given, one for each score.
+def weighting_of(
+    weight: Any, bound: Any, inputs: Any, test_weights: Any, class_weights: Any, labels: Any
+) -> tuple[Weighting | None, Any]:
+    """Return the shift that was asked for, and where `Table` reads the weights from: a column, arrays, a function.
 
-    Attributes
-    ----------
-    given
-        The weights by device, or what `function` makes them of: inputs, labels.
-    bound
-        The largest weight that an example may have.
-    function
-        Makes the weights of a device of what is given for it, and its name.
-    assumption
-        What must hold for the promise, in words, where the weights are not known but estimated.
-    what
-        What is given, for errors.
+    Arguments that do not go together are refused.
     """
-
-    given: Held
-    bound: float
-    function: Weigh | None = None
-    assumption: str = ""
-    what: str = "weights"
-
-    def applied(
-        self, host: Engine, held: Held, requirement: Requirement, tests: Sequence[float] | None = None
-    ) -> Shifted:
-        """Return the scores of the devices here with whole weights, and the promise about them.
-
-        `tests` are the weights of new examples, one for each level of the run; by default every level serves all.
-        """
-        if requirement.pac_confidence is not None:
+    if class_weights is not None:
+        if weight is not None or test_weights is not None:
             raise ValueError(
-                "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights; "
-                "leave pac_confidence out, or the weights"
+                "class_weights shift the classes, weight and test_weights the inputs; give one of them, or weights "
+                "that are the product of both"
             )
-        names = ids_here(host)
-        scores, weights = self._here(host, held, names)
-        n = sum(host.share(sum(map(len, scores))))
-        unit = Unit.of(self.bound, n, requirement.mixture)
-        about = replace(
-            requirement,
-            part=True,
-            bounds=(unit.up(self.bound),),
-            tests=None if tests is None else tuple(unit.up(test) for test in tests),
-        )
-        whole = [unit.down(own) for own in weights]
-        lost = np.array([[unit.lost(own)] for own in weights], dtype=np.int64)
-        items = np.array([[len(own)] for own in scores], dtype=np.int64)
-        return Shifted(WeightedScores.weighted([scores], [whole], names, lost), about, items)
-
-    def _here(self, host: Engine, held: Held, names: Sequence[str]) -> tuple[list[Any], list[Floats]]:
-        """Return scores and weights of the devices here, one for each other."""
-        if isinstance(held, WeightedScores):
-            raise TypeError(
-                f"{self.what} go with one array of scores per device, a dict or a frame, got WeightedScores; give these "
-                "weights of their own with WeightedScores.weighing, for solve_draws"
-            )
-        check_same_form(held, self.given, self.what)
-        raw = held_here(host, in_rows_of(held, host.network, names))
-        scores = [as_array(own, f"device {name}") for name, own in zip(names, raw, strict=True)]
-        given = held_here(host, in_rows_of(self.given, host.network, names, self.what), self.what)
-        check_rows(raw, given, names, self.what)
-        weights = []
-        for name, own, mine in zip(names, scores, given, strict=True):
-            many = len(as_array(mine, f"device {name}, {self.what}")) if np.ndim(mine) else -1
-            if many != len(own):
-                got = "one value" if many < 0 else f"{many} {self.what}"
-                raise ValueError(f"device {name} has {len(own)} scores but {got}; one each is needed")
-            weights.append(self._checked(mine, name))
-        return scores, weights
-
-    def _checked(self, given: Any, name: str) -> Floats:
-        """Return the weights of a device, each a number from 0 to the bound."""
-        values = as_array(given, f"device {name}, {self.what}")
-        if self.function is not None and len(values):
-            made = as_array(self.function(given, name), f"device {name}, weights")
-            if made.shape != (len(values),):
-                raise ValueError(
-                    f"device {name}: the weight function must return one weight for each of {len(values)} inputs, got "
-                    f"shape {made.shape}"
-                )
-            values = made
-        if not len(values):
-            return np.empty(0)
-        try:
-            weights = np.asarray(values, dtype=np.float64)
-        except (TypeError, ValueError):
-            raise TypeError(f"device {name}: weights must be numbers, got {str(values[:1])[:40]}") from None
-        if weights.ndim != 1:
-            raise ValueError(f"device {name}: weights must be one-dimensional, got shape {weights.shape}")
-        wrong = np.flatnonzero(~((weights >= 0) & (weights <= self.bound)))
-        if len(wrong):
-            item, got = int(wrong[0]), float(weights[wrong[0]])
-            above = got > self.bound and math.isfinite(got)
-            hint = "raise weight_bound, or clip the weights" if above else "repair this weight"
+        if labels is None:
             raise ValueError(
-                f"device {name}, item {item}: a weight must be a number from 0 to weight_bound {self.bound:g}, got "
-                f"{got:g}; {hint}"
+                "class_weights needs labels=, the true label of every calibration score, beside the scores"
             )
-        return weights
-
-
-def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None:
-    """Return the shift that a user asked for by `weight`, `weight_bound` and `inputs`; None where there is none."""
+        ratios = class_ratios(class_weights)
+        return Weighting(max(ratios.values()), class_weights=ratios), None
+    if labels is not None:
+        raise ValueError("labels go with class_weights=, the ratio of each class; for a threshold each use groups=")
     if weight is None:
-        for name, value in (("weight_bound", bound), ("inputs", inputs)):
+        for name, value in (("weight_bound", bound), ("test_weights", test_weights)):
             if value is not None:
                 raise ValueError(f"{name} goes with weight=, which was not given; say how much each score weighs")
-        return None
+        return None, None
     assumed = ""
     if isinstance(weight, Ratios):
-        bound = weight.bound if bound is None else bound
-        assumed = weight.assumption
+        bound, assumed = weight.bound if bound is None else bound, weight.assumption
         if inputs is None:
             weight = weight.weights
             if not isinstance(weight, Mapping | list):
@@ -224,66 +129,34 @@ def as_shift(weight: Any, bound: Any, inputs: Any, devices: Any) -> Shift | None
             "one seen is not such a bound"
         )
     most = _positive(bound)
+    levels = () if test_weights is None else weight_levels(test_weights, most)
     if callable(weight):
         if inputs is None:
             raise ValueError("weight is a function: give inputs=, what it takes for each device, beside the scores")
-        return Shift(inputs_of(devices, inputs), most, lambda own, _: weight(own), assumed, "inputs")
-    if inputs is not None:
-        raise ValueError(f"inputs go with a weight that is a function of them, got {type(weight).__name__}")
-    given = held_column(devices, weight, "weight") if isinstance(weight, str) else as_held(weight, what="weight")
-    return Shift(given, most, assumption=assumed)
+        return Weighting(most, levels, assumption=assumed), (weight, inputs)
+    return Weighting(most, levels, assumption=assumed), weight
 
 
-def as_label_shift(class_weights: Any, labels: Any, devices: Any) -> tuple[Shift, dict[str, float]] | None:
-    """Return the shift of classes that a user asked for and the ratio of each class; None where there is none."""
-    if class_weights is None:
-        if labels is not None:
-            raise ValueError("labels go with class_weights=, the ratio of each class; for a threshold each use groups=")
-        return None
-    if labels is None:
-        raise ValueError("class_weights needs labels=, the true label of every calibration score, beside the scores")
-    ratios = _ratios(class_weights)
-    given = held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
-
-    def ratio_of(own: Any, device: str) -> list[float]:
-        names = as_array(own, f"device {device}, labels").astype(str).tolist()
-        return [ratios[label] if label in ratios else _no_ratio(label, device, ratios) for label in names]
-
-    return Shift(given, max(ratios.values()), ratio_of, what="labels"), ratios
+def check_bound(weights: Floats, bound: float, who: Callable[[int], tuple[str, int]]) -> None:
+    """Refuse weights that are no number from 0 to the bound; `who` says whose a row is, and which of its rows."""
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= bound)))
+    if not len(wrong):
+        return
+    (device, item), got = who(int(wrong[0])), float(weights[wrong[0]])
+    hint = "raise weight_bound, or clip the weights" if got > bound and math.isfinite(got) else "repair this weight"
+    raise ValueError(
+        f"{device}, item {item}: a weight must be a number from 0 to weight_bound {bound:g}, got {got:g}; {hint}"
+    )
 
 
-class Several(NamedTuple):
-    """Thresholds for several weights of new examples: `tests` in ascending order, and that of every name.
-
-    The name None is for all: whatever their weight.
-    """
-
-    shift: Shift
-    tests: tuple[float, ...]
-    names: Mapping[str | None, float]
-
-
-def as_several_shift(
-    weight: Any, bound: Any, inputs: Any, tests: Iterable[Any] | None, class_weights: Any, labels: Any, devices: Any
-) -> Several:
-    """Return the shift that was asked for, of inputs or of classes, and who gets a threshold."""
-    shift, classes = as_shift(weight, bound, inputs, devices), as_label_shift(class_weights, labels, devices)
-    if classes is not None:
-        if shift is not None or tests is not None:
-            raise ValueError(
-                "class_weights shift the classes, weight and test_weights the inputs; give one of them, or weights "
-                "that are the product of both"
-            )
-        by_class, ratios = classes
-        return Several(
-            by_class, tuple(sorted({*ratios.values()})), {name: ratios[name] for name in natural_order(ratios)}
-        )
-    if shift is None:
-        raise ValueError("a shift needs weight=, how much each score weighs, or class_weights=; neither was given")
-    if tests is None:
-        return Several(shift, (shift.bound,), {None: shift.bound})
-    levels = weight_levels(tests, shift.bound)
-    return Several(shift, levels, {at_most(level): level for level in levels})
+def label_weights(labels: NDArray[Any], ratios: Mapping[str, float], who: Callable[[int], tuple[str, int]]) -> Floats:
+    """Return the ratio of every row's class."""
+    names, codes = np.unique(labels, return_inverse=True)
+    for code, name in enumerate(names.tolist()):
+        if name not in ratios:
+            _no_ratio(name, who(int((codes == code).argmax()))[0], ratios)
+    each = np.array([ratios[name] for name in names.tolist()])
+    return each[codes] if len(labels) else np.empty(0)
 
 
 def weight_levels(tests: Iterable[Any], bound: float) -> tuple[float, ...]:
@@ -419,17 +292,7 @@ def _is_several(source: Any) -> bool:
     return isinstance(source, list | tuple) and len(source) > 0 and all(np.ndim(own) >= 1 for own in source)
 
 
-def inputs_of(devices: Any, inputs: Any) -> Held:
-    """Return the inputs of each device: as given, or the columns of a frame that are named."""
-    if isinstance(inputs, str):
-        return held_column(devices, inputs, "inputs")
-    if isinstance(inputs, list | tuple) and inputs and all(isinstance(column, str) for column in inputs):
-        tables = [held_column(devices, column, "inputs") for column in inputs]
-        return {name: np.stack([table[name] for table in tables], axis=1) for name in tables[0]}
-    return as_held(inputs, what="inputs")
-
-
-def _ratios(class_weights: Any) -> dict[str, float]:
+def class_ratios(class_weights: Any) -> dict[str, float]:
     """Return the ratio of each class by its name; a list says those of 0, 1, ..."""
     if isinstance(class_weights, str) or (np.ndim(class_weights) == 0 and not isinstance(class_weights, Mapping)):
         raise TypeError(
@@ -458,7 +321,7 @@ def _ratios(class_weights: Any) -> dict[str, float]:
 def _no_ratio(label: str, device: str, ratios: Mapping[str, float]) -> float:
     known = natural_order(ratios)
     raise ValueError(
-        f"class_weights: no ratio is given for class {label!r}, which device {device} has; known: "
+        f"class_weights: no ratio is given for class {label!r}, which {device} has; known: "
         f"{', '.join(known[:8])}{', ...' if known[8:] else ''}; give 0 if new examples never have it"
     )
 
