@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from conformesh import Network, WeightedScores
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.methods import make_options, promised_alone, promised_heard
+from conformesh.methods import make_options, device_protocol, async_protocol
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
@@ -113,7 +113,7 @@ def without_rounds(network: Network, scores: Sequence[Floats]) -> Start:
         samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
-            return promised_heard("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
+            return async_protocol("e-dcp", net, row, samples, ALPHAS, chosen, SIZES, caps)
 
         return Anytime(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
 
@@ -128,7 +128,7 @@ def in_rounds(network: Network, scores: Sequence[Floats], **options: Any) -> Sta
         samples = WeightedScores.of([scores[k]])
 
         def make(net: Network, row: int) -> Any:
-            return promised_alone("e-dcp", net, row, samples, ALPHAS, chosen, SIZES)
+            return device_protocol("e-dcp", net, row, samples, ALPHAS, chosen, SIZES)
 
         return Device(k, network, {"method": "e-dcp"}, make, journal, Settings(), _digest(scores[k]))
 
@@ -310,7 +310,7 @@ def thresholds_heard(scores: Sequence[Floats], order: Sequence[int]) -> Floats:
     network, chosen = Network.complete(len(scores)), make_options("e-dcp", {})
 
     def protocol(row: int) -> Any:
-        return promised_heard("e-dcp", network, row, WeightedScores.of([scores[row]]), ALPHAS, chosen, SIZES)
+        return async_protocol("e-dcp", network, row, WeightedScores.of([scores[row]]), ALPHAS, chosen, SIZES)
 
     said, found = [next(protocol(row)).packets[0] for row in range(len(scores))], []
     for count in range(1, len(scores)):

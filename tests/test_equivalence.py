@@ -12,7 +12,7 @@ import pytest
 from conformesh import METHODS, WeightedScores, control, solve_draws
 from conformesh.kernels.ranks import LOSS_UNITS as WHOLE
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, device_protocol
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import PeerError
@@ -46,7 +46,7 @@ def over_loopback(network, method, options):
 
     def start(k, journal):
         def make(net, row):
-            return promised_alone(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
+            return device_protocol(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
 
         return Device(k, network, {}, make, journal)
 
@@ -101,7 +101,7 @@ def test_losses_weigh_the_same_between_devices_of_their_own(network, target, war
         samples, items = WeightedScores.weighted([[points]], [[falls]]), np.array([[len(steps[k])]])
 
         def make(net, row):
-            return promised_alone(
+            return device_protocol(
                 "e-dcp", net, row, samples, levels, make_options("e-dcp", options), requirement, items
             )
 

@@ -24,7 +24,7 @@ from conformesh import (
     solve_draws,
 )
 from conformesh.kernels.ranks import Requirement, make_requirement, weighted_threshold
-from conformesh.methods import make_options, promised
+from conformesh.methods import make_options, run_method
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.protocols.joint import joint
@@ -143,7 +143,7 @@ def over_loopback(case):
                 network,
                 row,
                 samples.taken(np.array([k])),
-                lambda site, own: promised("e-dcp", site, own, chosen),
+                lambda site, own: run_method("e-dcp", site, own, chosen),
                 case.requirement,
                 alphas,
                 case.items[[k]],

@@ -46,7 +46,7 @@ from conformesh.methods import (
     check_keywords,
     get_method,
     make_options,
-    promised,
+    run_method,
     refuse_faults,
     requirement_of,
     suited_options,
@@ -721,7 +721,7 @@ def solve_draws(
         site = Site(network, host.here, sizes, kept, held, levels)
         begin(host.observer, site, method, wrong)
         runs = 1 if joint else samples.trials * (len(levels) if entry.per_alpha else 1)
-        part, cost = host.run(promised(method, site, mine, chosen, wrong), runs, wrong)
+        part, cost = host.run(run_method(method, site, mine, chosen, wrong), runs, wrong)
         outcome = Outcome.joined(host.blocks, host.share(part))
     refuse_nan(outcome.thresholds, method)
     return Batch(outcome, cost, _named_options(method, chosen), sizes, sizes if held is None else held)

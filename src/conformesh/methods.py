@@ -490,14 +490,14 @@ def _bearing(name: str) -> str:
     return f"{name} with {', '.join(given)}" if given else name
 
 
-def promised(
+def run_method(
     name: str, site: Site, samples: WeightedScores, options: Any, faults: Faults | None = None, *, sealed: bool = True
 ) -> Protocol[Outcome]:
     """Run a method with the weights that the site's promise gives the scores; its certificates say about whom.
 
     `sealed` says whether nobody can change what it passes on for others.
     """
-    return (yield from flooded(_promised(name, site, samples, options), site, attack_of(faults), sealed))
+    return (yield from flooded(_weighted_method(name, site, samples, options), site, attack_of(faults), sealed))
 
 
 def attack_of(faults: Faults | None) -> Any:
@@ -509,7 +509,7 @@ def attack_of(faults: Faults | None) -> Any:
     return make_attack(faults)
 
 
-def _promised(name: str, site: Site, samples: WeightedScores, options: Any) -> Gathering[Outcome]:
+def _weighted_method(name: str, site: Site, samples: WeightedScores, options: Any) -> Gathering[Outcome]:
     entry = get_method(name)
     takes = entry.weights(options)
     if takes == "none" and site.requirement.rank_rule == AUTO and any(d.weights is not None for d in site.demands):
@@ -545,7 +545,7 @@ def without_rounds(name: str, options: Any) -> Any:
     return chosen
 
 
-def promised_heard(
+def async_protocol(
     name: str,
     network: Network,
     row: int,
@@ -562,10 +562,10 @@ def promised_heard(
     chosen = without_rounds(name, options)
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     site = Site(network, np.array([row]), nobody, requirement_of(name, requirement), None, alphas, caps)
-    return _promised(name, site, samples, chosen)
+    return _weighted_method(name, site, samples, chosen)
 
 
-def promised_alone(
+def device_protocol(
     name: str,
     network: Network,
     row: int,
@@ -583,7 +583,7 @@ def promised_alone(
     """
 
     def method(site: Site, mine: WeightedScores) -> Protocol[Outcome]:
-        return promised(name, site, mine, options, sealed=False)  # frames in rounds are not signed
+        return run_method(name, site, mine, options, sealed=False)  # frames in rounds are not signed
 
     if not get_method(name).private:
         return joint(network, row, samples, method, requirement_of(name, requirement), alphas, items, shown)

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -35,7 +34,7 @@ from conformesh.kernels.ranks import (
 )
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options, refuse_faults, requirement_of, run_method, suited_options
-from conformesh.notes import CalibrationNote, note
+from conformesh.notes import note
 from conformesh.problems import (
     Agreed,
     Columns,
@@ -125,6 +124,10 @@ def _takes(guarantee: Guarantee, run: Run) -> str:
     return get_method(run.method).weights(make_options(run.method, run.options))
 
 
+def _has_epsilon(run: Run) -> bool:
+    return get_method(run.method).private and make_options(run.method, run.options).epsilon is not None
+
+
 def _rule(run: Run, *names: str) -> bool:
     return run.group_rule in names
 
@@ -199,6 +202,13 @@ REFUSALS: tuple[Refusal, ...] = (
         lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
         "this method counts scores and cannot add up losses",
         "risk control needs method 'e-dcp'",
+    ),
+    Refusal(
+        "sides x epsilon",
+        lambda g, r, k: g.sides is not None and _has_epsilon(r),
+        "with epsilon every example is counted once, and both sides of an interval would count it twice, which costs "
+        "twice the epsilon",
+        "calibrate one score, or each side by itself with half of epsilon",
     ),
     Refusal(
         "weights x methods",
@@ -312,10 +322,11 @@ def _run(
         grouping, hidden = columns.grouping, [None] * len(scores)
         if grouping.hides_drawn_scores:
             seed = engine.share(run.seed)[0]  # every rank has drawn its own
-            order = np.argsort(engine.here) if len(table.sizes) == len(engine.here) == engine.network.devices else None
-            rows = engine.here if order is None else np.arange(engine.network.devices)
-            hidden = [hidden_scores(table, rows, agreed, side, seed) for side in range(len(scores))]
-            hidden = [rows_here(engine, one) for one in hidden]
+            everyone = table.devices == engine.network.devices
+            rows = np.arange(table.devices) if everyone else engine.here
+            hidden = [
+                rows_here(engine, hidden_scores(table, rows, agreed, side, seed)) for side in range(len(scores))
+            ]
             drawn = {"group_seed": seed}
         protocol = _by_group_rule(site, sizes, scores, columns, chosen, hidden)
     part, cost = engine.run(protocol, 1, faults)
@@ -363,16 +374,10 @@ def _warned(result: Result, strict: bool) -> Result:
     if words := result.shortage():
         if strict:
             raise TooFewScores(words)
-        _warn(words)
+        note(words, TooFewScores)
     for text in result.loss_notes():
         note(text)
     return result
-
-
-def _warn(words: str) -> None:
-    from conformesh.notes import user_depth
-
-    warnings.warn(words, TooFewScores, stacklevel=user_depth() + 1)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from conformesh import Network
 from conformesh.calibrating import solve_draws
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, device_protocol
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import drawn_faults, play
@@ -23,7 +23,7 @@ def starter(network, scores, method="e-dcp", alpha=0.1, settings=None, device=De
 
     def start(k, journal):
         def make(net, row):
-            return promised_alone(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
+            return device_protocol(method, net, row, WeightedScores.of([scores[k]]), levels, chosen)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         agreement = {"method": method, "alpha": str(alpha)}

@@ -8,7 +8,7 @@ import numpy as np
 
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, promised_heard
+from conformesh.methods import make_options, async_protocol
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
@@ -28,7 +28,7 @@ def starter(
         samples = WeightedScores.of([scores[k]])
 
         def make(net, row):
-            return promised_heard(method, net, row, samples, levels, chosen, make_requirement(target), most)
+            return async_protocol(method, net, row, samples, levels, chosen, make_requirement(target), most)
 
         digest = hashlib.sha256(np.asarray(scores[k], dtype=float).tobytes()).hexdigest()
         return device(k, network, {"method": method}, make, journal, settings or Settings(), scores=digest, **how)

@@ -12,7 +12,7 @@ from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, promised, promised_alone, requirement_of
+from conformesh.methods import make_options, run_method, device_protocol, requirement_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame
@@ -79,7 +79,7 @@ class Mesh:
             self.contexts[k, context] += 1
             secrets = Secrets((secret,), context)
             samples = WeightedScores.of([self.scores[k]])
-            return promised_alone("p-dcp", net, row, samples, LEVELS, self.options, secrets=secrets)
+            return device_protocol("p-dcp", net, row, samples, LEVELS, self.options, secrets=secrets)
 
         settings = Settings(**self.more)
         return Tapped(k, self.network, {"method": "p-dcp"}, make, journal, settings, private=True)
@@ -93,7 +93,7 @@ class Mesh:
         samples = WeightedScores.of([self.scores[k] for k in rows])
         network = Network.chain(len(rows))
         site = Site(network, np.arange(len(rows)), samples.sizes, requirement_of("p-dcp"), alphas=LEVELS)
-        outcome, _ = Simulator(network).run(promised("p-dcp", site, samples, self.options))
+        outcome, _ = Simulator(network).run(run_method("p-dcp", site, samples, self.options))
         return [x.tobytes() for x in outcome.thresholds[:, 0, 0]]
 
     def takes_part_once(self):

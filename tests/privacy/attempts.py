@@ -23,7 +23,7 @@ import numpy as np
 
 from conformesh import Network, WeightedScores
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, device_protocol
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, WANT
@@ -133,7 +133,7 @@ class Mesh(_World):
             secrets = Secrets((entry.seed,), context, signer(name), genuine, account)
             mesh.happens("key", k)
             samples = WeightedScores.of([mesh.scores[k]], (name,))
-            return promised_alone(
+            return device_protocol(
                 "p-dcp", network, row, samples, (exact_alpha(0.2),), mesh.options, DEFAULT, secrets=secrets
             )
 

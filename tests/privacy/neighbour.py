@@ -12,7 +12,7 @@ import numpy as np
 
 from conformesh import Network, WeightedScores
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, device_protocol
 from conformesh.privacy.account import FILE, Account
 from conformesh.protocols.masks import MaskedSums, Masks
 from tests.protocols.alone import Transcript, secrets_of, together
@@ -58,7 +58,7 @@ class Neighbour(NamedTuple):
             secrets = secrets_of(network, place, f"{seed} {number}", f"attempt {number}".encode(), account)
             samples = WeightedScores.of_trials([[np.sort(np.array(scores[row], dtype=float))]] * runs)
             levels = (exact_alpha(0.1),)
-            return promised_alone("p-dcp", network, place, samples, levels, options, self.requirement, secrets=secrets)
+            return device_protocol("p-dcp", network, place, samples, levels, options, self.requirement, secrets=secrets)
 
         def noted(site, masks, way):
             if site.here[0] == HUB:

@@ -16,7 +16,7 @@ from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import read
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, promised_alone, ways_of
+from conformesh.methods import make_options, device_protocol, ways_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
@@ -121,7 +121,7 @@ def test_sizes_are_flooded_before_any_method(method, twenty_devices):
     """The first frame of a device on a mesh says how many scores it holds, whatever it is going to run."""
     own = np.sort(twenty_devices[4])
     samples, options = WeightedScores.of([own], ["4"]), make_options(method, {})
-    first = next(promised_alone(method, TORUS, 4, samples, (Fraction(1, 10),), options))
+    first = next(device_protocol(method, TORUS, 4, samples, (Fraction(1, 10),), options))
     assert read(first.packets.values).tolist() == [4, 1, len(own)]  # whose, how many bytes, and these
 
 

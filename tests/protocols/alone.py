@@ -7,7 +7,7 @@ import numpy as np
 
 from conformesh import WeightedScores
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import make_options, promised_alone
+from conformesh.methods import make_options, device_protocol
 from conformesh.peer.combine import answer, question_of
 from conformesh.protocols.masks import KEY, Secrets
 from conformesh.protocols.messages import Tell
@@ -84,7 +84,7 @@ def made(network, scores, alpha=0.1, *, secrets=secrets_of, requirement=DEFAULT,
     """Return every device's part of a run of p-dcp; `secrets` makes those of a row."""
     chosen, levels = make_options("p-dcp", options), (exact_alpha(alpha),)
     return [
-        promised_alone(
+        device_protocol(
             "p-dcp", network, row, WeightedScores.of([own]), levels, chosen, requirement, secrets=secrets(network, row)
         )
         for row, own in enumerate(scores)

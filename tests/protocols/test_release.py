@@ -14,7 +14,7 @@ from conformesh import Network, WeightedScores, calibrate, calibrate_several, ca
 from conformesh.calibrating import CalibrationNote
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
-from conformesh.methods import make_options, promised
+from conformesh.methods import make_options, run_method
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.privacy.noise import law
@@ -190,7 +190,7 @@ def test_devices_apart_release_what_a_simulation_does(aggregate):
     samples = WeightedScores.of(SCORES)
     site = Site(network, np.arange(6), samples.sizes, DEFAULT, alphas=TENTH)
     site = replace(site, secrets=Secrets(tuple(seed_of(row) for row in range(6)), b"a run"))
-    whole, _ = Simulator(network).run(promised("p-dcp", site, samples, make_options("p-dcp", options)))
+    whole, _ = Simulator(network).run(run_method("p-dcp", site, samples, make_options("p-dcp", options)))
     assert (thresholds(outcomes) == whole.thresholds[0, 0, 0]).all()
     assert {str(outcome.facts["release"]) for outcome in outcomes} == {str(whole.facts["release"])}
     assert {str(outcome.certificates[0][0]) for outcome in outcomes} == {str(whole.certificates[0][0])}

@@ -16,7 +16,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
-from conformesh.methods import get_method, make_options, promised_alone, promised_heard, suited_options
+from conformesh.methods import get_method, make_options, device_protocol, async_protocol, suited_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal
@@ -124,7 +124,7 @@ def private_protocol_of(
         secrets = secrets_of(config, scores, epoch, context, log)
         # With epsilon the protocol asks for the scores of the epoch that all devices settle on.
         samples = WeightedScores.of([np.empty(0) if config.has_epsilon else scores.until(epoch)], (config.name,))
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets)
+        return device_protocol(config.method, network, row, samples, levels, chosen, config.requirement, secrets=secrets)
 
     return make
 
@@ -164,8 +164,8 @@ def protocol_of(config: DeviceConfig, scores: OwnScores, shown: Shown | None = N
         if shown is not None:
             shown.clear()
         if config.mode == "anytime":
-            return promised_heard(config.method, network, row, samples, levels, chosen, config.requirement, caps)
-        return promised_alone(config.method, network, row, samples, levels, chosen, config.requirement, shown=shown)
+            return async_protocol(config.method, network, row, samples, levels, chosen, config.requirement, caps)
+        return device_protocol(config.method, network, row, samples, levels, chosen, config.requirement, shown=shown)
 
     return make
 

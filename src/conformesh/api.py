@@ -1,0 +1,389 @@
+"""The entry points: `calibrate` for coverage, `control` for a risk. Each reads a table, states a guarantee and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from conformesh.centres import Centres
+from conformesh.engines import Engine
+from conformesh.engines.base import Observer
+from conformesh.faults import Faults
+from conformesh.graph.network import Network
+from conformesh.guarantee import Guarantee, LossBound, Mixture, Sides, Weighting
+from conformesh.io.memberships import Atom
+from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, exact_alpha, exact_number, make_requirement
+from conformesh.losses import Loss, as_loss
+from conformesh.methods import check_keywords
+from conformesh.names import natural_order
+from conformesh.result.result import Result, two_sided
+from conformesh.scores import Function, Score, as_score
+from conformesh.shift import weighting_of
+from conformesh.solver import Run, solve
+from conformesh.streams import Rng, recorded_seed
+from conformesh.table import Table, as_classes, as_network, loss_table
+
+
+def calibrate(
+    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    network: Network | str | Any = None,
+    alpha: Alpha | Sequence[Alpha] = 0.1,
+    method: str = "e-dcp",
+    *,
+    columns: Mapping[str, str] | None = None,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
+    pac_confidence: Alpha | None = None,
+    groups: Any = None,
+    group_rule: str | None = None,
+    group_order: Sequence[str] | None = None,
+    group_atoms: Iterable[Iterable[Any]] | Mapping[Any, int] | None = None,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    test_weights: Iterable[float] | None = None,
+    class_weights: Mapping[Any, float] | ArrayLike | None = None,
+    labels: Any = None,
+    centres: Centres | None = None,
+    inputs: Any = None,
+    symmetric: bool = True,
+    lower_share: Alpha | None = None,
+    score: Score | str | Function | None = None,
+    classes: Any = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    progress: bool = False,
+    engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
+    rng: Rng | None = None,
+    **options: Any,
+) -> Result:
+    """Agree on thresholds whose prediction sets cover the true label with probability at least 1 - alpha.
+
+    Parameters
+    ----------
+    data
+        One array of calibration scores per device, in the order of ``network.ids``; any of them may be empty. Safer is
+        a dict by device name, or a long frame with the columns `device` and `score`. Or a table with one row per
+        device, or a `Table`: a million devices are better kept in one flat array (`Table.from_flat`).
+    network
+        Which devices talk to each other: a `Network`, the name of a topology, pairs of devices, an adjacency matrix or
+        a NetworkX graph. By default a torus, or a cycle where the number of devices has no two factors.
+    alpha
+        Tolerated miscoverage, strictly between 0 and 1, taken as the decimal written; or several levels in a list,
+        which share one run.
+    method
+        A name of `METHODS`.
+    columns
+        The names of the columns of a frame by role, such as ``{"device": "hospital", "score": "s"}``; roles are
+        device, score, label, group, weight, share, id and time.
+    mixture
+        Which devices new examples come from: in proportion to their scores (`sizes`), to their scores plus one
+        (`paper`), from all alike (`equal`), or with the shares that a dict gives by device name, or a column of the
+        frame.
+    rank_rule
+        The rule for the required rank: `swap`, `ghost` (one imagined score per device, for the mixture `paper`), or
+        `auto`, the proven one that requires less.
+    pac_confidence
+        By default coverage holds on average over draws of the calibration scores. With 0.95, coverage of at least
+        1 - alpha holds with probability 0.95 over this draw (probably approximately correct, PAC), for all levels and
+        sides together. It is not 1 - alpha, which MAPIE and crepes call confidence. It holds for one calibration,
+        chosen in advance. If you recalibrate after each new score and look each time, from 50 scores to 2,000, some of
+        these thresholds covers too little in 29 % of runs instead of 5 %.
+    groups
+        Coverage within each group (group-conditional, Mondrian): one array of group labels per device beside its
+        scores, a dict by device name, or the name of a column. With the labels themselves as groups coverage is
+        class-conditional. Groups may overlap: a list of labels for each score, a boolean mask (scores x groups), or
+        the names of several columns. Coverage then holds within each group, and for everyone.
+    group_rule
+        What holds for a point that lies in several groups, a name of `GROUP_RULES`. `auto` is `atoms` where
+        `group_atoms` expects enough scores of each, else `seq`. Groups that do not overlap need none.
+    group_order
+        The order of groups for `seq`, by default that of their names; everyone comes last. It must not depend on the
+        calibration scores.
+    group_atoms
+        Combinations of groups that may occur, named beforehand: `regression` then has a threshold also for one that no
+        calibration score has. Or a dict that says how many scores are expected of each, from which `auto` chooses.
+    weight, weight_bound
+        For new examples of another distribution (covariate shift): how much likelier an example is there than among
+        the calibration examples, up to a common factor, and the most that this can be. One array of weights per device
+        beside its scores, a dict by device name, a column of the frame, a function of `inputs`, or what
+        `estimate_ratios` returns.
+    test_weights
+        Weights of new examples that get a threshold of their own, beside the bound, which serves all: the smaller its
+        weight, the smaller the threshold. ``predict(outputs, weight=...)`` picks the smallest that is enough.
+    class_weights, labels
+        New examples whose classes are more or less frequent (label shift): how much likelier each class is among them
+        than among the calibration examples, as a dict by class or a list of those of 0, 1, ...; and the true labels
+        beside the scores. Each class has a threshold.
+    centres, inputs
+        Coverage near each of some public points (local coverage): what `choose_centres` or `Centres.at` returns, and
+        the features of every score in the form of `data`, or names of columns.
+    symmetric, lower_share
+        ``symmetric=False`` has one threshold below and one above for intervals (asymmetric CQR [Romano2019], Theorem
+        2): `data` then has two columns for each row, what ``score.sides(outputs, labels)`` returns, or a frame the
+        columns `lower` and `upper`. Each side may miss half of alpha, or the lower one the part `lower_share` of it.
+    score
+        The nonconformity score the numbers come from, its name, or a function of outputs and labels
+        (`scores.of_function`), so that the result can build prediction sets by itself.
+    classes
+        The classes, names or numbers, in the order of the columns of outputs, or a frame of outputs whose columns they
+        are. The result then takes labels as classes, and puts the columns of other frames into this order.
+    strict
+        Raise `TooFewScores` instead of warning when only +inf keeps the guarantee.
+    observer
+        Called after every round with (round, message, answer).
+    progress
+        Show a bar of the rounds, in a terminal or a notebook.
+    engine
+        What drives the devices: a name of `ENGINES` or an engine made for this network. With "mpi" every rank of the
+        job calls `calibrate` and gets the whole result; `data` may then hold one array for each device of this rank
+        only, in the order of ``engine.here``.
+    faults
+        What goes wrong in the simulated network: a `Faults`, or a dict of its fields. Methods that do not support
+        these faults raise an error.
+    rng
+        For the group rule `regression` with more than 50 combinations, where each device draws one of its scores at
+        random: by default fresh entropy, since coverage is also an average over this draw. The result records it, and
+        ``rng=result.options["group_seed"]`` repeats the run.
+    **options
+        The method's own options, see `METHODS[method].options`.
+
+    Returns
+    -------
+    Result
+        A threshold for every part (group, side, centre, weight) and level, each with its certificate; one cost.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, calibrate
+    >>> rng = np.random.default_rng(0)
+    >>> result = calibrate([rng.random(50) for _ in range(20)], Network.torus(5, 4), alpha=0.1)
+    >>> result.certificate.kind, result.certificate.required_rank
+    ('counted', 901)
+    >>> levels = calibrate([rng.random(50) for _ in range(8)], "cycle", alpha=[0.1, 0.2])
+    >>> [levels.at(alpha=one).certificate.required_rank for one in levels.alphas]
+    [361, 321]
+    """
+    check_keywords("calibrate", method, options)
+    kind = as_score(score)
+    shift, source = weighting_of(weight, weight_bound, inputs, test_weights, class_weights, labels)
+    guarantee = Guarantee(
+        alphas=_alphas(alpha),
+        **_mixture(mixture, rank_rule, pac_confidence),
+        sides=_sides(symmetric, lower_share, kind),
+        centres=_centres(centres, inputs, shift),
+        weighting=shift,
+    )
+    table = Table.of(
+        data,
+        columns=columns,
+        sides=not symmetric,
+        groups=groups,
+        weight=source,
+        inputs=None if centres is None else inputs,
+        labels=labels if class_weights is not None else None,
+        mixture=mixture,
+    )
+    run = Run(
+        method,
+        options,
+        engine,
+        faults,
+        observer,
+        progress,
+        strict,
+        **_grouping(table, group_rule, group_order, group_atoms, rng),
+    )
+    guarantee = _with_shares(guarantee, table)
+    return solve(table, guarantee, as_network(network, table), run, score=kind, classes=as_classes(classes))
+
+
+def control(
+    losses: Iterable[Any] | Mapping[Any, Any] | Any,
+    network: Network | str | Any = None,
+    risk: Alpha | Sequence[Alpha] = 0.1,
+    method: str = "e-dcp",
+    *,
+    loss: Loss | str | None = None,
+    bound: float | None = None,
+    columns: Mapping[str, str] | None = None,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
+    groups: Any = None,
+    group_rule: str | None = None,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    test_weights: Iterable[float] | None = None,
+    centres: Centres | None = None,
+    inputs: Any = None,
+    strict: bool = False,
+    observer: Observer | None = None,
+    progress: bool = False,
+    engine: str | Engine = "simulator",
+    faults: Faults | Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Result:
+    r"""Agree on a lambda whose sets lose on average at most `risk` (conformal risk control).
+
+    A loss :math:`L_i(\lambda)` between 0 and B never rises as sets grow. The devices look for the smallest lambda with
+
+    .. math:: \sum_k u_k \sum_{i \in k} L_i(\lambda) \le \rho - B \max_k u_k, \qquad u_k = \pi_k / n_k,
+
+    which keeps the mean loss of a new example at most at the risk :math:`\rho` (docs/guarantees.md; with one device
+    ordinary conformal risk control, [Angelopoulos2024]).
+
+    Parameters
+    ----------
+    losses
+        What every device holds, in the order of ``network.ids`` or as a dict by device name: `Steps`, which a loss
+        makes from outputs and labels, or (breakpoints, values) for each item. Or a frame with the columns `device`,
+        `item`, `lambda` and `loss`, a row for each item and lambda.
+    risk
+        The largest mean loss of new examples, in the units of the loss, taken as the decimal written; or several in a
+        list, which share one run.
+    method
+        `e-dcp`: no other adds up losses.
+    loss
+        The loss that the steps are of, or its name, so that the result can build sets by itself.
+    bound
+        The largest loss possible; by default what the steps say, and 1 for a frame.
+    groups, group_rule, weight, weight_bound, test_weights, centres, inputs
+        As in `calibrate`, with one entry for each item: the risk is then controlled within each group, for new
+        examples of another distribution, or near each centre.
+    network, columns, mixture, rank_rule, strict, observer, progress, engine, faults, **options
+        As in `calibrate`.
+
+    Returns
+    -------
+    Result
+        Its `threshold` is lambda: -inf where the loss is small enough with nothing in the sets, +inf where only sets
+        that hold everything keep the guarantee.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from conformesh import Network, control, losses
+    >>> rng, fnr = np.random.default_rng(0), losses.FalseNegativeRate()
+    >>> devices = [(p := rng.random((50, 10)), rng.random((50, 10)) < p) for _ in range(20)]
+    >>> result = control([fnr(p, y) for p, y in devices], Network.torus(5, 4), risk=0.1, loss=fnr)
+    >>> result.certificate.kind, round(result.threshold, 4)
+    ('counted', 0.6682)
+    """
+    check_keywords("control", method, options)
+    shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
+    risks = [risk] if _is_one(risk) else [*risk]  # type: ignore[list-item, misc]
+    words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
+    guarantee = Guarantee(
+        alphas=_distinct([exact_number(one, words.format(one)) for one in risks], "risk"),
+        **_mixture(mixture, rank_rule, None),
+        centres=_centres(centres, inputs, shift),
+        weighting=shift,
+        loss=LossBound(1.0 if bound is None else float(bound), as_loss(loss)),
+    )
+    table = loss_table(
+        losses,
+        bound,
+        columns,
+        groups=groups,
+        weight=source,
+        inputs=None if centres is None else inputs,
+        mixture=mixture,
+    )
+    run = Run(
+        method, options, engine, faults, observer, progress, strict, **_grouping(table, group_rule, None, None, None)
+    )
+    return solve(table, _with_shares(guarantee, table), as_network(network, table), run, bound=bound)
+
+
+def _is_one(level: Any) -> bool:
+    """Return whether a level is one number, and not several."""
+    return isinstance(level, str | bytes) or not hasattr(level, "__iter__") or np.ndim(level) == 0
+
+
+def _alphas(alpha: Any) -> tuple[Fraction, ...]:
+    """Return the levels exactly, with a note for each that is most likely the coverage."""
+    return _distinct([check_alpha(one) for one in ([alpha] if _is_one(alpha) else alpha)], "alpha")
+
+
+def _distinct(levels: Sequence[Fraction], what: str) -> tuple[Fraction, ...]:
+    if not levels:
+        raise ValueError(f"calibration needs at least one {what}, got none")
+    return tuple(dict.fromkeys(levels))
+
+
+def _mixture(mixture: Any, rank_rule: str, pac_confidence: Alpha | None) -> dict[str, Any]:
+    """Return the fields of a guarantee that say which devices new examples come from, and by which rule."""
+    column = isinstance(mixture, str) and mixture not in ("sizes", "paper", "equal")
+    made = make_requirement("sizes" if column else mixture, rank_rule, pac_confidence)
+    shares = None if made.shares is None else {**made.shares}
+    kind = str(mixture) if column else made.mixture
+    return {"mixture": Mixture(kind, shares), "rank_rule": rank_rule, "pac_confidence": made.pac_confidence}
+
+
+def _with_shares(guarantee: Guarantee, table: Table) -> Guarantee:
+    """Return the guarantee with the shares that a column of the frame gives."""
+    from msgspec import structs
+
+    if table.shares is not None:
+        made = make_requirement(table.shares)
+        return structs.replace(guarantee, mixture=Mixture(made.mixture, {**(made.shares or {})}))
+    if guarantee.mixture.kind not in ("sizes", "paper", "equal", "given"):
+        make_requirement(guarantee.mixture.kind)  # says what is allowed
+    return guarantee
+
+
+def _sides(symmetric: bool, lower_share: Alpha | None, score: Score | None) -> Sides | None:
+    if symmetric:
+        if lower_share is not None:
+            raise ValueError("lower_share says how two sides share alpha; use it with symmetric=False")
+        return None
+    if score is not None:
+        two_sided(score)
+    return Sides() if lower_share is None else Sides(exact_alpha(lower_share, "lower_share"))
+
+
+def _centres(centres: Any, inputs: Any, shift: Weighting | None) -> Centres | None:
+    if centres is None:
+        if inputs is not None and shift is None:
+            raise ValueError("inputs go with centres=, or with a weight that is a function of them; neither was given")
+        return None
+    if not isinstance(centres, Centres):
+        raise TypeError(
+            "centres must come from choose_centres(inputs, number) or Centres.at(points, bandwidth), got "
+            f"{type(centres).__name__} {str(centres)[:40]!r}"
+        )
+    if inputs is None:
+        raise ValueError("centres need inputs=, the features of every score, beside the scores")
+    return centres
+
+
+def _grouping(
+    table: Table, rule: str | None, order: Sequence[str] | None, atoms: Any, rng: Rng | None
+) -> dict[str, Any]:
+    """Return what a run needs to know of overlapping groups."""
+    if table.groups is None and (rule or order or atoms):
+        raise ValueError("group_rule, group_order and group_atoms say how groups are covered; name them with groups=")
+    return {
+        "group_rule": rule,
+        "group_order": order,
+        "group_atoms": _expected_atoms(atoms),
+        "seed": recorded_seed(rng),
+    }
+
+
+def _expected_atoms(given: Any) -> dict[Atom, int]:
+    """Return the combinations of groups that were named beforehand, with the number of scores expected of each."""
+    if given is None:
+        return {}
+    if isinstance(given, str) or not hasattr(given, "__iter__"):
+        raise TypeError(
+            "group_atoms must be combinations of groups such as [('a',), ('a', 'b')], or a dict with the number of "
+            f"scores expected of each, got {type(given).__name__} {str(given)[:40]!r}"
+        )
+    counts = given if isinstance(given, Mapping) else dict.fromkeys(map(tuple, given), 0)
+    return {natural_order({*map(str, atom)}): int(count) for atom, count in counts.items()}
