@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from fractions import Fraction
 from typing import Any
@@ -26,23 +25,23 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import running, samples_here
 from conformesh.engines import Engine
-from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, as_target, check_same_form, in_rows_of
 from conformesh.io.arrays import as_array
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
-from conformesh.notes import CalibrationNote, note
+from conformesh.notes import note
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Flagged, Tally, spread, step_up, tally
 from conformesh.pvalues import exact_p_values, up
 from conformesh.result.detection import Detection
+from conformesh.solver import running, samples_here
 from conformesh.streams import Rng, digest_of, recorded_seed, stream
+from conformesh.table import Table, as_network, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -57,40 +56,41 @@ RARE = 1e-3  # a chance below it would mean thousands of draws
 
 
 def detect(
-    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
-    network: Network | str | Any,
-    test_scores: Iterable[ArrayLike] | Mapping[Any, ArrayLike],
+    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    network: Network | str | Any = None,
+    test_scores: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Any = None,
     fdr: Alpha = 0.1,
     *,
-    target: str | Mapping[Any, Any] = "sizes",
+    columns: Mapping[str, str] | None = None,
+    mixture: str | Mapping[Any, Any] = "sizes",
     rule: str = THINNED,
-    draws: int | None = None,
+    sample_size: int | None = None,
     rng: Rng | None = None,
     p_values: bool = True,
     observer: Observer | None = None,
     engine: str | Engine = "simulator",
     **options: Any,
 ) -> Detection:
-    """Flag test points that score higher than ordinary ones, of which on average at most a part `fdr` wrongly.
+    """Detect anomalies: flag test points that score high, with a false discovery rate of at most `fdr`.
 
     Parameters
     ----------
-    devices
+    data
         One array of calibration scores of ordinary examples per device, a dict by device name, or a frame, as in
         `calibrate`.
-    network
-        Who talks to whom, as in `calibrate`.
+    network, columns
+        As in `calibrate`; `columns` also names the columns of a frame of test scores.
     test_scores
-        The scores of the test points that each device has, in the form of `devices`; a high score is suspicious.
+        The scores of the test points that each device has, in the form of `data`; a high score is suspicious.
     fdr
         The tolerated false discovery rate: the mean part of wrong ones among those that are flagged.
-    target
+    mixture
         Where an ordinary test point comes from, as in `calibrate`: from a device in proportion to its scores (`sizes`),
         `paper`, `equal`, or with the shares that a dict gives.
     rule
         `thinned`, which is proven, or `plain`, which uses all scores and is only *assumed* to keep the rate.
-    draws
-        How many scores the thinned rule uses; by default what `default_draws` says, from the numbers of scores alone.
+    sample_size
+        How many scores the thinned rule uses; by default what `default_sample_size` says, from the numbers of scores alone.
     rng
         Randomness of the thinned rule. By default fresh entropy, which all devices share; the result records it, and
         ``rng=result.seed`` repeats the run. The false discovery rate is also an average over this draw: a seed that is
@@ -116,6 +116,8 @@ def detect(
     [20, 21]
     """
     check_keywords("detect", "e-dcp", options)
+    if test_scores is None:
+        raise TypeError("detect needs test_scores=, the scores to be judged")
     started, seed = time.perf_counter(), recorded_seed(rng)
     level, chosen = exact_alpha(fdr, "fdr"), make_options("e-dcp", options)
     if level > Fraction(1, 2):
@@ -123,22 +125,22 @@ def detect(
         note(f"fdr={fdr} lets {100 * float(level):g} % of the flagged points be wrong; did you mean fdr={right:g}?")
     if rule not in RULES:
         raise ValueError(f"rule must be {' or '.join(RULES)}, got {rule!r}")
-    held, tested = as_held(devices), as_held(test_scores, what="test_scores")
-    check_same_form(held, tested, "test scores")
-    network = as_network(network, held)
-    asked = make_requirement(as_target(devices, target))
+    table = Table.of(data, columns=columns, mixture=mixture)
+    tested = Table.of(test_scores, columns=columns, what="test_scores")
+    if (table.names is None) != (tested.names is None):
+        raise TypeError("scores and test scores must both go by device name or both by order, got one of each")
+    network = as_network(network, table)
+    asked = make_requirement(mixture if table.shares is None else table.shares)
     check_shares(asked, network.ids)
     with running(engine, network, observer) as host:
         seed = host.share(seed)[0]  # every rank has drawn its own
-        mine = ids_here(host)
-        rows = in_rows_of(held, network, mine)
-        samples = samples_here(
-            host, rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows), mine)
-        )
-        given = held_here(host, in_rows_of(tested, network, mine, "test scores"), "test scores")
-        arrays = [_floats(own, f"device {name}, test scores") for name, own in zip(mine, given, strict=True)]
-        tests = samples_here(host, WeightedScores.of(arrays, [f"{name}, test scores" for name in mine]))
-        samples, sizes, requirement, chance = _used(host, samples, asked, rule, draws, seed)
+        mine, tests_here = local_ids(host), tested.on(host, "test scores")
+        local = table.on(host)
+        assert local.score is not None and tests_here.score is not None
+        samples = samples_here(host, WeightedScores.from_flat(local.score, local.sizes, names=mine))
+        arrays = [tests_here.score[tests_here.rows(k)] for k in range(tests_here.devices)]
+        tests = samples_here(host, WeightedScores.from_flat(tests_here.score, tests_here.sizes))
+        samples, sizes, requirement, chance = _used(host, samples, asked, rule, sample_size, seed)
         site = Site(network, host.here, sizes[:, None], requirement)
         counts = in_rows(host.blocks, host.share(tests.sizes))[:, 0] if p_values else None
         (found, counted, told), cost = host.run(detection(site, samples, tests, level * chance, chosen, counts))
@@ -146,7 +148,7 @@ def detect(
         whole = _of_all(host, arrays)
         judged = None if counted is None or told is None else _p_values_of(site, counted, told, whole)
     for words in found.notes:
-        warnings.warn(words, CalibrationNote, stacklevel=2)
+        note(words)
     if p_values and judged is None:  # nobody has a test point
         judged = [np.empty(0) for _ in whole]
     return Detection(
@@ -158,7 +160,7 @@ def detect(
         flagged={name: own > threshold for name, own in zip(network.ids, whole, strict=True)},
         p_values=None if judged is None else dict(zip(network.ids, judged, strict=True)),
         threshold=threshold,
-        draws=int(sizes.sum()),
+        sample_size=int(sizes.sum()),
         chance=float(chance),
         steps=int(found.steps[0]),
         seed=seed,
@@ -169,25 +171,17 @@ def detect(
     )
 
 
-def _floats(own: Any, who: str) -> Floats:
-    array = as_array(own, who)
-    try:
-        return np.asarray(array, dtype=np.float64)
-    except (TypeError, ValueError):
-        raise TypeError(f"{who} must be numbers, got {type(own).__name__} {str(own)[:40]!r}") from None
-
-
 def _used(
-    host: Engine, samples: WeightedScores, asked: Requirement, rule: str, draws: int | None, seed: int
+    host: Engine, samples: WeightedScores, asked: Requirement, rule: str, sample_size: int | None, seed: int
 ) -> tuple[WeightedScores, Ints, Requirement, Fraction]:
     """Return the scores that the rule uses of the devices here, how many of all, their promise, and P(no redrawing)."""
     sizes = in_rows(host.blocks, host.share(samples.sizes))[:, 0]
     if rule == PLAIN:
-        if draws is not None:
-            raise ValueError("draws say how many scores the thinned rule uses; rule='plain' uses all of them")
+        if sample_size is not None:
+            raise ValueError("sample_size says how many scores the thinned rule uses; rule='plain' uses all of them")
         return samples, sizes, asked, Fraction(1)
     shares = shares_of(asked, sizes, host.network.ids)
-    n = _checked_draws(draws, sizes, shares)
+    n = _checked_sample_size(sample_size, sizes, shares)
     kept = thinned_sizes(sizes, shares, n, seed)
     chance = Fraction(no_redraw(sizes, shares, n))
     return thinned(samples, host.here, kept, seed), kept, Requirement("exchangeable"), chance
@@ -235,7 +229,7 @@ def shares_of(requirement: Requirement, sizes: Ints, ids: Sequence[str]) -> list
     return [share / total for share in shares]
 
 
-def default_draws(sizes: Ints, shares: Sequence[Fraction]) -> int:
+def default_sample_size(sizes: Ints, shares: Sequence[Fraction]) -> int:
     """Return how many scores to draw: n' with the largest (n' + 1) P(no redrawing), from the numbers of scores alone.
 
     A test point can be flagged as one of R if 1/(n' + 1) is at most q P R / m: this n' lets the fewest be enough.
@@ -286,23 +280,23 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
     return min(1.0, float(series[draws]) / whole) * SAFE if len(series) > draws else 0.0
 
 
-def _checked_draws(draws: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
-    if draws is not None and not isinstance(draws, int | np.integer):
-        raise TypeError(f"draws must be a whole number, how many scores the thinned rule uses, got {draws!r}")
-    if draws is not None and draws < 1:
-        raise ValueError(f"draws must be at least 1, got {draws}")
-    best = default_draws(sizes, shares)
+def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
+    if sample_size is not None and not isinstance(sample_size, int | np.integer):
+        raise TypeError(f"sample_size must be a whole number, how many scores the thinned rule uses, got {sample_size!r}")
+    if sample_size is not None and sample_size < 1:
+        raise ValueError(f"sample_size must be at least 1, got {sample_size}")
+    best = default_sample_size(sizes, shares)
     if (chance := no_redraw(sizes, shares, best)) < RARE:
         raise ValueError(
             f"the {int(sizes.sum())} calibration scores are not where ordinary test points come from: of draws by the "
-            f"target's shares only {chance:.1g} ask no device for more than it has; give other shares or more scores"
+            f"mixture's shares only {chance:.1g} ask no device for more than it has; give other shares or more scores"
         )
-    if draws is not None and (chance := no_redraw(sizes, shares, draws)) < RARE:
+    if sample_size is not None and (chance := no_redraw(sizes, shares, sample_size)) < RARE:
         raise ValueError(
-            f"draws={draws} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask no device "
+            f"sample_size={sample_size} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask no device "
             f"for more than it has; the default is {best}"
         )
-    return best if draws is None else draws
+    return best if sample_size is None else sample_size
 
 
 def thinned_sizes(sizes: Ints, shares: Sequence[Fraction], draws: int, seed: int) -> Ints:

@@ -398,23 +398,12 @@ def make_options(name: str, given: Mapping[str, Any]) -> Any:
     return method.options(**{key: as_option(value, hints[key], key) for key, value in given.items()})
 
 
-FUNCTIONS = (  # that take options of a method, and whose own arguments are easily taken for those of another
-    "calibrate",
-    "calibrate_several",
-    "calibrate_shifted",
-    "calibrate_sides",
-    "calibrate_local",
-    "control",
-    "control_several",
-    "p_values",
-    "quantiles",
-    "detect",
-)
-LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # how often, or how much, a result may err
+FUNCTIONS = ("calibrate", "control", "p_values", "quantiles", "detect")  # that take options of a method
+LEVELS = ("alpha", "alphas", "risk", "risks", "fdr")  # words for how often, or how much, a result may err
 
 
 def check_keywords(function: str, method: str, given: Mapping[str, Any]) -> None:
-    """Refuse keywords that are no option of any method, and say what the function calls them or who takes them."""
+    """Refuse keywords that are no option of any method, and say what the function calls them or which one takes them."""
     refuse_confidence(given)
     known = {f.name for f in fields(get_method(method).options)} if given else set()
     strange = [key for key in given if key not in known]
@@ -433,14 +422,7 @@ def _instead(function: str, key: str) -> str:
     arguments = {name: [*signature(getattr(package, name)).parameters] for name in FUNCTIONS}
     own = next((name for name in LEVELS if name in arguments[function]), None)
     if key in LEVELS and own is not None:
-        if own.endswith("s"):
-            return f"it takes {own}=, a list such as {own}=[0.1]"
-        more = (
-            f"; for several in one run use {function}_several({own}s=[...])"
-            if f"{function}_several" in arguments
-            else ""
-        )
-        return f"it takes {own}=, one number{more if key.endswith('s') else ''}"
+        return f"it takes {own}=, one number" + ("" if own == "fdr" else f" or a list such as {own}=[0.05, 0.1]")
     if key in LEVELS and function == "quantiles":
         return "it takes q=, the parts of the data, such as q=[0.25, 0.5]"
     if key == "alpha":
@@ -457,12 +439,12 @@ def suited_options(name: str, given: Mapping[str, Any], score: Score | None) -> 
 
 
 def requirement_of(name: str, asked: Requirement = DEFAULT) -> Requirement:
-    """Return the promise that a method keeps: the one asked for, or its own, from which nothing else can be asked."""
+    """Return the requirement that a method keeps: the one asked for, or its own, beside which it allows no other."""
     own = get_method(name).requirement
     if own is not None and asked not in (DEFAULT, own):
         raise ValueError(
-            f"method {name!r} keeps the promise it was published with (target {own.target!r}, rank {own.rule!r}), and "
-            f"no other; use e-dcp for target {asked.target!r}, rank {asked.rule!r}"
+            f"method {name!r} keeps the guarantee it was published with (mixture {own.mixture!r}, rank_rule "
+            f"{own.rank_rule!r}), and no other; use e-dcp for mixture {asked.mixture!r}, rank_rule {asked.rank_rule!r}"
         )
     return own or asked
 
@@ -520,11 +502,11 @@ def _weighted_method(name: str, site: Site, samples: WeightedScores, options: An
     if takes == "said":  # whoever lies may lie about sizes, too: nothing here rests on what the site has of them
         return (yield from entry.protocol(site, samples, site.alphas, options))
     weighed = samples if entry.requirement is not None else site.weighed(samples)
-    uneven = site.requirement.loss_unit or {*site.requirement.largest_weights} != {1}
+    uneven = not site.requirement.has_equal_weights
     if (uneven and takes != "scores") or (takes == "none" and weighed.weights is not None):
         raise ValueError(
-            f"method {name!r} with these options counts every score alike, and the promise (target "
-            f"{site.requirement.mixture!r}) gives them weights; use e-dcp"
+            f"method {name!r} with these options counts every score alike, and the mixture "
+            f"{site.requirement.mixture!r} gives them weights; use e-dcp"
         )
     outcome = yield from entry.protocol(site, weighed, site.alphas, options)
     return replace(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -13,45 +12,44 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import rows_here, running, samples_here
 from conformesh.engines import Engine
-from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
-from conformesh.inputs import (
-    as_held,
-    as_network,
-    as_target,
-    check_same_form,
-    check_scores,
-    held_column,
-    in_rows_of,
-    labels_by_device,
-)
+from conformesh.guarantee import Guarantee, Mixture
 from conformesh.io.arrays import as_array
+from conformesh.io.memberships import Memberships
 from conformesh.kernels.ranks import AUTO, DEFAULT, Demand, Requirement, check_shares, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
 from conformesh.names import natural_order, unknown
-from conformesh.notes import CalibrationNote
+from conformesh.notes import note
+from conformesh.problems import agree, columns_of, named_groups, with_groups
 from conformesh.protocols.site import Site, in_rows
 from conformesh.protocols.tally import Asked, Tally, tally
 from conformesh.result.certificate import Cost
 from conformesh.result.pvalues import PValues
 from conformesh.scores import Function, Score, as_score
+from conformesh.shift import weighting_of
+from conformesh.solver import rows_here, running, samples_here
+from conformesh.table import Table, as_network, check_range, local_ids
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 
 def p_values(
-    devices: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
-    network: Network | str | Any,
-    test_scores: ArrayLike,
+    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    network: Network | str | Any = None,
+    test_scores: ArrayLike | None = None,
     *,
-    target: str | Mapping[Any, Any] = "sizes",
-    rank: str = AUTO,
+    columns: Mapping[str, str] | None = None,
+    mixture: str | Mapping[Any, Any] = "sizes",
+    rank_rule: str = AUTO,
     labels: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | str | None = None,
     test_labels: ArrayLike | None = None,
+    weight: Any = None,
+    weight_bound: float | None = None,
+    inputs: Any = None,
     score: Score | str | Function | None = None,
     classes: Sequence[Any] | None = None,
     draws: Mapping[str, Any] | None = None,
@@ -59,24 +57,28 @@ def p_values(
     engine: str | Engine = "simulator",
     **options: Any,
 ) -> PValues:
-    """Return a p-value for every test score: a new score of the target has p <= t with probability at most t.
+    """Return a p-value for every test score: a new score of the mixture has p <= t with probability at most t.
 
     Parameters
     ----------
-    devices
+    data
         One array of calibration scores per device, a dict by device name, or a frame, as in `calibrate`.
-    network
-        Who talks to whom, as in `calibrate`.
+    network, columns
+        As in `calibrate`.
     test_scores
         Scores to be judged, known to all devices: one number each, or a table (rows, classes) with the score of every
         class. With `score`, the model's outputs, from which such a table is made. A million of them are one run.
-    target, rank
-        Whom the promise is about, and by which rule, as in `calibrate`; `auto` takes the smaller proven p-value.
+    mixture, rank_rule
+        Which devices new examples come from, and by which rule, as in `calibrate`; `auto` takes the smaller proven
+        p-value.
     labels
-        The class of every calibration score, in the form of `devices` (or a column of the frame). Then p-values are
+        The class of every calibration score, in the form of `data` (or a column of the frame). Then p-values are
         class-wise: valid given that the class is y, each compared with the scores of class y alone.
     test_labels
         With `labels`, the class that each of a list of test scores is to be judged as; a table has a column for each.
+    weight, weight_bound, inputs
+        New examples of another distribution, as in `calibrate`: p-values then hold for new examples of any weight up
+        to the bound.
     score
         The nonconformity score of the calibration scores, or its name: test scores are then model outputs.
     classes
@@ -97,45 +99,57 @@ def p_values(
     """
     started = time.perf_counter()
     check_keywords("p_values", "e-dcp", options)
-    held, kind = as_held(devices), as_score(score)
-    network = as_network(network, held)
+    if test_scores is None:
+        raise TypeError("p_values needs test_scores=, the scores to be judged")
+    kind = as_score(score)
     if draws is not None and not isinstance(draws, Mapping):
         raise TypeError(
             f"draws must be a dict such as {{'rng': 7}} or {{'keys': ids}}, got {type(draws).__name__} {draws!r}"
         )
     scores = _test_scores(test_scores, kind, draws or {})
     names = None if scores.ndim == 1 else _class_names(classes, scores.shape[1])
-    requirement = make_requirement(as_target(devices, target), rank)
+    if labels is None and test_labels is not None:
+        raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
+    shift, source = weighting_of(weight, weight_bound, inputs, None, None, None)
+    table = Table.of(data, columns=columns, weight=source, labels=labels, mixture=mixture)
+    requirement = make_requirement(mixture if table.shares is None else table.shares, rank_rule)
+    network = as_network(network, table)
+    asked = Guarantee(alphas=(), mixture=Mixture(requirement.mixture), rank_rule=rank_rule, weighting=shift)
     with running(engine, network, observer) as host:
-        mine = ids_here(host)
-        rows = in_rows_of(held, network, mine)
-        if labels is None:
-            if test_labels is not None:
-                raise ValueError("test_labels say which class a test score is judged as; they need labels= as well")
-            samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows), mine)
-            trials, items = np.zeros(scores.size, dtype=np.int64), None
-        else:
-            given = (
-                held_column(devices, labels, "labels") if isinstance(labels, str) else as_held(labels, what="labels")
-            )
-            check_same_form(held, given, "labels")
-            of = held_here(host, in_rows_of(given, network, mine, "labels"), "labels")
-            own = held_here(host, rows)
-            known, trials = _judged_as(scores, names, test_labels, _all_labels(host, of, mine))
-            samples = _by_class(own, of, mine, known)
-            requirement = replace(requirement, is_weighted=True)  # a class is a part of what every device holds
-            items = np.repeat(np.array([[len(one)] for one in own]), len(known), axis=1)
-        check_scores(kind, samples, held, mine)
+        local, here = table.on(host), local_ids(host)
+        check_range(kind, local, here)
+        trials = np.zeros(scores.size, dtype=np.int64)
+        known: tuple[str, ...] = ()
+        if labels is not None:
+            assert local.labels is not None
+            seen = natural_order(set().union(*host.share({*local.labels.tolist()})))
+            known, judged = _judged_as(scores, names, test_labels, seen)
+            local = replace(local, groups=Memberships.of(local.labels, "labels"))
+        agreed = agree(host, local, here, None, [(name,) for name in known])
+        guarantee = with_groups(asked, named_groups(local, None, agreed), agreed)
+        if labels is not None:
+            place = {atom[0]: column for column, atom in enumerate(agreed.atoms)}
+            trials = np.array([place[name] for name in known], dtype=np.int64)[judged]
+        if labels is not None or shift is not None:
+            requirement = replace(requirement, is_weighted=True)
+        made = columns_of(host, local, here, guarantee, agreed, requirement, None)
         batch = p_values_batch(
-            samples, network, trials, scores.ravel(), requirement=requirement, items=items, engine=host, **options
+            made.scores[0],
+            network,
+            trials,
+            scores.ravel(),
+            requirement=made.requirement,
+            items=made.examples,
+            engine=host,
+            **options,
         )
-    for note in batch.tally.notes:
-        warnings.warn(note, CalibrationNote, stacklevel=2)
+    for text in batch.tally.notes:
+        note(text)
     return PValues(
         values=batch.values.reshape(scores.shape),
-        target=requirement.mixture,
+        mixture=requirement.mixture,
         rule=batch.rule,
-        scores=int(batch.sizes.sum()),
+        scores=agreed.rows,
         devices=network.devices,
         cost=batch.cost,
         classwise=labels is not None,
@@ -287,12 +301,6 @@ def _class_names(classes: Sequence[Any] | None, columns: int) -> tuple[str, ...]
     return names
 
 
-def _all_labels(host: Engine, of: Sequence[Any], mine: Sequence[str]) -> tuple[str, ...]:
-    """Return the classes that any device has a score of."""
-    seen = {name for label in labels_by_device(of, mine) for name in label.tolist()}
-    return tuple(natural_order(set().union(*host.share(seen))))
-
-
 def _judged_as(
     scores: Floats, names: tuple[str, ...] | None, test_labels: ArrayLike | None, seen: tuple[str, ...]
 ) -> tuple[tuple[str, ...], Ints]:
@@ -311,15 +319,3 @@ def _judged_as(
     known = tuple(natural_order({*asked.tolist(), *seen}))
     place = {name: i for i, name in enumerate(known)}
     return known, np.array([place[name] for name in asked.tolist()], dtype=np.int64)
-
-
-def _by_class(own: Sequence[Any], of: Sequence[Any], mine: Sequence[str], classes: tuple[str, ...]) -> WeightedScores:
-    """Return the scores of the devices here with a trial for every class."""
-    labels = labels_by_device(of, mine)
-    held = [as_array(one, f"device {name}") for name, one in zip(mine, own, strict=True)]
-    for name, one, label in zip(mine, held, labels, strict=True):
-        if len(one) != len(label):
-            raise ValueError(f"device {name} has {len(one)} scores but {len(label)} labels; one each is needed")
-    return WeightedScores.of_trials(
-        [[one[label == c] for one, label in zip(held, labels, strict=True)] for c in classes], mine
-    )

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import time
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -27,23 +26,23 @@ import numpy as np
 from msgspec import json
 from numpy.typing import ArrayLike
 
-from conformesh.calibrating import running, samples_here, solve_draws
 from conformesh.engines import Engine
-from conformesh.engines.base import Observer, held_here, ids_here
+from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
-from conformesh.inputs import DEVICE, SCORE, as_frame, as_held, as_network, in_rows_of
 from conformesh.io.arrays import columns_of
 from conformesh.io.schemas import checked
 from conformesh.kernels.ranks import Alpha, Requirement, exact_alpha, exact_number
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords
 from conformesh.names import unknown
-from conformesh.notes import CalibrationNote
+from conformesh.notes import note
 from conformesh.privacy.histogram import Release
 from conformesh.privacy.noise import law, rounded_p
 from conformesh.progress import rounds_on_a_bar
 from conformesh.result.certificate import Noise
 from conformesh.result.quantiles import Quantiles
+from conformesh.solver import running, samples_here, solve_draws
+from conformesh.table import ColumnNames, Table, as_frame, as_network, local_ids
 
 QUARTILES = (0.25, 0.5, 0.75)
 SAFE = 1 + 1e-9  # above the relative round-off of sums of 10^6 positive numbers
@@ -53,14 +52,15 @@ LARGE = 0.1  # of n: a median with a larger rank error may be the .4 or the .6 q
 
 
 def quantiles(
-    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | WeightedScores,
-    network: Network | str | Any,
+    data: Iterable[ArrayLike] | Mapping[Any, ArrayLike] | Table | Any,
+    network: Network | str | Any = None,
     q: Alpha | Sequence[Alpha] = QUARTILES,
     *,
     epsilon: float | None = None,
     range: tuple[float, float] | None = None,
     confidence: Alpha = 0.95,
-    column: str = SCORE,
+    column: str = "score",
+    columns: Mapping[str, str] | None = None,
     observer: Observer | None = None,
     progress: bool = False,
     engine: str | Engine = "simulator",
@@ -72,7 +72,7 @@ def quantiles(
     ----------
     data
         One array of values per device, in the order of ``network.ids``; any of them may be empty. Or a dict by device
-        name, a frame with the columns `device` and `column`, or `WeightedScores`, as in `calibrate`.
+        name, a frame with the columns `device` and `column`, or a `Table`, as in `calibrate`.
     network
         Who talks to whom: a `Network`, a NetworkX graph, or the name of a topology.
     q
@@ -127,24 +127,23 @@ def quantiles(
     if epsilon is not None:
         refuse_ends(parts)
         options = {**_grid_of(range), **options, "epsilon": epsilon}
-    named = _check_column(data, column)
-    held = as_held(data, column, "data")
-    network = as_network(network, held)
+    names = ColumnNames({**(columns or {}), "score": column})
+    named = _check_column(data, names)
+    table = Table.of(data, columns=names, what="values")
+    network = as_network(network, table)
     with (
         rounds_on_a_bar(f"quantiles on {network.name}", observer, progress) as watching,
         running(engine, network, watching) as host,
     ):
-        mine = ids_here(host)
-        rows = in_rows_of(held, network, mine, "data")
-        samples = rows if isinstance(rows, WeightedScores) else WeightedScores.of(held_here(host, rows, "data"), mine)
-        if samples.trials > 1 or samples.weights is not None:
-            raise ValueError(f"quantiles takes the values of one trial without weights, got {samples!r}")
+        local = table.on(host, "values")
+        assert local.score is not None
+        samples = WeightedScores.from_flat(local.score, local.sizes, names=local_ids(host), copy=not local.in_place)
         if epsilon is None:
             found = _exact(host, samples, parts, options)
         else:
             found = _private(host, samples, parts, sure, options)
-    for note in found.notes:
-        warnings.warn(note, CalibrationNote, stacklevel=2)
+    for text in found.notes:
+        note(text)
     return replace(
         found.quantiles,
         column=column if named else "",
@@ -351,14 +350,14 @@ def _notes(found: Quantiles) -> tuple[str, ...]:
 # --- arguments --------------------------------------------------------------------------------------------------------
 
 
-def _check_column(data: Any, column: str) -> bool:
+def _check_column(data: Any, names: ColumnNames) -> bool:
     """Return whether the data are a frame; refuse one without the column of values."""
-    frame = data if isinstance(data, WeightedScores) else as_frame(data, column)
+    frame = data if isinstance(data, Table) else as_frame(data, names, names.score, "data")
     columns = columns_of(frame)
-    if columns is None and isinstance(data, Mapping) and DEVICE in data:
+    if columns is None and isinstance(data, Mapping) and names.device in data:
         columns = [*map(str, data)]  # a dict of columns: without the one asked for it would pass as a dict by device
-    if columns is not None and column not in columns:
-        raise ValueError(f"{unknown('column', column, columns)}; name the column of values with column=")
+    if columns is not None and names.score not in columns:
+        raise ValueError(f"{unknown('column', names.score, columns)}; name the column of values with column=")
     return columns is not None
 
 
