@@ -209,10 +209,10 @@ def test_every_edge_is_drawn_once():
 
 def test_a_group_without_rows_is_left_out():
     none, all_ = Coverage.of(np.zeros(0, dtype=bool)), Coverage.of(np.ones(9, dtype=bool))
-    found = Evaluation(all_, 1.0, 0.0, 1.0, per_group={"nobody": none, "all": all_}, target=0.9)
+    found = Evaluation(all_, 1.0, 0.0, 1.0, per_group={"nobody": none, "all": all_}, nominal=0.9)
     assert found.parts == {"group": {"all": all_}}
     assert "nobody" not in found._repr_html_()
-    assert "nan" not in str(found.to_dict())
+    assert "nan" not in str(found.report())
 
 
 def test_no_values_no_picture():

@@ -552,7 +552,7 @@ def test_sets_evaluation_and_files(rule, tmp_path):
     }
     assert several.certificate("1", 0.2).kind == "counted"
     assert several.certificate("1", 0.2).counted_rank >= 0.8 * table[:cut, 1].sum()
-    assert several.certificate("1", 0.2).target == "sizes"
+    assert several.certificate("1", 0.2).mixture == "sizes"
     several.save(tmp_path / "groups.json")
     again = Calibrations.load(tmp_path / "groups.json")
     assert again.to_dict() == several.to_dict()

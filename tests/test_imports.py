@@ -17,7 +17,8 @@ FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floo
     {"_version", "cards", "names", "notes", "progress", "quantities", "streams", "kernels"},
     {"faults", "io", "promises"},
     {"samples", "scores", "graph"},
-    {"losses"},
+    {"centres", "losses"},
+    {"guarantee"},
     {"data", "inputs", "privacy", "result"},
     {"protocols"},
     {"methods", "peer"},
@@ -49,6 +50,10 @@ UPWARD = {  # what may look up, when first called, and why
     ("privacy/exposure.py", "methods"): "`exposure_of` asks the method what it reveals",
     ("privacy/exposure.py", "result"): "`exposure_of_result` names the type of what it reads",
     ("result/files.py", "methods"): "a result file names a method that exists",
+    ("result/consistency.py", "methods"): "a result file names a method that exists",
+    ("result/result.py", "methods"): "`Result.update` keeps the options of its method",
+    ("result/result.py", "protocols"): "`Result.of` names the type of what a method hands back",
+    ("result/result.py", "plots"): "`Result.plot` draws",
 }
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

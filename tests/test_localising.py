@@ -284,7 +284,6 @@ def test_local_coverage_holds_by_chance():
 def test_a_picture_of_local_coverage(tmp_path, features):
     from matplotlib.image import imread
 
-    from conformesh.localising import LocalEvaluation
     from conformesh.plots.local import draw_local
     from conformesh.result.evaluation import Coverage, Evaluation
 
@@ -294,7 +293,8 @@ def test_a_picture_of_local_coverage(tmp_path, features):
     found = {}
     for name, chance in {"plain": inputs[:, 0], "local": np.full(400, 0.9)}.items():
         hits = rng.random(400) < chance
-        found[name] = LocalEvaluation(Evaluation(Coverage.of(hits), 2.5, 0.0), local_coverage(hits, inputs, cells), 0.1)
+        near = local_coverage(hits, inputs, cells)
+        found[name] = Evaluation(Coverage.of(hits), 2.5, 0.0, nominal=0.9, per_centre=near)
     draw_local(tmp_path / "local.png", found, cells)
     assert imread(tmp_path / "local.png")[:, :, :3].std() > 0.03
 

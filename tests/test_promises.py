@@ -152,7 +152,7 @@ def test_every_target_has_the_threshold_of_its_own_weights(target, method, alpha
     options = {} if method == "e-dcp" else {"bins": 4000}
     result = calibrate(HELD, CYCLE, alpha, method, target=target, rank="swap", **options)
     exact = pooled(shares, alpha)
-    assert result.certificate.target == ("given" if isinstance(target, dict) else target)
+    assert result.certificate.mixture == ("given" if isinstance(target, dict) else target)
     assert result.certificate.rule == "swap"
     if method == "e-dcp":
         assert result.threshold == exact

@@ -59,7 +59,7 @@ def test_axes_of_ones_own(evaluation):
 def test_many_devices_are_a_band():
     hits = np.random.default_rng(1).random((300, 30)) < 0.9
     many = {f"device {k}": Coverage.of(row) for k, row in enumerate(hits)}
-    figure = Evaluation(Coverage.of(hits.ravel()), 1.0, 0.0, None, {}, many, target=0.9).plot()
+    figure = Evaluation(Coverage.of(hits.ravel()), 1.0, 0.0, None, {}, many, nominal=0.9).plot()
     [axes] = figure.axes
     assert axes.get_xlabel() == "300 devices, in ascending order"
     assert len(axes.collections) == 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import ENGINES, Engine, make_engine
@@ -514,7 +515,7 @@ def _assuming(batch: Batch, words: str) -> Batch:
     if not words:
         return batch
     certificates = [
-        [replace(certificate, kind="assumed", assumption=words) for certificate in row]
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row]
         for row in batch.outcome.certificates
     ]
     return replace(batch, outcome=replace(batch.outcome, certificates=certificates))

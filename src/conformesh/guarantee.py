@@ -9,17 +9,16 @@ guarantee and a table into integer weights and required ranks.
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import Struct
 
-if TYPE_CHECKING:
-    from conformesh.centres import Centres
+from conformesh.centres import Centres
 
 LOWER, UPPER = "lower", "upper"  # the two sides of an interval
 
 
-class Mixture(Struct, frozen=True):
+class Mixture(Struct, frozen=True, forbid_unknown_fields=True):
     """Which devices new examples come from.
 
     Attributes
@@ -34,7 +33,7 @@ class Mixture(Struct, frozen=True):
     shares: dict[str, Fraction] | None = None
 
 
-class Groups(Struct, frozen=True):
+class Groups(Struct, frozen=True, forbid_unknown_fields=True):
     """Groups of examples; coverage holds within each of them (group-conditional, Mondrian).
 
     Attributes
@@ -66,7 +65,7 @@ class Groups(Struct, frozen=True):
         return tuple(self.atoms) if self.has_threshold_per_atom else self.names
 
 
-class Sides(Struct, frozen=True):
+class Sides(Struct, frozen=True, forbid_unknown_fields=True):
     """Intervals with one threshold below and one above.
 
     Attributes
@@ -82,7 +81,7 @@ class Sides(Struct, frozen=True):
         return {LOWER: alpha * self.lower_share, UPPER: alpha * (1 - self.lower_share)}
 
 
-class Weighting(Struct, frozen=True):
+class Weighting(Struct, frozen=True, forbid_unknown_fields=True):
     """New examples of another distribution than the calibration examples: covariate shift or label shift.
 
     Attributes
@@ -110,7 +109,7 @@ class Weighting(Struct, frozen=True):
         return {at_most(weight): weight for weight in self.test_weights}
 
 
-class LossBound(Struct, frozen=True):
+class LossBound(Struct, frozen=True, forbid_unknown_fields=True):
     """Risk control: a mean loss is bounded instead of the miscoverage.
 
     Attributes
@@ -125,7 +124,7 @@ class LossBound(Struct, frozen=True):
     loss: Any = None
 
 
-class Guarantee(Struct, frozen=True, kw_only=True):
+class Guarantee(Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is asked of a calibration.
 
     Attributes

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.calibrating import Place, collected, running, solve_draws
@@ -151,4 +152,6 @@ def _both_sure(side: Calibration, pac_confidence: Alpha | None) -> Calibration:
     """Return a side whose certificate says with which probability both hold."""
     if pac_confidence is None or side.certificate.pac_confidence is None:
         return side
-    return replace(side, certificate=replace(side.certificate, pac_confidence=float(exact_alpha(pac_confidence))))
+    return replace(
+        side, certificate=structs.replace(side.certificate, pac_confidence=float(exact_alpha(pac_confidence)))
+    )

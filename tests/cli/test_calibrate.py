@@ -28,7 +28,7 @@ CERTIFICATE = {
     "epsilon_T",
     "epsilon_bias",
     "assumption",
-    "target",
+    "mixture",
     "rule",
     "weight",
     "pac_confidence",
@@ -283,7 +283,7 @@ def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
     for word, target in (("equal", "equal"), ("paper", "paper"), ("share", shares), ("w.csv", shares)):
         expected = calibrate(held, network, 0.1, target=target)
         assert found("--target", word)["threshold"] == expected.threshold
-        assert found("--target", word)["certificate"]["target"] == expected.certificate.target
+        assert found("--target", word)["certificate"]["mixture"] == expected.certificate.mixture
     sure = found("--pac-confidence", "0.9")["certificate"]
     assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
     assert found("--target", "paper", "--rank", "ghost")["certificate"]["rule"] == "ghost"

@@ -52,12 +52,12 @@ def test_it_measures_what_the_library_measures(run, result, probabilities, truth
     expected = calibration.evaluate(probabilities, truth, device=device)
     frame(probabilities, label=[LABELS[c] for c in truth], device=device).write_csv("o.csv")
     found = json.loads(run("evaluate", result, "o.csv", "--json").stdout)
-    assert found == {**expected.to_dict(), "picture": None}
+    assert found == {**expected.report(), "picture": None}
     assert [*found["per_class"]] == LABELS
     assert found["coverage"]["rows"] == ROWS
-    assert found["target"] == 0.8
+    assert found["nominal"] == 0.8
     one = json.loads(run("evaluate", result, "o.csv", "--device", "d3", "--json").stdout)
-    assert one["coverage"] == calibration.evaluate(probabilities, truth, device="d3").coverage.to_dict()
+    assert one["coverage"] == calibration.evaluate(probabilities, truth, device="d3").coverage.report()
 
 
 def test_formats_and_orders_agree(run, result, probabilities, truth):
@@ -86,9 +86,9 @@ def test_classes_that_are_numbers_are_labels(run, result, probabilities, truth):
     frame(probabilities[:, order], names, label=[numbers[c] for c in truth]).write_csv("o.csv")
     found = json.loads(run("evaluate", "n.json", "o.csv", "--json").stdout)
     expected = calibration.evaluate(probabilities, np.array(numbers)[truth])
-    assert found == {**expected.to_dict(), "picture": None}
+    assert found == {**expected.report(), "picture": None}
     assert [*found["per_class"]] == ["2", "0", "11", "7"]
-    assert found["coverage"] == Calibration.load(result).evaluate(probabilities, truth).coverage.to_dict()
+    assert found["coverage"] == Calibration.load(result).evaluate(probabilities, truth).coverage.report()
 
 
 def test_two_sides(run):
@@ -98,8 +98,8 @@ def test_two_sides(run):
     sides.save("sides.json")
     pl.DataFrame({"lower": band[40:, 0], "upper": band[40:, 1], "label": y[40:]}).write_csv("o.csv")
     found = json.loads(run("evaluate", "sides.json", "o.csv", "--json").stdout)
-    assert found == {**sides.evaluate(band[40:], y[40:]).to_dict(), "picture": None}
-    assert found["target"] == 0.6
+    assert found == {**sides.evaluate(band[40:], y[40:]).report(), "picture": None}
+    assert found["nominal"] == 0.6
 
 
 def test_the_table_for_people(run, result, probabilities, truth):
@@ -128,7 +128,7 @@ def test_groups_and_class_conditional_sets(run, csv, probabilities, truth):
         if column == "side":
             groups = ["ab"[i % 2] for i in range(ROWS)]
             expected = several.evaluate(probabilities, truth, groups=groups)
-            assert found["per_group"] == expected.to_dict()["per_group"]
+            assert found["per_group"] == expected.report()["per_group"]
         else:
             hits = several.predict(probabilities, labels=LABELS)[np.arange(ROWS), truth]
             assert found["coverage"]["covered"] == int(hits.sum())
@@ -219,7 +219,7 @@ def test_regression_goes_from_end_to_end(run, predictions, score, end):
     assert np.array_equal(ends, calibration.predict(table["outputs"]))
     found = json.loads(run("evaluate", "r.json", "t.npz", "--json").stdout)
     expected = calibration.evaluate(table["outputs"], table["label"], device=table["device"])
-    assert found == {**expected.to_dict(), "picture": None}
+    assert found == {**expected.report(), "picture": None}
     assert found["singleton"] is None
     assert [*found["per_device"]] == [f"s{k}" for k in range(5)]
 

@@ -1,8 +1,8 @@
 """What is run on MPI and on the simulator to be compared. No MPI in here: the tests are named by it."""
 
 import json
-from dataclasses import asdict
 
+import msgspec
 import numpy as np
 
 from conformesh import METHODS, Network
@@ -74,7 +74,7 @@ def losses_of(network):
 
 def record(outcome, cost):
     """All that must be the same on every engine, to the last bit, as JSON can hold it."""
-    certificates = json.loads(json.dumps([[asdict(each) for each in row] for row in outcome.certificates]))
+    certificates = json.loads(json.dumps([[msgspec.to_builtins(each) for each in row] for row in outcome.certificates]))
     return {
         "thresholds": outcome.thresholds.astype(">f8").tobytes().hex(),
         "estimates": None if outcome.estimates is None else outcome.estimates.astype(">f8").tobytes().hex(),

@@ -87,7 +87,7 @@ def check_partitions(seeds, trials):
                 assert_counts(pooled, rank, grid, found.thresholds[0, t, a], certificate)
                 assert (found.thresholds[:, t, a] == found.thresholds[0, t, a]).all()
                 assert rank == asked.required_rank
-                assert (certificate.target, certificate.rule) == (asked.target, asked.rule)
+                assert (certificate.mixture, certificate.rule) == (asked.mixture, asked.rule)
                 assert found.thresholds[0, t, a] >= plain.thresholds[0, t, a] or certificate.counted_rank == rank
         assert found.sizes.tolist() == [[sum(map(len, table)) for table in tables]]
 

@@ -120,7 +120,7 @@ def test_levels_and_mixtures_are_what_the_plan_makes_of_one_release(known, case)
         assert same(expected, one.options["release"])
         said = one.certificate.noise
         assert one.certificate.kind == "counted with noise"
-        assert (one.certificate.target, one.certificate.rule) == (plan.mixture, "swap")
+        assert (one.certificate.mixture, one.certificate.rule) == (plan.mixture, "swap")
         assert (said.epsilon, said.unit, said.honest, said.devices) == (plan.epsilon, plan.unit, plan.honest, 6)
         assert (said.cells, said.cap, said.epochs) == (16, plan.cap, (1,))
         assert said.inflation == float(answer.inflation.value) / plan.slack

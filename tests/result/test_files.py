@@ -56,7 +56,7 @@ TAMPERED = {
     "half a score": (("scores",), 10.5, "scores must be a whole number, got 10.5"),
     "a rank not reached": (("certificate", "counted_rank"), 180, "counted_rank must be at least required_rank, 181"),
     "a rule nobody knows": (("certificate", "rule"), "swop", "unknown rule 'swop', did you mean 'swap'"),
-    "a target nobody knows": (("certificate", "target"), "size", "unknown target 'size', did you mean 'sizes'"),
+    "a mixture nobody knows": (("certificate", "mixture"), "size", "unknown mixture 'size', did you mean 'sizes'"),
     "nothing counted": (("certificate", "counted_rank"), None, "must say counted_rank and required_rank"),
     "ranks of two kinds": (("certificate", "counted_rank"), [185], "of the kind of required_rank"),
     "a smaller rank": (("certificate", "required_rank"), 180, "required_rank must be at least 181"),

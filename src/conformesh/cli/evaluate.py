@@ -148,7 +148,7 @@ def evaluate(
     if picture is not None:
         found.plot(path=picture)
     if as_json:
-        print(json.dumps({**found.to_dict(), "picture": None if picture is None else str(picture)}, allow_nan=False))
+        print(json.dumps({**found.report(), "picture": None if picture is None else str(picture)}, allow_nan=False))
     else:
         _report(found, picture)
 
@@ -159,12 +159,12 @@ def _report(found: Evaluation, picture: Path | None) -> None:
     for what, parts in found.parts.items():
         print()
         least = sorted(parts, key=lambda name: parts[name].rate)[:SHOWN]
-        rows = [(name, f"{parts[name].rows:,}", *_cells(parts[name], found.target)) for name in least]
+        rows = [(name, f"{parts[name].rows:,}", *_cells(parts[name], found.nominal)) for name in least]
         columns = (what, "rows", "coverage", "95 % interval", "")
         console.print_table(columns, rows, right=columns[1:4])
         if len(parts) > SHOWN:
             print(f"and {len(parts) - SHOWN:,} more that are covered as much or more: --json has all")
 
 
-def _cells(part: Coverage, target: float | None) -> tuple[str, str, str]:
-    return f"{part.rate:.4f}", f"{part.low:.4f} to {part.high:.4f}", "below" if part.misses(target) else ""
+def _cells(part: Coverage, nominal: float | None) -> tuple[str, str, str]:
+    return f"{part.rate:.4f}", f"{part.low:.4f} to {part.high:.4f}", "below" if part.misses(nominal) else ""

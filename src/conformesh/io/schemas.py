@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import is_dataclass
 from types import UnionType
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
@@ -13,7 +13,10 @@ from conformesh.io.json_numbers import INFINITIES
 from conformesh.names import unknown
 
 T = TypeVar("T")
-Number = float | Literal["inf", "-inf"]  # a number of JSON, see json_numbers
+if TYPE_CHECKING:
+    Number = float
+else:
+    Number = float | Literal["inf", "-inf"]  # a number of JSON, see json_numbers; the Struct replaces the words
 
 _WORDS = {
     "int": "a whole number",
@@ -40,10 +43,11 @@ def checked(raw: Any, kind: type[T], where: str) -> T:
         return msgspec.convert(raw, kind)
     except msgspec.ValidationError as error:
         own = error.__cause__  # what the type itself refused, in its own words
-        raise ValueError(f"{where}: {own or _in_words(str(error), raw, kind)}") from None
+        raise ValueError(f"{where}: {own or error_in_words(str(error), raw, kind)}") from None
 
 
-def _in_words(message: str, raw: Any, kind: Any) -> str:
+def error_in_words(message: str, raw: Any, kind: Any) -> str:
+    """Return what a message of msgspec says of `raw`, which should have been a `kind`, in words for users."""
     what, _, place = message.partition(" - at `$")
     path = place.removesuffix("`").lstrip(".")
     if found := re.fullmatch(r"Object (missing required|contains unknown) field `(.*)`", what):

@@ -7,14 +7,15 @@ from pathlib import Path
 
 import numpy as np
 
-from conformesh.localising import Centres, LocalEvaluation
+from conformesh.centres import Centres
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE
+from conformesh.result.evaluation import Evaluation
 
 
-def draw_local(
-    path: str | Path, evaluations: Mapping[str, LocalEvaluation], cells: Centres, what: str = "inputs"
-) -> None:
+def draw_local(path: str | Path, evaluations: Mapping[str, Evaluation], cells: Centres, what: str = "inputs") -> None:
     """Draw the coverage of each cell with its interval, for every evaluation by name, and what was asked for.
+
+    Evaluations have coverages by centre (`per_centre`) and a nominal one, as `Result.evaluate` with `inputs` returns.
 
     With one feature cells stand where their centres are, and `what` names it; else by number, those first that the
     first evaluation covers least.
@@ -28,13 +29,16 @@ def draw_local(
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(7.2, 3.8), layout="constrained")
         axes = figure.add_subplot()
-        axes.axhline(1 - first.alpha, color=FAINT, linewidth=1.2, zorder=0, label=f"asked for: {1 - first.alpha:g}")
+        nominal = 1.0 if first.nominal is None else first.nominal
+        axes.axhline(nominal, color=FAINT, linewidth=1.2, zorder=0, label=f"asked for: {nominal:g}")
         for number, (name, found) in enumerate(evaluations.items()):
             colour, marker, filled = MARKS[number % len(MARKS)]
-            shown = [cell for cell in places if cell in found.cells]
+            shown = [cell for cell in places if cell in found.per_centre]
             x = np.array([places[cell] for cell in shown]) + (number - (len(evaluations) - 1) / 2) * step
-            rates = np.array([found.cells[cell].rate for cell in shown])
-            ends = np.array([[found.cells[cell].low, found.cells[cell].high] for cell in shown]).reshape(-1, 2)
+            rates = np.array([found.per_centre[cell].rate for cell in shown])
+            ends = np.array([[found.per_centre[cell].low, found.per_centre[cell].high] for cell in shown]).reshape(
+                -1, 2
+            )
             axes.errorbar(
                 x,
                 rates,
@@ -44,8 +48,7 @@ def draw_local(
                 markerfacecolor=colour if filled else "white",
                 markersize=5,
                 elinewidth=1,
-                label=f"{name}: mean |coverage - {1 - found.alpha:g}| {found.gap:.3f}, "
-                f"mean size {found.overall.mean_size:.3g}",
+                label=f"{name}: mean |coverage - {nominal:g}| {found.gap:.3f}, mean size {found.mean_size:.3g}",
             )
         one = cells.points.shape[1] == 1
         axes.set_xlabel(what if one else f"cells of the {what}, by coverage of {next(iter(evaluations))}", color=INK)
@@ -57,9 +60,9 @@ def draw_local(
         figure.savefig(path, dpi=150)
 
 
-def _places(first: LocalEvaluation, cells: Centres) -> dict[int, float]:
+def _places(first: Evaluation, cells: Centres) -> dict[int, float]:
     """Return where each cell stands."""
     if cells.points.shape[1] == 1:
         return {cell: float(cells.points[cell, 0]) for cell in range(len(cells))}
-    rates = {cell: first.cells[cell].rate if cell in first.cells else 1.0 for cell in range(len(cells))}
+    rates = {cell: first.per_centre[cell].rate if cell in first.per_centre else 1.0 for cell in range(len(cells))}
     return {cell: float(place) for place, cell in enumerate(sorted(rates, key=lambda cell: rates[cell]))}

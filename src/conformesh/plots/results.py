@@ -6,7 +6,8 @@ Marks and lines differ in shape and in lightness, so that the pictures hold in g
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,11 +19,13 @@ from conformesh.kernels.ranks import exact_alpha
 from conformesh.plots.pictures import FAINT, INK, MARKS, STYLE, Where, draw_map
 from conformesh.privacy.histogram import Release
 from conformesh.quantities import several
+from conformesh.result.lookup import axes_of
 
 if TYPE_CHECKING:
     from conformesh.result.calibration import Calibration
     from conformesh.result.evaluation import Coverage, Evaluation
     from conformesh.result.quantiles import Quantiles
+    from conformesh.result.result import Result
     from conformesh.result.several import Calibrations
 
 NAMED = 30  # devices, groups or classes up to which each has its name at the axis
@@ -31,7 +34,7 @@ BLUE, ORANGE = MARKS[0][0], MARKS[1][0]
 
 
 def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: str | None = None) -> Any:
-    """Draw coverage by device, group and class with its intervals and the target, and how large sets are.
+    """Draw coverage by device, group and class with its intervals and the nominal coverage, and how large sets are.
 
     With `ax` or `by` only one panel: `device`, `group`, `class` or `size`, by default the first there is.
     """
@@ -55,9 +58,9 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: s
         inches = figure.get_figwidth()  # of which one holds about 11 letters of the headline, 17 of the words below
         headline = textwrap.fill(_headline(found), int(11 * inches))
         figure.suptitle(headline, fontsize=11.5, fontweight="bold", x=0.012, ha="left")
-        if found.target is not None and shown != ["size"]:
-            words = f"lines: 95 % intervals     dashed: {found.target:.4g}, asked for"
-            if any(part.misses(found.target) for what in shown for part in found.parts.get(what, {}).values()):
+        if found.nominal is not None and shown != ["size"]:
+            words = f"lines: 95 % intervals     dashed: {found.nominal:.4g}, asked for"
+            if any(part.misses(found.nominal) for what in shown for part in found.parts.get(what, {}).values()):
                 words += "     hollow squares: below it by the whole interval"
             parts = words.split("     ")
             lines = [words] if len(words) <= 17 * inches else parts
@@ -67,7 +70,7 @@ def draw_evaluation(found: Evaluation, ax: Any = None, path: Where = None, by: s
 
 def _headline(found: Evaluation) -> str:
     one = found.coverage
-    asked = "" if found.target is None else f", asked for {found.target:.4g}"
+    asked = "" if found.nominal is None else f", asked for {found.nominal:.4g}"
     size = "width" if found.singleton is None else "size"
     return (
         f"coverage {one.rate:.3f} [{one.low:.3f}, {one.high:.3f}] on {one.rows:,} rows{asked}; mean {size} "
@@ -84,10 +87,10 @@ def _draw_panel(axes: Any, found: Evaluation, what: str) -> None:
     if what == "size":
         _draw_sizes(axes, found.sizes)
     else:
-        draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.target, what)
+        draw_coverages(axes, found.parts.get(what, {"all rows": found.coverage}), found.nominal, what)
 
 
-def draw_coverages(axes: Any, parts: Mapping[str, Coverage], target: float | None, what: str) -> None:
+def draw_coverages(axes: Any, parts: Mapping[str, Coverage], nominal: float | None, what: str) -> None:
     """Draw rates with their intervals; many of them in ascending order and without names."""
     names = [*parts]
     if len(names) > NAMED:
@@ -95,7 +98,7 @@ def draw_coverages(axes: Any, parts: Mapping[str, Coverage], target: float | Non
     rates = np.array([parts[name].rate for name in names])
     ends = np.array([[parts[name].low, parts[name].high] for name in names]).reshape(-1, 2)
     places = np.arange(len(names))
-    missed = np.array([parts[name].misses(target) for name in names], dtype=bool)
+    missed = np.array([parts[name].misses(nominal) for name in names], dtype=bool)
     few = len(names) <= NAMED
     if not few:
         axes.fill_between(places, *ends.T, color=FAINT, alpha=0.5, linewidth=0, step="mid")
@@ -104,10 +107,10 @@ def draw_coverages(axes: Any, parts: Mapping[str, Coverage], target: float | Non
         look |= {"markersize": 5 if few else 2, "markerfacecolor": colour if marker == "o" else "white"}
         reach = np.abs(ends[chosen].T - rates[chosen])
         axes.errorbar(places[chosen], rates[chosen], yerr=reach if few else None, **look)
-    if target is not None:
-        axes.axhline(target, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
+    if nominal is not None:
+        axes.axhline(nominal, color=INK, linewidth=1, linestyle=(0, (4, 3)), zorder=0)
     axes.set_ylabel("coverage")
-    low = np.nanmin([*ends[:, 0], 1.0 if target is None else target], initial=1.0)
+    low = np.nanmin([*ends[:, 0], 1.0 if nominal is None else nominal], initial=1.0)
     axes.set_ylim(max(0.0, low - 0.04 * (1.04 - low) - 0.01), 1.005)
     _name_places(axes, names, what)
     axes.set_title(f"by {what}" + (f", {missed.sum():,} of {len(names):,} below" if missed.any() else ""), fontsize=9.5)
@@ -149,7 +152,19 @@ def _name_places(axes: Any, names: list[str], what: str) -> None:
 # --- what a calibration found -----------------------------------------------------------------------------------------
 
 
-def draw_calibration(found: Calibration, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
+def draw_result(found: Result, network: Network | None = None, ax: Any = None, path: Where = None) -> Any:
+    """Draw the threshold of every device of a single answer; of several the threshold of every part and level."""
+    if len(found) == 1:
+        return draw_answer(found, network, ax, path)
+    if network is not None:
+        raise ValueError(
+            f"a map shows the {found.what} of one answer, and this result has {len(found)}; choose a part and a level "
+            "first, as in result['F', 0.1].plot(network)"
+        )
+    return _draw_parts(found, ax, path)
+
+
+def draw_answer(found: Result | Calibration, network: Network | None, ax: Any, path: Where) -> Any:
     """Draw the threshold of every device, and what each sent; on the map of a network, where it is given.
 
     Of a private result the noisy histogram instead of the thresholds, which are all the same.
@@ -181,9 +196,11 @@ def draw_calibration(found: Calibration, network: Network | None = None, ax: Any
         return kept(figure, path)
 
 
-def _draw_half(axes: Any, found: Calibration, network: Network | None) -> None:
-    if network is None and "release" in found.options:
-        _draw_release(axes, found)
+def _draw_half(axes: Any, found: Result | Calibration, network: Network | None) -> None:
+    answer: Any = getattr(found, "answer", None)
+    facts = found.options if answer is None else {**found.options, **answer.facts}
+    if network is None and "release" in facts:
+        _draw_release(axes, found, facts["release"])
     elif network is None:
         _draw_thresholds(axes, found)
     elif np.ptp(found.thresholds) > 0 and np.isfinite(found.thresholds).all():
@@ -192,7 +209,7 @@ def _draw_half(axes: Any, found: Calibration, network: Network | None) -> None:
         draw_map(axes, network, found.cost.bits, f"bits sent; threshold {found.threshold:.6g} everywhere")
 
 
-def _draw_thresholds(axes: Any, found: Calibration) -> None:
+def _draw_thresholds(axes: Any, found: Result | Calibration) -> None:
     values, names = found.thresholds, [*found.device_ids]
     if len(names) > NAMED:
         order = np.argsort(values, kind="stable")
@@ -208,10 +225,10 @@ def _draw_thresholds(axes: Any, found: Calibration) -> None:
     axes.ticklabel_format(axis="y", useOffset=False)
 
 
-def _draw_release(axes: Any, found: Calibration) -> None:
+def _draw_release(axes: Any, found: Result | Calibration, raw: Any) -> None:
     """Draw how many scores lie above each pivot, with noise, and why the threshold is where it is."""
-    release = checked(found.options["release"], Release, "release")
-    alpha, n = exact_alpha(found.alpha), max(release.number, 1)
+    release = checked(raw, Release, "release")
+    alpha, n = _rank_level(found), max(release.number, 1)
     above = np.cumsum(release.totals[::-1][: release.cells - 1])[::-1] / n
     allowed = float(alpha - (release.slack + release.inflation(alpha).value) / n)
     pivots = release.pivots
@@ -225,10 +242,16 @@ def _draw_release(axes: Any, found: Calibration) -> None:
         axes.axvline(found.threshold, color=INK, linewidth=1, linestyle=(0, (4, 3)))
     axes.set_xlabel("grid point; dashed: threshold, the one after the last above the line")
     axes.set_ylabel("part of the scores above")
-    axes.set_title(f"noisy histogram; line: alpha {found.alpha:g} less the price of noise", fontsize=9.5)
+    axes.set_title(f"noisy histogram; line: alpha {float(alpha):g} less the price of noise", fontsize=9.5)
 
 
-def _draw_sent(axes: Any, found: Calibration) -> None:
+def _rank_level(found: Any) -> Fraction:
+    """Return the miscoverage that the rank is for."""
+    level: Fraction = found.rank_level(found.answer) if hasattr(found, "rank_level") else exact_alpha(found.alpha)
+    return level
+
+
+def _draw_sent(axes: Any, found: Result | Calibration) -> None:
     bits: NDArray[np.float64] = np.sort(found.cost.bits)[::-1]
     axes.bar(np.arange(len(bits)), bits, width=0.8 if len(bits) <= NAMED else 1.0, color=BLUE, edgecolor="none")
     axes.axhline(found.cost.bits_per_device, color=INK, linewidth=1, linestyle=(0, (1, 2)))
@@ -239,34 +262,58 @@ def _draw_sent(axes: Any, found: Calibration) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
 
+def _draw_parts(found: Result, ax: Any, path: Where) -> Any:
+    """Draw the threshold of every part, a mark for each level."""
+    names, levels = [", ".join(part) or "all" for part in found.parts], len(found.alphas)
+    table = np.array([answer.threshold for answer in found.answers]).reshape(-1, levels)
+    axes = axes_of(found.guarantee)
+    part, kind = axes[0].kind if len(axes) == 1 else "part", found.answers[0].certificate.kind
+    words = (found.what, part, "risk" if found.controlled else "alpha", kind)
+    return _draw_table(names, found.alphas, table, words, ax, path)
+
+
 def draw_calibrations(found: Calibrations, ax: Any = None, path: Where = None) -> Any:
     """Draw the threshold of every group, a mark for each level."""
+    table = np.array([[found.items[part, alpha].threshold for alpha in found.alphas] for part in found.parts])
+    names, kind = [str(part or "all") for part in found.parts], next(iter(found.items.values())).certificate.kind
+    words = ("threshold", "group", "risk" if found.controlled else "alpha", kind)
+    return _draw_table(names, found.alphas, table, words, ax, path)
+
+
+def _draw_table(
+    names: list[str],
+    levels: Sequence[float],
+    table: NDArray[np.float64],
+    words: tuple[str, str, str, str],
+    ax: Any,
+    path: Where,
+) -> Any:
+    """Draw thresholds, (parts, levels); `words` are what they, the parts and the levels are called, and the kind."""
     import matplotlib as mpl
 
     from conformesh.plots.figures import Picture, kept, root_of
 
+    what, part, level_name, kind = words
     with mpl.rc_context(STYLE):
         axes = ax
         if ax is None:
-            axes = Picture(figsize=(3.2 + 0.18 * min(len(found.parts), 30), 3.7), layout="constrained").add_subplot()
-        names = [str(part or "all") for part in found.parts]
-        for index, alpha in enumerate(found.alphas):
+            axes = Picture(figsize=(3.2 + 0.18 * min(len(names), 30), 3.7), layout="constrained").add_subplot()
+        for index, (alpha, values) in enumerate(zip(levels, table.T, strict=True)):
             colour, marker, filled = MARKS[index % len(MARKS)]
-            values = np.array([found.items[part, alpha].threshold for part in found.parts])
             finite = np.isfinite(values)
             axes.plot(
-                np.flatnonzero(finite) + 0.12 * (index - (len(found.alphas) - 1) / 2),
+                np.flatnonzero(finite) + 0.12 * (index - (len(levels) - 1) / 2),
                 values[finite],
                 marker,
                 color=colour,
                 markerfacecolor=colour if filled else "white",
                 label=f"{alpha:g}",
             )
-        _name_places(axes, names, "group")
-        axes.set_ylabel("threshold")
-        axes.set_title(f"thresholds by group; {next(iter(found.items.values())).certificate.kind}", fontsize=9.5)
-        if len(found.alphas) > 1:
-            axes.legend(title="risk" if found.controlled else "alpha", fontsize=8.5, title_fontsize=8.5)
+        _name_places(axes, names, part)
+        axes.set_ylabel(what)
+        axes.set_title(f"{what}s by {part}; {kind}", fontsize=9.5)
+        if len(levels) > 1:
+            axes.legend(title=level_name, fontsize=8.5, title_fontsize=8.5)
         return kept(root_of(axes), path)
 
 

@@ -36,6 +36,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 from typing import Protocol as TypingProtocol
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
@@ -347,7 +348,7 @@ def counted_outcome(site: Site, ranks: Ints, n: Ints, brackets: Brackets) -> Out
     counted = np.where(ranks <= 0, 0, brackets.at_high.reshape(ranks.shape))
     certificates = [
         [
-            replace(
+            structs.replace(
                 too_few(int(r), int(n[t])) if r > n[t] else Certificate("counted", int(r), int(counted[t, a])),
                 weight=None if site.alike(t) else int(n[t]),
             )

@@ -29,6 +29,7 @@ from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.kernels.keys import from_keys, to_keys
@@ -335,7 +336,7 @@ class _Table:
         self, certificate: Certificate, t: int, level: int, alpha: Fraction, total: int, heard: tuple[str, ...]
     ) -> Certificate:
         demand = self.demands[t]
-        told = replace(certificate, heard=heard, weight=None if demand.weights is None else total)
+        told = structs.replace(certificate, heard=heard, weight=None if demand.weights is None else total)
         return signed(told, demand, self.site.requirement, t, level, alpha)
 
 

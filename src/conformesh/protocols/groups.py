@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.io.memberships import EVERYONE, Atom, name_of
@@ -135,7 +136,7 @@ def grouped(site: Site, samples: WeightedScores, options: EDCP, grouping: Groupi
     target = site.requirement.mixture
     return replace(
         outcome,
-        certificates=[[replace(one, rule=rule, target=target) for one in row] for row in signed],
+        certificates=[[structs.replace(one, rule=rule, mixture=target) for one in row] for row in signed],
         facts={**outcome.facts, "group_rule": grouping.rule},
     )
 

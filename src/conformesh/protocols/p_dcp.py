@@ -361,7 +361,7 @@ def _certificate(site: Site, plan: HistogramPlan, options: PDCP, window: Release
         simulated=site.secrets is None,
     )
     return Certificate(
-        "counted with noise", target=site.requirement.mixture, rule="swap", assumption=assumption, noise=noise
+        "counted with noise", mixture=site.requirement.mixture, rule="swap", assumption=assumption, noise=noise
     )
 
 
@@ -455,7 +455,7 @@ def _exact(
             "counted",
             int(rank),
             int(search.counted[at]),
-            target=site.requirement.mixture,
+            mixture=site.requirement.mixture,
             rule=demands[at // len(alphas)].rule,
             pac_confidence=None if site.requirement.pac_confidence is None else float(site.requirement.pac_confidence),
         )

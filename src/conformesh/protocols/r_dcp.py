@@ -240,7 +240,7 @@ class _Heard:
             required,
             counted,
             assumption=self.assumption,
-            target=self.target,
+            mixture=self.target,
             rule=self.trimming.parts.rule,
             weight=weight,
             heard=self.about,
@@ -250,7 +250,7 @@ class _Heard:
 
 def _waiting(site: Site, alphas: tuple[Fraction, ...], f: int, ends: Gathered) -> Outcome:
     """Return +inf, which is right whoever lies: too few were heard to say more."""
-    nothing = Certificate("counted", 1, 0, target=site.requirement.mixture, rule="swap", weight=0, liars=f)
+    nothing = Certificate("counted", 1, 0, mixture=site.requirement.mixture, rule="swap", weight=0, liars=f)
     return Outcome(
         np.full((len(site.here), site.trials, len(alphas)), math.inf),
         [[nothing] * len(alphas) for _ in range(site.trials)],

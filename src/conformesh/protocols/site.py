@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
@@ -256,11 +257,11 @@ def signed(
         return certificate
     shown = requirement.is_weighted and {*requirement.largest_weights} != {1}
     alike = demand.weights is None and requirement.has_equal_weights
-    return replace(
+    return structs.replace(
         certificate,
         bound=requirement.largest_weight(trial) if shown else None,
         test=requirement.test_weight(trial, level) if shown else None,
-        target=requirement.mixture,
+        mixture=requirement.mixture,
         rule=demand.name(alpha),
         weight=certificate.weight if certificate.weight is not None or alike else demand.total,
         pac_confidence=None if requirement.pac_confidence is None else float(requirement.pac_confidence),
@@ -346,4 +347,4 @@ def _joined_certificate(blocks: Sequence[NDArray[np.int64]], parts: Sequence[Cer
         return None if None in ranks else min(ranks)
 
     least = max(parts, key=lambda part: ([*KINDS].index(part.kind), part.epsilon or 0.0))
-    return replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))
+    return structs.replace(least, required_rank=whole("required_rank"), counted_rank=whole("counted_rank"))

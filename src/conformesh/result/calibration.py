@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import structs
+from msgspec import structs, to_builtins
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh._version import __version__
@@ -228,16 +228,16 @@ class Calibration:
             draws = kind.draws(table, rng=rng, keys=keys)
             found = evaluate_sets(kind, table, self.columns_of(truth, outputs), threshold, rows, draws)
             found = found.named(self.classes or columns_of(outputs))
-        return replace(found, target=1 - self.alpha)
+        return structs.replace(found, nominal=1 - self.alpha)
 
     def plot(self, network: Network | None = None, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the threshold of every device and what each sent, under the certificate; returns the figure.
 
         With `network` on its map; with `ax` one panel alone; `path` also writes .png, .pdf or .svg.
         """
-        from conformesh.plots.results import draw_calibration
+        from conformesh.plots.results import draw_answer
 
-        return draw_calibration(self, network, ax, path)
+        return draw_answer(self, network, ax, path)
 
     what = "threshold"
 
@@ -317,7 +317,7 @@ class Calibration:
             "threshold": self.threshold,
             "thresholds": self.thresholds.tolist(),
             "estimate": self.estimate,
-            "certificate": asdict(self.certificate),
+            "certificate": to_builtins(self.certificate),
             "cost": self.cost.to_dict(),
             "seconds": self.seconds,
             "network": self.network,
@@ -366,11 +366,11 @@ class Calibration:
         """The promise that was asked for, as far as the certificate tells; shares by device must be given again."""
         from conformesh.methods import METHODS
 
-        if METHODS[self.method].requirement is not None or not self.certificate.target:
+        if METHODS[self.method].requirement is not None or not self.certificate.mixture:
             return {}
         told = self.certificate
         return {
-            "target": told.target,
+            "target": told.mixture,
             "rank": "ghost" if told.rule == "ghost" else AUTO,
             "pac_confidence": told.pac_confidence,
         }

@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from fractions import Fraction
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from msgspec import Meta, Struct
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
+from conformesh.io.json_numbers import number
+from conformesh.io.schemas import Number
 from conformesh.kernels.ranks import MIXTURES, RANK_RULES
 from conformesh.names import listed
 from conformesh.quantities import in_bits, in_count, several
 
 Kind = Literal["counted", "counted with noise", "bounded", "assumed", "none"]
+Count = Annotated[int, Meta(ge=0)]
+Positive = Annotated[int, Meta(ge=1)]
+Amount = Annotated[float, Meta(ge=0)]
 
 KINDS: dict[str, str] = {
     "counted": "the rank was counted exactly",
@@ -23,8 +31,7 @@ KINDS: dict[str, str] = {
 }
 
 
-@dataclass(frozen=True)
-class Noise:
+class Noise(Struct, frozen=True, forbid_unknown_fields=True):
     """The noise of a private count, what it protects, and what it costs.
 
     Coverage of at least 1 - alpha holds on average over calibration scores, new example and noise. One release fixes
@@ -51,15 +58,15 @@ class Noise:
         Whether one program simulated all devices, so that nothing was protected from anybody.
     """
 
-    epsilon: float
-    unit: str
-    honest: int
-    devices: int
-    cells: int
-    inflation: float
-    spread: float
-    epochs: tuple[int, ...] = (1,)
-    cap: int | None = None
+    epsilon: Annotated[float, Meta(gt=0)]
+    unit: Literal["score", "device"]
+    honest: Positive
+    devices: Positive
+    cells: Annotated[int, Meta(ge=2)]
+    inflation: Amount
+    spread: Amount
+    epochs: Annotated[tuple[Positive, ...], Meta(min_length=1)] = (1,)
+    cap: Positive | None = None
     simulated: bool = False
 
     def __str__(self) -> str:
@@ -74,8 +81,7 @@ class Noise:
         )
 
 
-@dataclass(frozen=True)
-class Certificate:
+class Certificate(Struct, frozen=True, forbid_unknown_fields=True):
     """Why a threshold may be trusted, and how far.
 
     Attributes
@@ -93,9 +99,9 @@ class Certificate:
         Q-DCP's two parts of it: unfinished convergence, and smoothing with regularisation.
     assumption
         What must hold for the promise, in words; empty where nothing but exchangeability is needed.
-    target, rule
-        Whom the promise is about and by which rule the rank was required: names of `ranks.MIXTURES` and
-        `ranks.RANK_RULES`; empty where there is no promise.
+    mixture, rule
+        Which devices new examples come from and by which rule the rank was required: names of `ranks.MIXTURES` and
+        `ranks.RANK_RULES`; empty where there is no guarantee.
     weight
         What all scores weigh together, where ranks add up weights and not scores.
     bound, test
@@ -117,22 +123,27 @@ class Certificate:
     """
 
     kind: Kind
-    required_rank: int | tuple[int, ...] | None = None
-    counted_rank: int | tuple[int, ...] | None = None
-    epsilon: float | None = None
-    epsilon_T: float | None = None  # noqa: N815 - the paper's symbol, and the JSON key
-    epsilon_bias: float | None = None
+    required_rank: int | tuple[Count, ...] | None = None
+    counted_rank: int | tuple[Count, ...] | None = None
+    epsilon: Number | None = None
+    epsilon_T: Number | None = None  # noqa: N815 - the paper's symbol, and the JSON key
+    epsilon_bias: Number | None = None
     assumption: str = ""
-    target: str = ""
+    mixture: str = ""
     rule: str = ""
-    weight: int | None = None
-    pac_confidence: float | None = None
-    bound: int | None = None
-    test: int | None = None
-    losses: int | None = None
+    weight: Count | None = None
+    pac_confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
+    bound: Positive | None = None
+    test: Count | None = None
+    losses: Count | None = None
     heard: tuple[str, ...] = ()
-    liars: int | None = None
+    liars: Count | None = None
     noise: Noise | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("epsilon", "epsilon_T", "epsilon_bias"):
+            if isinstance(value := getattr(self, name), str):  # a file has words for infinities
+                force_setattr(self, name, number(value, name))
 
     def is_short(self, n: int) -> bool:
         """Return whether n scores are too few for the required rank, so that only +inf keeps the promise."""
@@ -143,7 +154,7 @@ class Certificate:
     def mean_losses(self) -> tuple[float, float] | None:
         """The mean loss of the items at the threshold and the largest allowed, as parts of the largest possible loss.
 
-        Rounded up as losses are; items weigh as the target says. None where the promise is about no risk.
+        Rounded up as losses are; items weigh as the mixture says. None where the promise is about no risk.
         """
         if not (self.losses and isinstance(self.counted_rank, int) and isinstance(self.required_rank, int)):
             return None
@@ -166,7 +177,7 @@ class Certificate:
         if self.noise is not None:
             lines.append(("private", str(self.noise)))
         if self.rule:
-            lines.append(("about", f"{self._mixture}; by {RANK_RULES[self.rule]}"))
+            lines.append(("about", f"{self._mixture_in_words}; by {RANK_RULES[self.rule]}"))
         if self.heard:
             lines.append(("of", f"the {several(len(self.heard), 'device')} heard so far: {listed(self.heard)}"))
         if self.liars is not None:
@@ -185,10 +196,12 @@ class Certificate:
         return lines
 
     @property
-    def _mixture(self) -> str:
+    def _mixture_in_words(self) -> str:
         """Whom the guarantee is about. Scores beyond a cap do not count, so a device weighs by those that do."""
-        capped = self.noise is not None and self.noise.cap is not None and self.target == "sizes"
-        return MIXTURES[self.target] + (f", of which at most {self.noise.cap:,} count" if capped and self.noise else "")
+        capped = self.noise is not None and self.noise.cap is not None and self.mixture == "sizes"
+        return MIXTURES[self.mixture] + (
+            f", of which at most {self.noise.cap:,} count" if capped and self.noise else ""
+        )
 
     @property
     def _whatever(self) -> str:
@@ -214,7 +227,7 @@ class Certificate:
         if self.noise is not None:
             parts.append(str(self.noise))
         if self.rule:
-            parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture}")
+            parts.append(f"by {RANK_RULES[self.rule]}, where {self._mixture_in_words}")
         if self.heard:
             parts.append(f"about the {several(len(self.heard), 'device')} heard so far, {listed(self.heard)}")
         if self.liars is not None:
@@ -228,6 +241,59 @@ class Certificate:
         if self.assumption:
             parts.append(self.assumption if self.kind == "none" else f"assuming {self.assumption}")
         return "; ".join(parts)
+
+
+@dataclass(frozen=True, repr=False)
+class SidesCertificate:
+    """Why intervals with a threshold per side may be trusted: a certificate for each side, and a union bound.
+
+    A label is missed only if it lies below the lower end or above the upper one; so the probability of a miss is at
+    most the sum of both, however the sides depend on each other. `alphas` are the levels of the two sides.
+    """
+
+    lower: Certificate
+    upper: Certificate
+    alphas: tuple[float, float]
+
+    @property
+    def kind(self) -> Kind:
+        """The weaker of both: `counted`, `bounded`, `assumed`, `none`."""
+        return max(self.lower.kind, self.upper.kind, key=[*KINDS].index)
+
+    @property
+    def _sum(self) -> float:
+        return float(sum(Fraction(str(alpha)) for alpha in self.alphas))
+
+    def facts(self, n: int | None = None) -> list[tuple[str, str]]:
+        """Return names and words of what a person wants to know: of each side, of both by the union bound, the rest."""
+        each = [side.facts(n) for side in (self.lower, self.upper)]
+        both = [fact for fact in each[0] if fact in each[1] and fact[0] != "rank"]
+        sides = [
+            (
+                f"{name} side",
+                "; ".join([f"missed at most {alpha:g}", *(" ".join(fact) for fact in own if fact not in both)]),
+            )
+            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
+        ]
+        return [*sides, ("both", f"missed at most {self._sum:g}, by the union bound"), *both]
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        return cards.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
+
+    def __repr__(self) -> str:
+        return f"SidesCertificate({self})"
+
+    def __str__(self) -> str:
+        each = [str(side).split("; ") for side in (self.lower, self.upper)]
+        both = [part for part in each[0][1:] if part in each[1] and not part.startswith("required rank")]
+        sides = [
+            f"{name} side missed at most {alpha:g}: {', '.join(part for part in own[1:] if part not in both) or own[0]}"
+            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
+        ]
+        union = f"one of them at most {self._sum:g}, by the union bound"
+        return "; ".join([f"{self.kind}: {KINDS[self.kind]}", *sides, union, *both])
 
 
 def too_few(rank: int, n: int) -> Certificate:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,78 +15,8 @@ from conformesh.io.json_numbers import in_json
 from conformesh.losses import Loss, as_loss, get_loss
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
+from conformesh.result.evaluation import RiskEvaluation, risk_evaluation
 from conformesh.result.files import RiskFields
-
-
-@dataclass(frozen=True)
-class MeanLoss:
-    """The mean of some losses, with a 95 % interval.
-
-    The interval is that of a normal mean, for which an imagined loss of 0 and one of the bound widen the spread: so
-    it says something also where all losses are equal.
-    """
-
-    mean: float
-    rows: int
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, losses: NDArray[np.float64], bound: float) -> MeanLoss:
-        """Return the mean of losses between 0 and `bound`."""
-        n = len(losses)
-        if not n:
-            return cls(float("nan"), 0, 0.0, bound)
-        from statistics import NormalDist
-
-        mean = float(losses.mean())
-        spread = float(((losses - mean) ** 2).sum()) + mean**2 + (bound - mean) ** 2
-        half = NormalDist().inv_cdf(0.975) * (spread / (n + 1) / n) ** 0.5
-        return cls(mean, n, max(0.0, mean - half), min(bound, mean + half))
-
-
-@dataclass(frozen=True)
-class RiskEvaluation:
-    """What sets lose on labelled data.
-
-    Attributes
-    ----------
-    loss
-        Mean over all rows, with a 95 % interval.
-    mean_size
-        Labels, or pixels, in a set.
-    empty
-        Fraction of sets with nothing in them.
-    per_device
-        Mean loss by device, where rows named theirs.
-    """
-
-    loss: MeanLoss
-    mean_size: float
-    empty: float
-    per_device: dict[str, MeanLoss] = field(default_factory=dict)
-
-    def _repr_html_(self) -> str:
-        from conformesh import cards
-
-        one = self.loss
-        rows = [
-            ("mean loss", f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows"),
-            ("mean size", f"{self.mean_size:.4g}; empty {self.empty:.1%}"),
-        ]
-        each = {name: cards.Mark(part.mean, part.low, part.high) for name, part in self.per_device.items()}
-        parts = [cards.marks(each, "mean loss", "device", one.mean)] if each else []
-        return cards.card("RiskEvaluation", rows=rows, parts=parts)
-
-    def __repr__(self) -> str:
-        return f"RiskEvaluation({self})"
-
-    def __str__(self) -> str:
-        one = self.loss
-        return (
-            f"mean loss {one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows, mean size "
-            f"{self.mean_size:.4g}, empty {self.empty:.1%}"
-        )
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -179,16 +109,8 @@ class Control(Calibration):
         kind, threshold = self._loss(loss), self.thresholds_for(device)
         table = as_array(outputs, "outputs")
         losses = kind(table, labels).at(threshold)
-        sizes = kind.sets(table, threshold).reshape(len(table), -1).sum(axis=1)
-        per_device = {}
-        if device is not None and np.ndim(device) == 1:
-            names = np.asarray(device).astype(str)
-            per_device = {
-                name: MeanLoss.of(losses[names == name], self.bound) for name in dict.fromkeys(names.tolist())
-            }
-        empty = float((sizes == 0).mean()) if len(sizes) else float("nan")
-        size = float(sizes.mean()) if len(sizes) else float("nan")
-        return RiskEvaluation(MeanLoss.of(losses, self.bound), size, empty, per_device)
+        by_device = None if device is None or np.ndim(device) == 0 else np.asarray(device).astype(str)
+        return risk_evaluation(losses, kind.sets(table, threshold), self.bound, self.risk, by_device)
 
     def update(self, devices: Iterable[Any], network: Network, **options: Any) -> Control:
         """Control the same risk again after devices gained or lost items, starting from this result."""

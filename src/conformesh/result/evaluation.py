@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+from msgspec import Struct, field, structs
 from numpy.typing import ArrayLike, NDArray
 
+from conformesh.centres import Centres
 from conformesh.io.json_numbers import in_json
 from conformesh.names import natural_order
 from conformesh.quantities import several
+from conformesh.result.certificate import Count
+from conformesh.result.encoding import Saved
 from conformesh.scores import Score
 from conformesh.scores.base import labels_of
 from conformesh.scores.draws import Rng
@@ -21,12 +24,11 @@ if TYPE_CHECKING:
     from conformesh.result.strata import Slab
 
 
-@dataclass(frozen=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """Covered rows out of all rows, with a Wilson interval."""
 
-    covered: int
-    rows: int
+    covered: Count
+    rows: Count
     low: float
     high: float
 
@@ -38,18 +40,22 @@ class Coverage:
     def __str__(self) -> str:
         return f"{self.rate:.4f} [{self.low:.4f}, {self.high:.4f}] on {several(self.rows, 'row')}"
 
-    def misses(self, target: float | None) -> bool:
-        """Say whether even the upper end of the interval is below a target."""
-        return target is not None and self.rows > 0 and self.high < target
+    def misses(self, nominal: float | None) -> bool:
+        """Say whether even the upper end of the interval is below a nominal coverage."""
+        return nominal is not None and self.rows > 0 and self.high < nominal
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
+    def report(self) -> dict[str, Any]:
+        """Return a JSON object for people, with the rate."""
         return {"rate": self.rate, "low": self.low, "high": self.high, "covered": self.covered, "rows": self.rows}
 
     @classmethod
     def of(cls, hits: NDArray[np.bool_], confidence: float = 0.95) -> Coverage:
         """Count hits and enclose their rate."""
-        covered, rows = int(np.count_nonzero(hits)), len(hits)
+        return cls.counted(int(np.count_nonzero(hits)), len(hits), confidence)
+
+    @classmethod
+    def counted(cls, covered: int, rows: int, confidence: float = 0.95) -> Coverage:
+        """Enclose the rate of so many covered rows."""
         return cls(covered, rows, *wilson(covered, rows, confidence))
 
 
@@ -73,9 +79,10 @@ def wilson(hits: int, rows: int, confidence: float = 0.95) -> tuple[float, float
     return low, high
 
 
-@dataclass(frozen=True)
-class Evaluation:
+class Evaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-evaluation/1"):
     """What the sets do on labelled data.
+
+    As an array it says of every row whether it is covered.
 
     Attributes
     ----------
@@ -84,13 +91,13 @@ class Evaluation:
     mean_size
         Labels per set, or the mean width of intervals.
     empty, singleton
-        Fractions of sets with no label and with exactly one; `singleton` is None for intervals.
-    per_class, per_device, per_group
-        Coverage by true label, by device and by group (where rows named their devices or groups). Labels are columns
+        Fractions of empty sets and of sets with exactly one label; `singleton` is None for intervals.
+    per_class, per_device, per_group, per_centre
+        Coverage by true label, by device, by group and by nearest centre (where rows named these). Labels are columns
         of the outputs; in an evaluation of a `MeshClassifier` they are its classes.
     sizes
         How many sets have so many labels; empty for intervals.
-    target
+    nominal
         What was asked for, 1 - alpha, where that is known.
     classes
         The classes of the columns, where they are known.
@@ -103,14 +110,40 @@ class Evaluation:
     mean_size: float
     empty: float
     singleton: float | None = None
-    per_class: dict[Any, Coverage] = field(default_factory=dict)
+    per_class: dict[int | str, Coverage] = field(default_factory=dict)
     per_device: dict[str, Coverage] = field(default_factory=dict)
     per_group: dict[str, Coverage] = field(default_factory=dict)
     sizes: dict[int, int] = field(default_factory=dict)
-    target: float | None = None
-    classes: tuple[Any, ...] | None = None
-    row_hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_), repr=False, compare=False)
-    row_sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0), repr=False, compare=False)
+    nominal: float | None = None
+    classes: tuple[str | bool | int | float, ...] | None = None
+    row_hits: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, np.bool_))
+    row_sizes: NDArray[Any] = field(default_factory=lambda: np.zeros(0))
+    per_centre: dict[int, Coverage] = field(default_factory=dict)
+
+    noun: ClassVar[str] = "an evaluation"
+
+    def __len__(self) -> int:
+        return self.coverage.rows
+
+    def __iter__(self) -> Iterator[bool]:
+        return iter(self.row_hits.tolist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return as_requested(self.row_hits, dtype, copy)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Evaluation) and self.report() == other.report()
+
+    __hash__ = None  # type: ignore[assignment] # it compares by content
+
+    @property
+    def gap(self) -> float:
+        """The mean of ``|coverage near the centre - nominal|`` over all rows; nan where it is not known."""
+        if self.nominal is None or not self.per_centre:
+            return float("nan")
+        rows = sum(cell.rows for cell in self.per_centre.values())
+        off = sum(cell.rows * abs(cell.rate - self.nominal) for cell in self.per_centre.values() if cell.rows)
+        return off / max(rows, 1)
 
     def by_size(self, bins: int | Sequence[float] | None = None) -> dict[str, Coverage]:
         """Return size-stratified coverage: of the rows whose sets are about equally large.
@@ -151,34 +184,53 @@ class Evaluation:
 
     @property
     def parts(self) -> dict[str, dict[str, Coverage]]:
-        """Coverage by device, by group and by class, each where it is known, by name; of what has rows."""
+        """Coverage by device, group, class and centre, each where it is known, by name; of what has rows."""
         names = dict(enumerate(self.classes or ()))
         classes = {str(names.get(c, c)): part for c, part in self.per_class.items()}
         devices = {name: self.per_device[name] for name in natural_order(self.per_device)}
-        found = {"device": devices, "group": self.per_group, "class": classes}
+        centres = {str(cell): part for cell, part in self.per_centre.items()}
+        found = {"device": devices, "group": self.per_group, "class": classes, "centre": centres}
         some = {what: {name: part for name, part in parts.items() if part.rows} for what, parts in found.items()}
         return {what: parts for what, parts in some.items() if parts}
 
     def named(self, classes: Sequence[Any] | None) -> Evaluation:
         """Return the same with these classes."""
-        return replace(self, classes=None if classes is None else tuple(classes))
+        return structs.replace(self, classes=None if classes is None else tuple(classes))
 
     def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None, by: str | None = None) -> Any:
-        """Draw coverage by device, group and class with the target, and how large sets are; returns the figure.
+        """Draw coverage by device, group, class and centre, and how large sets are; returns the figure.
 
-        With `ax` or `by` (`device`, `group`, `class`, `size`) one panel alone; `path` also writes .png, .pdf or .svg.
+        With `ax` or `by` (`device`, `group`, `class`, `centre`, `size`) one panel alone; `path` also writes a file.
         """
         from conformesh.plots.results import draw_evaluation
 
         return draw_evaluation(self, ax, path, by)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; classes go by their names."""
-        parts = {f"per_{what}": {n: c.to_dict() for n, c in parts.items()} for what, parts in self.parts.items()}
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table of coverages: of all rows, then of each device, group, class and centre."""
+        lines = [("all", "", self.coverage)]
+        lines += [(what, name, part) for what, parts in self.parts.items() for name, part in parts.items()]
+        found: dict[str, NDArray[Any]] = {"by": np.array([by for by, _, _ in lines])}
+        found["name"] = np.array([name for _, name, _ in lines])
+        return found | {
+            name: np.array([getattr(part, name) for _, _, part in lines])
+            for name in ("rate", "low", "high", "covered", "rows")
+        }
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if len(self.row_hits) and len(self.row_hits) != self.coverage.rows:
+            yield f"row_hits must be one for each of {self.coverage.rows} rows, got {len(self.row_hits)}"
+        elif len(self.row_hits) and int(self.row_hits.sum()) != self.coverage.covered:
+            yield f"row_hits must have {self.coverage.covered} covered rows, got {int(self.row_hits.sum())}"
+
+    def report(self) -> dict[str, Any]:
+        """Return a JSON object for people: rates, classes by their names, and nothing of single rows."""
+        parts = {f"per_{what}": {n: c.report() for n, c in parts.items()} for what, parts in self.parts.items()}
         clean: dict[str, Any] = in_json(
             {
-                "target": self.target,
-                "coverage": self.coverage.to_dict(),
+                "nominal": self.nominal,
+                "coverage": self.coverage.report(),
                 "mean_size": self.mean_size,
                 "empty": self.empty,
                 "singleton": self.singleton,
@@ -190,7 +242,7 @@ class Evaluation:
 
     def facts(self) -> list[tuple[str, str]]:
         """Return names and words of what a person wants to know first."""
-        asked = "" if self.target is None else f"; asked for {self.target:.6g}"
+        asked = "" if self.nominal is None else f"; asked for {self.nominal:.6g}"
         lines = [("coverage", f"{self.coverage}{asked}")]
         if self.singleton is None:
             lines.append(("mean width", f"{self.mean_size:.4g}; empty {self.empty:.1%}"))
@@ -199,9 +251,11 @@ class Evaluation:
             lines.append(("mean size", sizes))
         for what, parts in self.parts.items():
             lowest = min(parts, key=lambda name: parts[name].rate)
-            below = sum(part.misses(self.target) for part in parts.values())
+            below = sum(part.misses(self.nominal) for part in parts.values())
             less = f"; {below:,} of {len(parts):,} below what was asked for, by the whole interval" if below else ""
             lines.append((f"by {what}", f"least {parts[lowest].rate:.4f} ({lowest}){less}"))
+        if self.nominal is not None and self.per_centre:
+            lines.append((f"mean |coverage near a centre - {self.nominal:g}|", f"{self.gap:.4f}"))
         return lines
 
     def _repr_html_(self) -> str:
@@ -209,10 +263,10 @@ class Evaluation:
 
         charts = [
             cards.marks(
-                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.target)) for name, c in parts.items()},
+                {name: cards.Mark(c.rate, c.low, c.high, c.misses(self.nominal)) for name, c in parts.items()},
                 "coverage",
                 what,
-                self.target,
+                self.nominal,
                 top=1.0,
             )
             for what, parts in self.parts.items()
@@ -299,11 +353,21 @@ def of_intervals(
     )
 
 
+def coverage_by_centre(covered: ArrayLike, inputs: ArrayLike, cells: Centres) -> dict[int, Coverage]:
+    """Return the coverage of the rows nearest to each centre; of any sets, to compare."""
+    hits, where = np.asarray(covered, dtype=bool), cells.nearest(inputs)
+    if hits.shape != where.shape:
+        raise ValueError(f"covered must say it for each of {len(where)} inputs, got shape {hits.shape}")
+    return {int(cell): Coverage.of(hits[where == cell]) for cell in np.unique(where)}
+
+
 def _per_device(hits: NDArray[np.bool_], devices: ArrayLike | None) -> dict[str, Coverage]:
     if devices is None:
         return {}
-    names = np.asarray(devices).astype(str)
-    return {str(name): Coverage.of(hits[names == name]) for name in dict.fromkeys(names.tolist())}
+    names, first, codes = np.unique(np.asarray(devices).astype(str), return_index=True, return_inverse=True)
+    rows, covered = np.bincount(codes), np.bincount(codes, hits).astype(np.int64)
+    order = np.argsort(first)  # as they come
+    return {str(names[k]): Coverage.counted(int(covered[k]), int(rows[k])) for k in order.tolist()}
 
 
 def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike | None) -> None:
@@ -312,6 +376,134 @@ def _same_length(outputs: NDArray[Any], labels: NDArray[Any], devices: ArrayLike
         rows["devices"] = len(np.asarray(devices))
     if len(set(rows.values())) > 1:
         raise ValueError("evaluate needs one label (and device) per row, got " + str(rows))
+
+
+class MeanLoss(Struct, frozen=True):
+    """The mean of some losses, with a 95 % interval.
+
+    The interval is that of a normal mean, for which an imagined loss of 0 and one of the bound widen the spread: so
+    it says something also where all losses are equal.
+    """
+
+    mean: float
+    rows: int
+    low: float
+    high: float
+
+    @classmethod
+    def of(cls, losses: NDArray[np.float64], bound: float) -> MeanLoss:
+        """Return the mean of losses between 0 and `bound`."""
+        n = len(losses)
+        if not n:
+            return cls(float("nan"), 0, 0.0, bound)
+        from statistics import NormalDist
+
+        mean = float(losses.mean())
+        spread = float(((losses - mean) ** 2).sum()) + mean**2 + (bound - mean) ** 2
+        half = NormalDist().inv_cdf(0.975) * (spread / (n + 1) / n) ** 0.5
+        return cls(mean, n, max(0.0, mean - half), min(bound, mean + half))
+
+
+class RiskEvaluation(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-risk-evaluation/1"):
+    """What sets lose on labelled data.
+
+    Attributes
+    ----------
+    loss
+        Mean over all rows, with a 95 % interval.
+    mean_size
+        Labels, or pixels, in a set.
+    empty
+        Fraction of sets with nothing in them.
+    per_device, per_group
+        Mean loss by device and by group, where rows named theirs.
+    nominal
+        The risk that was asked for, where that is known.
+    row_losses
+        The loss of every row: what the evaluation is as an array.
+    """
+
+    loss: MeanLoss
+    mean_size: float
+    empty: float
+    per_device: dict[str, MeanLoss] = field(default_factory=dict)
+    per_group: dict[str, MeanLoss] = field(default_factory=dict)
+    nominal: float | None = None
+    row_losses: NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+
+    noun: ClassVar[str] = "an evaluation of risk control"
+
+    def __len__(self) -> int:
+        return self.loss.rows
+
+    def __iter__(self) -> Iterator[float]:
+        return iter(self.row_losses.tolist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return as_requested(self.row_losses, dtype, copy)
+
+    def columns(self) -> dict[str, NDArray[Any]]:
+        """Return a table of mean losses: of all rows, then of each device and group."""
+        lines = [("all", "", self.loss), *(("device", name, part) for name, part in self.per_device.items())]
+        lines += [("group", name, part) for name, part in self.per_group.items()]
+        found: dict[str, NDArray[Any]] = {"by": np.array([by for by, _, _ in lines])}
+        found["name"] = np.array([name for _, name, _ in lines])
+        return found | {
+            name: np.array([getattr(part, name) for _, _, part in lines]) for name in ("mean", "low", "high", "rows")
+        }
+
+    def _repr_html_(self) -> str:
+        from conformesh import cards
+
+        one = self.loss
+        rows = [
+            ("mean loss", f"{one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows"),
+            ("mean size", f"{self.mean_size:.4g}; empty {self.empty:.1%}"),
+        ]
+        line = one.mean if self.nominal is None else self.nominal
+        parts = [
+            cards.marks({n: cards.Mark(c.mean, c.low, c.high) for n, c in each.items()}, "mean loss", what, line)
+            for what, each in (("device", self.per_device), ("group", self.per_group))
+            if each
+        ]
+        return cards.card("RiskEvaluation", rows=rows, parts=parts)
+
+    def __repr__(self) -> str:
+        return f"RiskEvaluation({self})"
+
+    def __str__(self) -> str:
+        one = self.loss
+        return (
+            f"mean loss {one.mean:.4f} [{one.low:.4f}, {one.high:.4f}] on {one.rows:,} rows, mean size "
+            f"{self.mean_size:.4g}, empty {self.empty:.1%}"
+        )
+
+
+def risk_evaluation(
+    losses: NDArray[np.float64],
+    sets: NDArray[np.bool_],
+    bound: float,
+    nominal: float | None = None,
+    devices: NDArray[np.str_] | None = None,
+    groups: Mapping[str, NDArray[np.bool_]] | None = None,
+) -> RiskEvaluation:
+    """Evaluate sets whose losses, between 0 and `bound`, are known."""
+    sizes = sets.reshape(len(sets), -1).sum(axis=1)
+    within = {} if devices is None else {name: devices == name for name in dict.fromkeys(devices.tolist())}
+    return RiskEvaluation(
+        MeanLoss.of(losses, bound),
+        _mean(sizes),
+        _mean(sizes == 0),
+        {name: MeanLoss.of(losses[rows], bound) for name, rows in within.items()},
+        {name: MeanLoss.of(losses[rows], bound) for name, rows in (groups or {}).items()},
+        nominal,
+        losses,
+    )
+
+
+def as_requested(values: NDArray[Any], dtype: Any, copy: bool | None) -> NDArray[Any]:
+    """Return what `np.asarray` asks of a result that behaves like an array."""
+    return np.asarray(values, dtype) if copy is None else np.array(values, dtype, copy=copy)
 
 
 def _mean(values: NDArray[Any]) -> float:

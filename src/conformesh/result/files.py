@@ -55,7 +55,7 @@ class _CertificateFields(Struct, forbid_unknown_fields=True):
     epsilon_T: Number | None  # noqa: N815 - the paper's symbol
     epsilon_bias: Number | None
     assumption: str
-    target: str = ""
+    mixture: str = ""
     rule: str = ""
     weight: Count | None = None
     pac_confidence: Annotated[float, Meta(gt=0, lt=1)] | None = None
@@ -309,7 +309,7 @@ def _for_all(file: _CalibrationFields, required: int, counted: int | None, small
         yield f"the threshold must be inf where rank {required} of {n} {_unit(file)} is required, got {smallest}"
     if counted is not None and counted < required and smallest < math.inf:
         yield f"counted_rank must be at least required_rank, {required}, got {counted}"
-    for name, known in (("target", MIXTURES), ("rule", RANK_RULES)):
+    for name, known in (("mixture", MIXTURES), ("rule", RANK_RULES)):
         if (word := getattr(certificate, name)) and word not in known:
             yield unknown(name, word, known)
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.io.arrays import as_array, check_index, columns_of
@@ -124,7 +125,7 @@ class Calibrations:
         ]
         counted = [part.counted_rank for part in parts]
         whole = sum(count for count in counted if isinstance(count, int))
-        return replace(parts[0], required_rank=None, counted_rank=whole, weight=None)
+        return structs.replace(parts[0], required_rank=None, counted_rank=whole, weight=None)
 
     def predict(
         self,
@@ -209,7 +210,7 @@ class Calibrations:
                 draws = kind.draws(table, rng=rng, keys=keys)
                 found = evaluate_sets(kind, table, columns, thresholds, draws=draws, groups=within)
         names = None if kind.task == "regression" else self.classes or columns_of(outputs)
-        return replace(found.named(names), target=1 - level)
+        return structs.replace(found.named(names), nominal=1 - level)
 
     def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the threshold of every group at every level; returns the figure."""

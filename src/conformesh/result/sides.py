@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.io.arrays import as_array, check_index
@@ -16,59 +17,10 @@ from conformesh.io.json_numbers import from_json, to_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.quantities import several
 from conformesh.result.calibration import Calibration
-from conformesh.result.certificate import KINDS, Certificate, Cost, Kind
+from conformesh.result.certificate import KINDS, Cost, SidesCertificate
 from conformesh.result.evaluation import Evaluation, of_intervals
 from conformesh.result.files import SIDES, checked_sides
 from conformesh.scores import RegressionScore, Score, result_score
-
-
-@dataclass(frozen=True, repr=False)
-class SidesCertificate:
-    """Why intervals may be trusted: each side has its certificate, and both together a union bound.
-
-    A label is missed only if it lies below the lower end or above the upper one; so the chance of a miss is at most
-    the sum of both, whatever the sides have to do with each other.
-    """
-
-    lower: Certificate
-    upper: Certificate
-    alphas: tuple[float, float]
-
-    @property
-    def kind(self) -> Kind:
-        """The weaker of both: `counted`, `bounded`, `assumed`, `none`."""
-        return max(self.lower.kind, self.upper.kind, key=[*KINDS].index)
-
-    def facts(self, n: int | None = None) -> list[tuple[str, str]]:
-        """Return names and words of what a person wants to know: of each side, of both by the union bound, the rest."""
-        each = [side.facts(n) for side in (self.lower, self.upper)]
-        both = [fact for fact in each[0] if fact in each[1] and fact[0] != "rank"]
-        sides = [
-            (
-                f"{name} side",
-                "; ".join([f"missed at most {alpha:g}", *(" ".join(fact) for fact in own if fact not in both)]),
-            )
-            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
-        ]
-        return [*sides, ("both", f"missed at most {_sum(self.alphas):g}, by the union bound"), *both]
-
-    def _repr_html_(self) -> str:
-        from conformesh import cards
-
-        return cards.card("Certificate of two sides", kind=self.kind, claim=KINDS[self.kind], rows=self.facts())
-
-    def __repr__(self) -> str:
-        return f"SidesCertificate({self})"
-
-    def __str__(self) -> str:
-        each = [str(side).split("; ") for side in (self.lower, self.upper)]
-        both = [part for part in each[0][1:] if part in each[1] and not part.startswith("required rank")]
-        sides = [
-            f"{name} side missed at most {alpha:g}: {', '.join(part for part in own[1:] if part not in both) or own[0]}"
-            for name, own, alpha in zip(("lower", "upper"), each, self.alphas, strict=True)
-        ]
-        union = f"one of them at most {_sum(self.alphas):g}, by the union bound"
-        return "; ".join([f"{self.kind}: {KINDS[self.kind]}", *sides, union, *both])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -148,7 +100,7 @@ class Sides:
         lower, upper = (side.thresholds_for(device) for side in (self.lower, self.upper))
         hits = np.less_equal(below, lower) & np.less_equal(above, upper)
         found = of_intervals(hits, kind.side_intervals(table, lower, upper), rows)
-        return replace(found, target=1 - self.alpha)
+        return structs.replace(found, nominal=1 - self.alpha)
 
     def title(self) -> str:
         """Say in a few words what was found, for a heading."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, Literal, overload
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.metaestimators import available_if
@@ -206,7 +206,7 @@ class MeshClassifier(ClassifierMixin, MeshEstimator):  # type: ignore[misc] # sc
         found = super().evaluate(X, y, **options)
         names = self.classes_.tolist()
         own = {names[column]: own for column, own in found.per_class.items()}
-        return replace(found, per_class=own, classes=None)  # which would name columns
+        return structs.replace(found, per_class=own, classes=None)  # which would name columns
 
     def _train(self, X: Any, y: Any, fit_params: Mapping[str, Any]) -> None:
         self.estimator_ = clone(self.estimator).fit(X, y, **fit_params)
