@@ -27,9 +27,10 @@ from harness import Row, Series
 from liars import Draw, drawn, outputs
 from numpy.typing import NDArray
 
-from conformesh import Network, WeightedScores
+from conformesh import Network
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.methods import make_options, device_protocol, async_protocol
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import async_protocol, device_protocol, make_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal

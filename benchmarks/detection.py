@@ -13,10 +13,11 @@ import numpy as np
 from harness import Row, Series
 from numpy.typing import NDArray
 
-from conformesh import Network, WeightedScores
+from conformesh import Network
 from conformesh.detecting import default_draws, no_redraw, thinned_sizes
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.site import Site
 from conformesh.protocols.tally import step_up

@@ -5,8 +5,10 @@ from __future__ import annotations
 import numpy as np
 from harness import Row, Series, compared, times_of
 
-from conformesh import Network, WeightedScores, calibrate, conformal_rank, conformal_threshold, solve_draws
+from conformesh import Network, calibrate, conformal_rank, conformal_threshold
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
+from conformesh.solver import solve_draws
 
 
 def _without_pooling(n: int, repeats: int) -> list[Row]:

@@ -23,8 +23,9 @@ import numpy as np
 from harness import Row, Series, in_own_process, peak_gigabytes, times_of
 from networks import SHUFFLED, network_of
 
-from conformesh import WeightedScores, solve_draws
 from conformesh.engines.ordering import near_order
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 
 WARM = 5000  # devices; enough for the loops and the eigenvalues of large networks
 

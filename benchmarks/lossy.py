@@ -12,9 +12,10 @@ from fractions import Fraction
 import numpy as np
 from harness import Row, Series
 
-from conformesh import Faults, Network, WeightedScores, calibrate
+from conformesh import Faults, Network, calibrate
 from conformesh.engines import Simulator
 from conformesh.graph.weights import metropolis
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.tracked import epsilon
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.projection import Projecting

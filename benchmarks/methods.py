@@ -8,8 +8,10 @@ import numpy as np
 from harness import Row, Series, compared, times_of
 from tests.reference import consensus_loop, q_dcp_by_fsolve, weight_matrix
 
-from conformesh import Network, WeightedScores, calibrate, solve_draws
+from conformesh import Network, calibrate
 from conformesh.graph.weights import WEIGHTS
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 
 
 def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:

@@ -22,12 +22,14 @@ from harness import Row, Series
 from numpy.typing import NDArray
 from schedules import BY_HAND, LARGE, NETWORKS
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Way
 from conformesh.planning.planner import predict
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.solver import solve_draws
 
 Floats = NDArray[np.float64]
 DRAWN: dict[str, Callable[[np.random.Generator, int], Floats]] = {

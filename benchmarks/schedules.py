@@ -25,7 +25,9 @@ import numpy as np
 from harness import Row, Series
 from numpy.typing import NDArray
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 
 Floats = NDArray[np.float64]
 Devices = list[Floats]  # the scores of each

@@ -3,13 +3,15 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, WeightedScores, conformal_rank, solve_draws
+from conformesh import Network, conformal_rank
 from conformesh.engines import Simulator
 from conformesh.graph.weights import WEIGHTS
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds import histogram
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
+from conformesh.solver import solve_draws
 from tests.statistics import assert_coverage
 
 

@@ -13,7 +13,6 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from conformesh import (
     CalibrationNote,
     Network,
-    WeightedScores,
     calibrate,
     calibrate_local,
     calibrate_several,
@@ -28,13 +27,14 @@ from conformesh import (
     losses,
     p_values,
     scores,
-    solve_draws,
 )
 from conformesh.comparing import Way, compare, fronts
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.online import ACI, online
 from conformesh.planning.planner import plan
 from conformesh.privacy.exposure import exposure_of
 from conformesh.sklearn import MeshClassifier, MeshRegressor
+from conformesh.solver import solve_draws
 
 RNG = np.random.default_rng(0)
 NETWORK = Network.cycle(4)

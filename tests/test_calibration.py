@@ -242,9 +242,9 @@ def test_whatever_a_method_returns_nan_is_refused(monkeypatch):
     from dataclasses import replace
 
     from conformesh import METHODS
-    from conformesh.calibrating import solve_draws
     from conformesh.kernels.weighted_scores import WeightedScores
     from conformesh.protocols.baselines import fcp
+    from conformesh.solver import solve_draws
 
     def broken(site, samples, alphas, options):
         outcome = yield from fcp(site, samples, alphas, options)

@@ -9,11 +9,11 @@ import xml.etree.ElementTree as ET
 
 import numpy as np
 import pytest
+from conformesh.localising import calibrate_local
 
 import conformesh
 from conformesh import (
     Network,
-    WeightedScores,
     calibrate_several,
     calibrate_sides,
     cards,
@@ -22,14 +22,15 @@ from conformesh import (
     p_values,
     quantiles,
     scores,
-    solve_draws,
 )
 from conformesh import calibrate as agree
+from conformesh.centres import Centres
 from conformesh.comparing import compare, fronts, ways_of
-from conformesh.localising import Centres, calibrate_local
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import FalseNegativeRate
 from conformesh.planning.planner import plan
 from conformesh.result.evaluation import Coverage, Evaluation
+from conformesh.solver import solve_draws
 
 EVIL = '<script>alert("1")</script>'
 TAGS = {"div", "style", "b", "span", "p", "table", "thead", "tbody", "tr", "th", "td", "details", "summary", "figure"}

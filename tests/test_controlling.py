@@ -23,16 +23,16 @@ from conformesh import (
     Control,
     Network,
     TooFewScores,
-    WeightedScores,
     calibrate,
     control,
     control_several,
     promises,
     scores,
-    solve_draws,
 )
 from conformesh.kernels.ranks import LOSS_UNITS, Demand, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.losses import ClassCost, FalseNegativeRate, OrdinalDistance, Steps, WrongAndAnswered
+from conformesh.solver import solve_draws
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 

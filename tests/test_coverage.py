@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 from tests.statistics import assert_coverage, power_against
 
 DEVICES, PER_DEVICE, ALPHA = 5, 3, 0.3

@@ -10,10 +10,11 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import Network, WeightedScores, detect
+from conformesh import Network, detect
 from conformesh.detecting import default_draws, detection, no_redraw, shares_of, thinned, thinned_sizes
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings

@@ -15,9 +15,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha, make_requirement
 from conformesh.kernels.ranks import _swap as proven_swap
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 from tests.campaigns import LONG
 from tests.statistics import assert_coverage, power_against
 

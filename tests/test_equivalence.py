@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import METHODS, WeightedScores, control, solve_draws
+from conformesh import METHODS, control
 from conformesh.kernels.ranks import LOSS_UNITS as WHOLE
 from conformesh.kernels.ranks import exact_alpha, make_requirement
-from conformesh.methods import make_options, device_protocol
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import device_protocol, make_options
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import PeerError
@@ -21,6 +22,7 @@ from conformesh.protocols.masks import Secrets
 from conformesh.protocols.r_dcp import UNSIGNED
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Cost
+from conformesh.solver import solve_draws
 from tests.engines.mpi import job
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, LOSS_UNITS, losses_of, name_of, record, scores_of
 from tests.protocols.alone import repeatable_secrets

@@ -11,14 +11,15 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+from conformesh.calibrating import _Parts
 from scipy.optimize import linprog
 
-from conformesh import Calibrations, Network, TooFewScores, WeightedScores, calibrate_several, scores, solve_draws
-from conformesh.calibrating import _Parts
+from conformesh import Calibrations, Network, TooFewScores, calibrate_several, scores
 from conformesh.engines import Simulator
 from conformesh.io.memberships import Memberships
 from conformesh.kernels.group_fit import first_vertex, improved
 from conformesh.kernels.ranks import GROUP_RULES, Requirement, weighted_threshold
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.protocols import group_regression
@@ -27,6 +28,7 @@ from conformesh.protocols.group_regression import Book, Cell, Level
 from conformesh.protocols.groups import Grouping, grouped
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome, Site
+from conformesh.solver import solve_draws
 from tests.campaigns import LONG
 
 ATOMS = ((), ("a",), ("b",), ("a", "b"))

@@ -8,9 +8,9 @@ import warnings
 from pathlib import Path
 
 import pytest
+from conformesh._moved import MOVED
 
 import conformesh
-from conformesh._moved import MOVED
 
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 FLOORS = (  # a room imports itself and rooms on lower floors; rooms of one floor do not know each other

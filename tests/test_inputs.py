@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from conformesh.inputs import check_scores
 from scipy import sparse
 
 from conformesh import (
@@ -15,7 +16,6 @@ from conformesh import (
     CalibrationNote,
     Centres,
     Network,
-    WeightedScores,
     calibrate,
     calibrate_local,
     calibrate_several,
@@ -23,7 +23,7 @@ from conformesh import (
     scores,
 )
 from conformesh.comparing import compare, ways_of
-from conformesh.inputs import check_scores
+from conformesh.kernels.weighted_scores import WeightedScores
 
 RNG = np.random.default_rng(0)
 NAMES = ["b", "a", "d10", "d2"]  # the network sorts them: a, b, d2, d10

@@ -9,11 +9,13 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import CalibrationNote, Network, WeightedScores, solve_draws
+from conformesh import CalibrationNote, Network
 from conformesh.kernels.ranks import Requirement, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.attacks import ATTACKS, scores_of
 from conformesh.protocols.reports import Report, ends_said, reports_read, reports_said
 from conformesh.protocols.trimming import Trimming
+from conformesh.solver import solve_draws
 from tests.protocols.liars import SHARES, Hearing, driven, has_rank
 from tests.statistics import assert_coverage, power_against
 from tests.test_enumeration import as_trials, random_table

@@ -7,18 +7,11 @@ from fractions import Fraction
 import numpy as np
 import polars as pl
 import pytest
+from conformesh.localising import LocalEvaluation, local_coverage
 
-from conformesh import (
-    Centres,
-    LocalCalibration,
-    Network,
-    WeightedScores,
-    calibrate,
-    calibrate_local,
-    choose_centres,
-    scores,
-)
-from conformesh.localising import WHOLE, LocalEvaluation, local_coverage
+from conformesh import Centres, LocalCalibration, Network, calibrate, calibrate_local, choose_centres, scores
+from conformesh.centres import WHOLE
+from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage, power_against
 
 pytestmark = pytest.mark.filterwarnings("ignore::conformesh.TooFewScores")

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import conformesh.kernels.ranks
-from conformesh import Network, PValues, WeightedScores, calibrate, p_values, scores, solve_draws
+from conformesh import Network, PValues, calibrate, p_values, scores
 from conformesh.kernels.ranks import Requirement, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.peer.settings import Settings
@@ -19,6 +20,7 @@ from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.joint import joint
 from conformesh.protocols.tally import Asked, tally
 from conformesh.pvalues import p_values_batch, up
+from conformesh.solver import solve_draws
 from tests.test_enumeration import as_trials, hidden_choices, random_case, random_table
 
 MIXTURES = ("sizes", "paper", "equal", "given")

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, Quantiles, WeightedScores, quantiles
+from conformesh import CalibrationNote, Network, Quantiles, quantiles
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.quantile import as_release, rank_of
 
 PARTS = st.lists(st.integers(0, 100).map(lambda percent: Fraction(percent, 100)), min_size=1, max_size=5)

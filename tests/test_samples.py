@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conformesh import WeightedScores
+from conformesh.kernels.weighted_scores import WeightedScores
 from tests.strategies import device_scores
 
 

@@ -7,10 +7,12 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from conformesh import METHODS, Network, WeightedScores, calibrate, solve_draws
+from conformesh import METHODS, Network, calibrate
 from conformesh.engines import ordering, simulator
 from conformesh.engines.ordering import memory_order, near_order
 from conformesh.kernels import threads
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 
 
 def shuffled(network, seed=1):

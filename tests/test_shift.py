@@ -13,21 +13,13 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
+from conformesh.shifting import Unit
 
 import conformesh.kernels.ranks
-from conformesh import (
-    Calibration,
-    Calibrations,
-    Network,
-    WeightedScores,
-    calibrate,
-    calibrate_shifted,
-    estimate_ratios,
-    scores,
-    solve_draws,
-)
+from conformesh import Calibration, Calibrations, Network, calibrate, calibrate_shifted, estimate_ratios, scores
 from conformesh.kernels.ranks import make_requirement
-from conformesh.shifting import Unit
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 from tests.statistics import assert_coverage, power_against
 
 MIXTURES = ("sizes", "paper", "equal", "given")

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, Sides, TooFewScores, WeightedScores, calibrate, calibrate_sides, scores
+from conformesh import Network, Sides, TooFewScores, calibrate, calibrate_sides, scores
 from conformesh.cli.predict import load_result
+from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage
 
 RNG = np.random.default_rng(3)

@@ -13,22 +13,15 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import (
-    METHODS,
-    Centres,
-    Network,
-    WeightedScores,
-    calibrate,
-    calibrate_local,
-    calibrate_shifted,
-    solve_draws,
-)
+from conformesh import METHODS, Centres, Network, calibrate, calibrate_local, calibrate_shifted
 from conformesh.kernels.ranks import Requirement, make_requirement, weighted_threshold
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play
 from conformesh.protocols.joint import joint
 from conformesh.protocols.site import Outcome
+from conformesh.solver import solve_draws
 from tests.engines.mpi import job
 from tests.reference import weighted_rule
 

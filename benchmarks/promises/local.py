@@ -17,9 +17,9 @@ import warnings
 from pathlib import Path
 
 import numpy as np
+from conformesh.localising import LocalEvaluation, local_coverage
 
 from conformesh import Calibration, LocalCalibration, Network, calibrate, calibrate_local, choose_centres, scores
-from conformesh.localising import LocalEvaluation, local_coverage
 from conformesh.result.evaluation import Coverage, Evaluation
 
 DEVICES, ALPHA, CENTRES = 20, 0.1, 20

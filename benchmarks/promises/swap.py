@@ -18,11 +18,13 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.data.digits import load_digits_at, split
 from conformesh.kernels.ranks import Requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
 from conformesh.result.certificate import Certificate
+from conformesh.solver import solve_draws
 
 ALPHA, DRAWS = 0.1, 60
 Floats = NDArray[np.float64]

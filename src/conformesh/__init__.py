@@ -1,91 +1,70 @@
 """conformesh: conformal prediction for data that cannot be pooled.
 
 Devices keep their calibration scores, talk only to their neighbours, and agree on one threshold whose prediction sets
-hold the truth with probability at least 1 - alpha. Start with `calibrate`, `Network` and `scores`.
+cover the true label with probability at least 1 - alpha. Start with `calibrate`, `Network` and `scores`.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from conformesh._moved import keep_old_names
 from conformesh._version import __version__
 
 if TYPE_CHECKING:
     from conformesh import losses, scores
-    from conformesh.calibrating import (
-        Batch,
-        TooFewScores,
-        calibrate,
-        calibrate_several,
-        calibrate_shifted,
-        solve_draws,
-    )
+    from conformesh.api import calibrate, control
     from conformesh.centres import Centres, choose_centres
-    from conformesh.controlling import control, control_several
+    from conformesh.comparing import compare
     from conformesh.detecting import detect
     from conformesh.faults import Faults
     from conformesh.graph.network import Network
     from conformesh.graph.topologies import TOPOLOGIES
     from conformesh.kernels.ranks import conformal_rank, conformal_threshold
-    from conformesh.kernels.weighted_scores import WeightedScores
-    from conformesh.localising import LocalCalibration, calibrate_local
     from conformesh.methods import METHODS
     from conformesh.notes import CalibrationNote
+    from conformesh.planning.planner import plan
     from conformesh.pvalues import p_values
     from conformesh.quantile import quantiles
-    from conformesh.result.calibration import Calibration
     from conformesh.result.certificate import Certificate, Cost
-    from conformesh.result.control import Control
     from conformesh.result.detection import Detection
     from conformesh.result.evaluation import Evaluation
     from conformesh.result.pvalues import PValues
     from conformesh.result.quantiles import Quantiles
-    from conformesh.result.several import Calibrations
-    from conformesh.result.sides import Sides
-    from conformesh.shifting import Ratios, estimate_ratios
-    from conformesh.siding import calibrate_sides
+    from conformesh.result.result import Result
+    from conformesh.shift import estimate_ratios
+    from conformesh.solver import TooFewScores
     from conformesh.sweeping.running import sweep
+    from conformesh.table import Table
 
 __all__ = [
     "METHODS",
     "TOPOLOGIES",
-    "Batch",
-    "Calibration",
     "CalibrationNote",
-    "Calibrations",
     "Centres",
     "Certificate",
-    "Control",
     "Cost",
     "Detection",
     "Evaluation",
     "Faults",
-    "LocalCalibration",
     "Network",
     "PValues",
     "Quantiles",
-    "Ratios",
-    "Sides",
+    "Result",
+    "Table",
     "TooFewScores",
-    "WeightedScores",
     "__version__",
     "calibrate",
-    "calibrate_local",
-    "calibrate_several",
-    "calibrate_shifted",
-    "calibrate_sides",
     "choose_centres",
+    "compare",
     "conformal_rank",
     "conformal_threshold",
     "control",
-    "control_several",
     "detect",
     "estimate_ratios",
     "losses",
     "p_values",
+    "plan",
     "quantiles",
     "scores",
-    "solve_draws",
     "sweep",
 ]
 
@@ -93,45 +72,32 @@ __all__ = [
 _HOMES = {
     "METHODS": "methods",
     "TOPOLOGIES": "graph.topologies",
-    "Batch": "calibrating",
-    "Calibration": "result.calibration",
     "CalibrationNote": "notes",
-    "Calibrations": "result.several",
     "Centres": "centres",
     "Certificate": "result.certificate",
-    "Control": "result.control",
     "Cost": "result.certificate",
     "Detection": "result.detection",
     "Evaluation": "result.evaluation",
     "Faults": "faults",
-    "LocalCalibration": "localising",
     "Network": "graph.network",
     "PValues": "result.pvalues",
     "Quantiles": "result.quantiles",
-    "Ratios": "shifting",
-    "WeightedScores": "kernels.weighted_scores",
-    "Sides": "result.sides",
-    "TooFewScores": "calibrating",
-    "calibrate": "calibrating",
-    "solve_draws": "calibrating",
-    "calibrate_local": "localising",
-    "calibrate_several": "calibrating",
-    "calibrate_shifted": "calibrating",
-    "calibrate_sides": "siding",
+    "Result": "result.result",
+    "Table": "table",
+    "TooFewScores": "solver",
+    "calibrate": "api",
     "choose_centres": "centres",
+    "compare": "comparing",
     "conformal_rank": "kernels.ranks",
     "conformal_threshold": "kernels.ranks",
-    "control": "controlling",
-    "control_several": "controlling",
+    "control": "api",
     "detect": "detecting",
-    "estimate_ratios": "shifting",
+    "estimate_ratios": "shift",
     "p_values": "pvalues",
+    "plan": "planning.planner",
     "quantiles": "quantile",
     "sweep": "sweeping.running",
 }
-
-
-keep_old_names()
 
 
 def __getattr__(name: str) -> Any:

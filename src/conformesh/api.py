@@ -20,8 +20,8 @@ from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, exact_alpha, exac
 from conformesh.losses import Loss, as_loss
 from conformesh.methods import check_keywords
 from conformesh.names import natural_order
-from conformesh.result.result import Result, two_sided
-from conformesh.scores import Function, Score, as_score
+from conformesh.result.result import Result
+from conformesh.scores import Function, Score, as_score, two_sided
 from conformesh.shift import weighting_of
 from conformesh.solver import Run, solve
 from conformesh.streams import Rng, recorded_seed
@@ -276,7 +276,7 @@ def control(
     """
     check_keywords("control", method, options)
     shift, source = weighting_of(weight, weight_bound, inputs, test_weights, None, None)
-    risks = [risk] if _is_one(risk) else [*risk]  # type: ignore[list-item, misc]
+    risks = [risk] if _is_one(risk) else [*risk]  # type: ignore[misc]
     words = "risk must be a number strictly between 0 and the largest possible loss, got {}"
     guarantee = Guarantee(
         alphas=_distinct([exact_number(one, words.format(one)) for one in risks], "risk"),

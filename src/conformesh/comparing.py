@@ -17,11 +17,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from conformesh.calibrating import Batch, solve_draws
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.inputs import as_held, as_network, as_target, in_rows_of
+from conformesh.inputs import as_held, as_target, in_rows_of
 from conformesh.kernels.ranks import (
     AUTO,
     Alpha,
@@ -42,7 +41,9 @@ from conformesh.protocols.site import Site
 from conformesh.quantities import in_bits, several
 from conformesh.result.certificate import Kind
 from conformesh.scores import Score, as_score
+from conformesh.solver import Batch, solve_draws
 from conformesh.streams import Rng, seed_of
+from conformesh.table import as_network
 
 Floats = NDArray[np.float64]
 By = Literal["bits", "rounds"]

@@ -28,7 +28,6 @@ from numpy.typing import ArrayLike, NDArray
 from conformesh.engines import Engine
 from conformesh.engines.base import Observer
 from conformesh.graph.network import Network
-from conformesh.io.arrays import as_array
 from conformesh.kernels.ranks import SHARES, Alpha, Requirement, check_shares, exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import check_keywords, make_options
@@ -155,7 +154,7 @@ def detect(
         fdr=float(level),
         level=float(level * chance),
         rule=rule,
-        target=asked.target,
+        mixture=asked.mixture,
         scores=dict(zip(network.ids, whole, strict=True)),
         flagged={name: own > threshold for name, own in zip(network.ids, whole, strict=True)},
         p_values=None if judged is None else dict(zip(network.ids, judged, strict=True)),

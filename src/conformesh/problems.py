@@ -438,7 +438,7 @@ def _problems(
         examples = (strategy.members @ np.array(counts)).tolist()
     tests: dict[str | None, float | None] = {None: None}
     if guarantee.weighting is not None and guarantee.weighting.names:
-        tests = {**guarantee.weighting.names}
+        tests = dict(guarantee.weighting.names.items())
     found = []
     for g, group in enumerate(groups):
         for s, side in enumerate(sides):

@@ -72,9 +72,9 @@ class WeightUnit(NamedTuple):
     def lost(self, weights: Floats) -> Ints:
         """Return how many units each weight lost at most: one by rounding down, one by a quotient that is not exact."""
         if self.whole != 1.0:
-            return 2 * ((weights > 0) & (weights != self.whole)).astype(np.int64)
+            return np.asarray(2 * ((weights > 0) & (weights != self.whole)), dtype=np.int64)
         scaled = self._scaled(weights)
-        return ((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0))).astype(np.int64)
+        return np.asarray((scaled != np.floor(scaled)) | ((scaled == 0) & (weights > 0)), dtype=np.int64)
 
     def up(self, weight: float) -> int:
         """Return a weight in units, rounded up."""

@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import structs
 from numpy.typing import ArrayLike, NDArray
 
 from conformesh.engines import ENGINES, Engine, make_engine
@@ -25,7 +25,6 @@ from conformesh.io.memberships import Atom
 from conformesh.kernels.ranks import (
     AUTO,
     DEFAULT,
-    GROUP_RULES,
     Alpha,
     Requirement,
     as_levels,
@@ -283,7 +282,6 @@ def solve(
         device_ids=network.ids,
         score=score,
         classes=classes,
-        notes=outcome.notes,
         seconds=time.perf_counter() - started,
     )
     return _warned(result, run.strict)
@@ -319,7 +317,8 @@ def _run(
     if columns.grouping is None:
         protocol = run_method(run.method, site, scores[0], chosen, faults)
     else:
-        grouping, hidden = columns.grouping, [None] * len(scores)
+        grouping = columns.grouping
+        hidden: list[NDArray[np.float64] | None] = [None] * len(scores)
         if grouping.hides_drawn_scores:
             seed = engine.share(run.seed)[0]  # every rank has drawn its own
             everyone = table.devices == engine.network.devices
@@ -362,21 +361,20 @@ def _by_group_rule(
 def _assuming(outcome: Outcome, words: str) -> Outcome:
     """Return an outcome whose certificates say what they assume."""
     certificates = [
-        [replace(certificate, kind="assumed", assumption=words) for certificate in row] for row in outcome.certificates
+        [structs.replace(certificate, kind="assumed", assumption=words) for certificate in row] for row in outcome.certificates
     ]
     return replace(outcome, certificates=certificates)
 
 
 def _warned(result: Result, strict: bool) -> Result:
     """Warn of what a user should know; with `strict` too few scores are an error."""
-    for text in result.notes:
-        note(text)
-    if words := result.shortage():
+    if words := result.shortage:
         if strict:
             raise TooFewScores(words)
         note(words, TooFewScores)
-    for text in result.loss_notes():
-        note(text)
+    for text in result.notes:
+        if text not in words:  # said already
+            note(text)
     return result
 
 

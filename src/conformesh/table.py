@@ -434,7 +434,7 @@ class _OfFrame(_Reader):
         if several and what in ("groups", "inputs"):
             return self._several(given, what)
         if isinstance(given, Mapping):
-            return _in_order_of(self.names or (), as_devices(given, what), what)
+            return _in_order_of(self.names or (), dict(as_devices(given, what)), what)
         raise TypeError(
             f"{what} must be the name of a column, or a list of names, where scores are a frame, got "
             f"{type(given).__name__}; put them into a column of the frame"
@@ -715,9 +715,10 @@ def loss_table(losses: Any, bound: float | None, columns: Mapping[str, str] | No
         raise TypeError("losses must be Steps of each device, or a frame of losses, got a Table, which holds scores")
     names = ColumnNames(columns)
     data = as_frame(losses, names, LOSS, "losses")
+    reader: _Reader
     if columns_of(data) is None:
-        reader = _OfDevices(data, "losses")
-        steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(reader.held))
+        reader = by_device = _OfDevices(data, "losses")
+        steps = tuple(_as_steps(own, reader.who(k), bound) for k, own in enumerate(by_device.held))
         if not steps:
             raise ValueError("calibration needs at least one device, got none")
     else:

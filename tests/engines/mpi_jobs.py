@@ -12,26 +12,18 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import (
-    Network,
-    TooFewScores,
-    WeightedScores,
-    calibrate,
-    calibrate_several,
-    control,
-    detect,
-    p_values,
-    solve_draws,
-)
+from conformesh import Network, TooFewScores, calibrate, calibrate_several, control, detect, p_values
 from conformesh.cli.hosting import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS
 from conformesh.io.tables import Layout
 from conformesh.kernels.ranks import GROUP_RULES
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import waves
 from conformesh.protocols.masks import Secrets
 from conformesh.protocols.messages import KINDS, Each, Extreme, Max, Min, Packets, Pool, Sum, Tell
+from conformesh.solver import solve_draws
 from tests.engines.mpi_cases import ALPHAS, CASES, EVERYWHERE, NETWORKS, losses_of, name_of, record, scores_of
 from tests.engines.strictness import BAD, MORE, NETWORK, POOLS, STRANGE, childless_tree, rows_said, saying
 from tests.protocols.alone import repeatable_secrets

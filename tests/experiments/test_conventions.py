@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.optimize import brentq
 from scipy.special import expit
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.experiments.core.conventions import (
     Conditions,
@@ -23,7 +23,9 @@ from conformesh.experiments.core.conventions import (
 )
 from conformesh.graph.weights import constant_weights
 from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.site import Site
+from conformesh.solver import solve_draws
 from tests.reference import consensus_loop, loss_gradient, pooled_minimiser, weight_matrix
 from tests.strategies import exact_rank
 

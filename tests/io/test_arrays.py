@@ -7,9 +7,9 @@ import warnings
 import numpy as np
 import pandas as pd
 import pytest
+from conformesh.inputs import as_held
 
 from conformesh import CalibrationNote
-from conformesh.inputs import as_held
 from conformesh.io.arrays import check_index
 from conformesh.io.score_files import read_scores
 

@@ -10,12 +10,12 @@ import time
 
 import numpy as np
 
-from conformesh.calibrating import solve_draws
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.http.client import Client
 from conformesh.peer.journal import whole_records
 from conformesh.peer.memory import ENDED, REPORTED
+from conformesh.solver import solve_draws
 
 
 def _ports_of_this_worker():

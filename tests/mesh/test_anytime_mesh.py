@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.calibrating import solve_draws
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client, NodeError
+from conformesh.solver import solve_draws
 from tests.mesh.real import finish, make_mesh, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from conformesh import Network
-from conformesh.calibrating import solve_draws
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import packed, whole_records
 from conformesh.peer.memory import REPORTED
+from conformesh.solver import solve_draws
 from tests.mesh.real import finish, free_ports, make_mesh, round_of, start, wait_for
 
 pytest.importorskip("zenoh", reason="a mesh needs Eclipse Zenoh: pip install 'conformesh[mesh]'")

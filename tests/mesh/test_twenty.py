@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from conformesh import METHODS, Network
-from conformesh.calibrating import solve_draws
 from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
 from tests.mesh.real import drawn_scores, finish, make_mesh, missed_for, round_of, start, wait_for
 

@@ -5,14 +5,14 @@ import hashlib
 import numpy as np
 
 from conformesh import Network
-from conformesh.calibrating import solve_draws
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, device_protocol
+from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings
+from conformesh.solver import solve_draws
 
 LIMIT = 300.0  # virtual seconds after which a schedule counts as hanging
 

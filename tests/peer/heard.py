@@ -8,7 +8,7 @@ import numpy as np
 
 from conformesh.kernels.ranks import exact_alpha, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, async_protocol
+from conformesh.methods import async_protocol, make_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.loopback import drawn_faults, play
 from conformesh.peer.settings import Settings

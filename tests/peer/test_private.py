@@ -12,7 +12,7 @@ from conformesh import Network
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, run_method, device_protocol, requirement_of
+from conformesh.methods import device_protocol, make_options, requirement_of, run_method
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, FAILED, READY, WANT, Frame

@@ -7,15 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import TOPOLOGIES, Network, WeightedScores, solve_draws
+from conformesh import TOPOLOGIES, Network
 from conformesh.graph.sketch import Growth, Sketch, Tree
 from conformesh.graph.topologies import sketch
 from conformesh.kernels.ranks import conformal_rank, exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Way
 from conformesh.planning.planner import certainty_of, predict
 from conformesh.planning.search import SHAPES, stages_of
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain
+from conformesh.solver import solve_draws
 
 GROWTH = [name for name, topology in TOPOLOGIES.items() if isinstance(topology.sketch, Growth)]
 CLOSED = [name for name in TOPOLOGIES if name not in GROWTH]

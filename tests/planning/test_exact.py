@@ -9,8 +9,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh import TOPOLOGIES, Network, WeightedScores, solve_draws
+from conformesh import TOPOLOGIES, Network
 from conformesh.kernels.ranks import exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, Way, ways_of
 from conformesh.planning.planner import certainty_of, predict
 from conformesh.planning.sending import Sent
@@ -23,6 +24,7 @@ from conformesh.protocols.messages import Max, Min
 from conformesh.protocols.predicting import COUNT_NS, Searches
 from conformesh.protocols.q_dcp import QDCP, STEP_NS, predict_q_dcp
 from conformesh.protocols.schedule_prices import predict_e_dcp
+from conformesh.solver import solve_draws
 
 
 def run(way, network, samples, alpha, options, spent=None):

@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from conformesh import Network, WeightedScores, calibrate
+from conformesh import Network, calibrate
 from conformesh.cli import app
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.planning.planner import plan
 from conformesh.planning.sending import Sent
 from conformesh.planning.terrain import Terrain

@@ -8,9 +8,10 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.graph.sketch import walked
 from conformesh.graph.topologies import sketch
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import Way
 from conformesh.planning.planner import plan, predict
 from conformesh.planning.search import SHAPES
@@ -19,6 +20,7 @@ from conformesh.planning.terrain import terrain_of
 from conformesh.protocols.e_dcp import EDCP
 from conformesh.protocols.predicting import Stretch
 from conformesh.protocols.schedule_prices import BY_LAW, _bits_in_window, _differing
+from conformesh.solver import solve_draws
 from tests.planning.test_planner import SAME
 
 WAYS = {

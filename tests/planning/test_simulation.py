@@ -22,7 +22,9 @@ from pathlib import Path
 warnings.simplefilter("ignore")
 import numba  # `BASE` counts it in, also where the run is too short to load it
 import numpy as np
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 
 kind, devices, scores, method, options = json.loads(sys.argv[1])
 rng = np.random.default_rng(0)

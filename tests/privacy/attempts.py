@@ -21,9 +21,10 @@ from unittest import mock
 
 import numpy as np
 
-from conformesh import Network, WeightedScores
+from conformesh import Network
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import make_options, device_protocol
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import device_protocol, make_options
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.frames import DATA, HELLO, WANT

@@ -8,8 +8,10 @@ import json
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
 from conformesh.engines import Mpi
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.solver import solve_draws
 from tests.privacy.neighbouring import NEIGHBOURING, OPTIONS, drawn_scores
 
 if __name__ == "__main__":

@@ -20,7 +20,8 @@ import pytest
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 
-from conformesh import Network, WeightedScores, solve_draws
+from conformesh import Network
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.http.client import Client
 from conformesh.mesh.node import serving, watching
 from conformesh.mesh.node.serving import Node
@@ -30,6 +31,7 @@ from conformesh.peer.loopback import Faults, Pause
 from conformesh.privacy import histogram
 from conformesh.privacy.account import FILE, Account, PrivacyRefused, read_account
 from conformesh.protocols import p_dcp
+from conformesh.solver import solve_draws
 from tests.engines.mpi import start
 from tests.mesh.meshes import config
 from tests.mesh.nodes import short_folder

@@ -16,7 +16,7 @@ from conformesh.kernels import replies as written
 from conformesh.kernels.keys import from_keys
 from conformesh.kernels.varints import read
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.methods import make_options, device_protocol, ways_of
+from conformesh.methods import device_protocol, make_options, ways_of
 from conformesh.peer import frames
 from conformesh.peer.device import Device
 from conformesh.peer.loopback import Faults, play

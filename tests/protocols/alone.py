@@ -5,9 +5,9 @@ import hmac
 
 import numpy as np
 
-from conformesh import WeightedScores
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import make_options, device_protocol
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import device_protocol, make_options
 from conformesh.peer.combine import answer, question_of
 from conformesh.protocols.masks import KEY, Secrets
 from conformesh.protocols.messages import Tell

@@ -5,8 +5,9 @@ from fractions import Fraction
 
 import numpy as np
 
-from conformesh import Network, WeightedScores
+from conformesh import Network
 from conformesh.kernels.ranks import make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options
 from conformesh.protocols.messages import Gathered, Packets
 from conformesh.protocols.r_dcp import r_dcp

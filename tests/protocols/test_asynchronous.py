@@ -3,11 +3,13 @@
 import numpy as np
 import pytest
 
-from conformesh import Faults, Network, WeightedScores, calibrate, solve_draws
+from conformesh import Faults, Network, calibrate
 from conformesh.kernels.pinball import minimise
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import asynchronous, ladder
 from conformesh.protocols.ladder import Tree, rungs
 from conformesh.protocols.site import Site
+from conformesh.solver import solve_draws
 
 SCORES = [np.random.default_rng([5, k]).random(30 + k) for k in range(12)]
 POOLED = np.sort(np.concatenate(SCORES))

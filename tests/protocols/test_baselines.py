@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, TooFewScores, WeightedScores, calibrate
-from conformesh.calibrating import counted_ranks
+from conformesh import CalibrationNote, Network, TooFewScores, calibrate
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks, expected_coverage
+from conformesh.solver import counted_ranks
 from tests.reference import expected_coverage_exactly, pooled_threshold
 from tests.strategies import alphas, device_scores, exact_rank, networks
 

@@ -5,10 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, WeightedScores, calibrate, p_values, solve_draws
+from conformesh import Network, TooFewScores, calibrate, p_values
 from conformesh.kernels.keys import from_keys, to_keys
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount
 from conformesh.scores import Logit
+from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
 from tests.reference import pooled_threshold
 from tests.strategies import alphas, device_scores, networks, promised_rank

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import CalibrationNote, Network, TooFewScores, WeightedScores, calibrate, solve_draws
-from conformesh.calibrating import counted_ranks
+from conformesh import CalibrationNote, Network, TooFewScores, calibrate
 from conformesh.graph.weights import WEIGHTS
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import PUBLISHED
 from conformesh.protocols.bounds.histogram import (
     Mixing,
@@ -35,6 +35,7 @@ from conformesh.protocols.quantiser import Quantiser
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate
+from conformesh.solver import counted_ranks, solve_draws
 from tests.reference import consensus_loop, pooled_threshold, weight_matrix
 from tests.strategies import alphas, device_scores, networks, promised_rank
 

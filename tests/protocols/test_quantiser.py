@@ -1,8 +1,9 @@
 import numpy as np
 import pytest
 
-from conformesh import CalibrationNote, Network, WeightedScores, calibrate
+from conformesh import CalibrationNote, Network, calibrate
 from conformesh.engines import Simulator
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire

@@ -8,12 +8,13 @@ from fractions import Fraction
 import msgspec
 import numpy as np
 import pytest
+from conformesh.calibrating import CalibrationNote
 from scipy import stats
 
-from conformesh import Network, WeightedScores, calibrate, calibrate_several, calibrate_sides, solve_draws
-from conformesh.calibrating import CalibrationNote
+from conformesh import Network, calibrate, calibrate_several, calibrate_sides
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import DEFAULT, Requirement, exact_alpha
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import make_options, run_method
 from conformesh.privacy.account import Account, PrivacyRefused
 from conformesh.privacy.histogram import HistogramPlan, Release
@@ -21,6 +22,7 @@ from conformesh.privacy.noise import law
 from conformesh.protocols.masks import MaskedSums, Secrets
 from conformesh.protocols.p_dcp import PDCP
 from conformesh.protocols.site import Site
+from conformesh.solver import solve_draws
 from tests.protocols.alone import (
     Ledger,
     Transcript,

@@ -14,11 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, WeightedScores, calibrate, calibrate_several, solve_draws
+from conformesh import Network, TooFewScores, calibrate, calibrate_several
 from conformesh.engines import Simulator
 from conformesh.kernels import compiling, replies
 from conformesh.kernels.replies import COUNTED
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import known, top_k, waves
+from conformesh.solver import solve_draws
 from tests import test_weights
 from tests.campaigns import campaign_seeds
 from tests.strategies import alphas, device_scores, networks, promised_rank

@@ -6,11 +6,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from conformesh import Network, WeightedScores, control
+from conformesh import Network, control
 from conformesh.kernels import replies
 from conformesh.kernels.items import packets_of
 from conformesh.kernels.keys import from_keys, to_keys
 from conformesh.kernels.replies import BEGIN, BELOW, BOTH, COUNTED, END, EVEN, HIGHEST, LOWEST, TRIAL
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols import e_dcp, top_k, waves
 from conformesh.protocols.known import Known, Runs, Said
 from conformesh.protocols.site import Site

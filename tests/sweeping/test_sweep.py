@@ -15,11 +15,11 @@ from polars.testing import assert_frame_equal
 
 import conformesh
 from conformesh import METHODS, Network, calibrate, scores, sweep
-from conformesh.calibrating import TooFewScores, counted_ranks, solve_draws
 from conformesh.data.partition import partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import CannotAggregate
+from conformesh.solver import TooFewScores, counted_ranks, solve_draws
 from conformesh.streams import stream
 from conformesh.sweeping import cells, running, sources
 from conformesh.sweeping.cells import cells_of, compute, rides_along

@@ -8,7 +8,7 @@ from typing import Annotated, Any, get_type_hints
 
 import typer
 
-from conformesh.calibrating import calibrate as agree
+from conformesh.api import calibrate as agree
 from conformesh.calibrating import calibrate_several, calibrate_shifted
 from conformesh.cli import console
 from conformesh.cli.hosting import job

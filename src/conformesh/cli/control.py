@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conformesh.api import control as agree
 from conformesh.cli import console
 from conformesh.cli.hosting import job
 from conformesh.cli.loss_files import read_losses
@@ -16,7 +17,6 @@ from conformesh.cli.options import checked_options, key_values, whole, with_flag
 from conformesh.cli.panels import PROMISE, RUNNING
 from conformesh.cli.promising import Rank, Target, chosen_target
 from conformesh.cli.reading import Decimal, DeviceColumn, Separator
-from conformesh.controlling import control as agree
 from conformesh.controlling import control_several
 from conformesh.engines import ENGINES
 from conformesh.engines.base import ids_here

@@ -12,7 +12,6 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from conformesh.calibrating import Batch, solve_draws
 from conformesh.cli import console
 from conformesh.cli.options import whole
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
@@ -28,6 +27,7 @@ from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 from conformesh.scores import LAC
+from conformesh.solver import Batch, solve_draws
 
 NETWORKS = ("torus", "chain")
 SCORE = LAC()

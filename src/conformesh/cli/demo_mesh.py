@@ -17,7 +17,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from conformesh.calibrating import calibrate
+from conformesh.api import calibrate
 from conformesh.cli.mesh_up import follow, launch_once, print_result
 from conformesh.graph.network import Network
 from conformesh.io.files import PRIVATE

@@ -8,10 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from conformesh.cli.panels import PROMISE
-from conformesh.inputs import shares_in
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, read_table
-from conformesh.kernels.ranks import CHOSEN_RANK_RULES, CHOSEN_MIXTURES, Requirement, make_requirement
+from conformesh.kernels.ranks import CHOSEN_MIXTURES, CHOSEN_RANK_RULES, Requirement, make_requirement
+from conformesh.table import shares_in
 
 Target = Annotated[
     str,

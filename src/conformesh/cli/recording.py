@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from conformesh.cli.viewing import seen
 
 if TYPE_CHECKING:
-    from conformesh.calibrating import Batch
     from conformesh.graph.network import Network
     from conformesh.methods import Way
+    from conformesh.solver import Batch
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder
 

@@ -20,7 +20,7 @@ from conformesh._version import __version__
 from conformesh.engines.faulty import Weather
 from conformesh.faults import Faults, as_faults
 from conformesh.graph.network import Network
-from conformesh.inputs import as_held, as_network, in_rows_of
+from conformesh.inputs import as_held, in_rows_of
 from conformesh.kernels.ranks import check_alpha, explain_confidence
 from conformesh.names import unknown
 from conformesh.online.arrivals import Arrivals, spread
@@ -31,6 +31,7 @@ from conformesh.online.learners import LEARNERS, Learner
 from conformesh.online.links import Links
 from conformesh.online.outcome import Online, Trail
 from conformesh.online.rules import Rule
+from conformesh.table import as_network
 
 BLOCK = 1024  # steps whose scores are brought into the order of time at once
 

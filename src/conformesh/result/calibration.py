@@ -347,7 +347,7 @@ class Calibration:
         With `e-dcp` a few counts around the old threshold usually bracket the new one at once, which costs a fraction
         of a cold start; the result is exact either way. Other methods start anew.
         """
-        from conformesh.calibrating import calibrate
+        from conformesh.api import calibrate
         from conformesh.methods import METHODS
 
         if self.weight_bound is not None and "weight" not in options:

@@ -114,7 +114,7 @@ class Control(Calibration):
 
     def update(self, devices: Iterable[Any], network: Network, **options: Any) -> Control:
         """Control the same risk again after devices gained or lost items, starting from this result."""
-        from conformesh.controlling import control
+        from conformesh.api import control
         from conformesh.methods import METHODS
 
         mine = {name: self.options[name] for name in METHODS[self.method].option_names() if name in self.options}

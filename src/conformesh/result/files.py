@@ -17,7 +17,7 @@ from msgspec import Meta, Struct
 from conformesh.io.json_numbers import number
 from conformesh.io.memberships import EVERYONE
 from conformesh.io.schemas import Number, checked
-from conformesh.kernels.ranks import GROUP_RULES, MIXTURES, LOSS_UNITS, RANK_RULES, conformal_rank, exact_alpha
+from conformesh.kernels.ranks import GROUP_RULES, LOSS_UNITS, MIXTURES, RANK_RULES, conformal_rank, exact_alpha
 from conformesh.names import unknown
 from conformesh.result.certificate import Kind
 

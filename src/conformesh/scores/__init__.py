@@ -140,3 +140,10 @@ def _options_but_seed(score: Score) -> dict[str, Any]:
 
 def _functions(score: Any) -> tuple[Any, Any]:
     return score.function, getattr(score, "inverse", None)
+
+
+def two_sided(score: Score) -> RegressionScore:
+    """Return a score that may have two sides, or say that this one has none."""
+    if not isinstance(score, RegressionScore):
+        raise TypeError(f"two sides are for regression, got score '{score.name}', which is for {score.task}")
+    return score

@@ -19,8 +19,7 @@ from sklearn.utils import check_random_state, get_tags
 from sklearn.utils.metadata_routing import MetadataRouter, MethodMapping, process_routing
 from sklearn.utils.validation import check_is_fitted
 
-from conformesh.calibrating import calibrate
-from conformesh.inputs import as_network
+from conformesh.api import calibrate
 from conformesh.io.arrays import check_index
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.notes import note
@@ -30,6 +29,7 @@ from conformesh.result.evaluation import Evaluation
 from conformesh.scores import SCORES, Score, as_score
 from conformesh.scores.base import Task
 from conformesh.sklearn.rows import Rows, held_back, labels_of, owners_of, parts_of, taken
+from conformesh.table import as_network
 
 Floats = NDArray[np.float64]
 AUTO = "auto"

@@ -12,7 +12,7 @@ from sklearn.base import RegressorMixin, clone
 from sklearn.exceptions import NotFittedError
 from sklearn.model_selection import cross_val_predict
 
-from conformesh.calibrating import calibrate
+from conformesh.api import calibrate
 from conformesh.kernels.ranks import Alpha, exact_alpha, explain_confidence
 from conformesh.result.calibration import Calibration
 from conformesh.result.sides import Sides, two_sided

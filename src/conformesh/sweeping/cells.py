@@ -16,11 +16,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from conformesh.calibrating import counted_ranks, solve_draws
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import requirement_in
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import get_method, make_options
+from conformesh.solver import counted_ranks, solve_draws
 from conformesh.sweeping.config import Config, MethodSpec, NetworkSpec, ScoreSpec
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 from conformesh.sweeping.sources import Draw, draw_of, network_of, samples_of

@@ -11,7 +11,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.calibrating import solve_draws
 from conformesh.engines.simulator import Simulator
 from conformesh.experiments.core.conventions import CONVENTIONS, Conditions
 from conformesh.experiments.core.settings import Draws, Setting, Source, draws_of
@@ -20,6 +19,7 @@ from conformesh.graph.weights import constant_weights
 from conformesh.kernels.ranks import exact_alpha, requirement_in
 from conformesh.methods import PUBLISHED, get_method
 from conformesh.protocols.site import Site
+from conformesh.solver import solve_draws
 from conformesh.sweeping.provenance import NUMBERS, digest_of_code
 
 Floats = NDArray[np.float64]

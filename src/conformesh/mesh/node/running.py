@@ -16,7 +16,7 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.mesh.config.device_config import DeviceConfig
 from conformesh.mesh.config.epochs import Epochs
 from conformesh.mesh.config.own_scores import NO_SCORES, OwnScores
-from conformesh.methods import get_method, make_options, device_protocol, async_protocol, suited_options
+from conformesh.methods import async_protocol, device_protocol, get_method, make_options, suited_options
 from conformesh.peer.anytime import Anytime
 from conformesh.peer.device import Device
 from conformesh.peer.journal import Journal

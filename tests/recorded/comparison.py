@@ -1,0 +1,43 @@
+"""Compare an answer with the recorded one, field by field."""
+
+import math
+
+# Iterated floats, whose last bits depend on the processor and on the versions of NumPy and SciPy.
+ITERATED = {"q-dcp", "h-dcp", "average", "wfcp", "fedcp-qq"}
+TOLERANCE = 1e-9
+
+
+def differences(recorded, got, where="", exact=True):
+    """Return one line for each field that differs."""
+    if isinstance(recorded, dict) and isinstance(got, dict):
+        found = [f"{where}{key} is missing" for key in recorded if key not in got]
+        found += [f"{where}{key} is new: {got[key]!r:.80}" for key in got if key not in recorded]
+        for key in recorded:
+            if key in got:
+                found += differences(recorded[key], got[key], f"{where}{key}.", exact)
+        return found
+    if isinstance(recorded, list) and isinstance(got, list) and len(recorded) == len(got):
+        pairs = enumerate(zip(recorded, got, strict=True))
+        return [line for i, (one, other) in pairs for line in differences(one, other, f"{where}{i}.", exact)]
+    if recorded == got or (not exact and _close(recorded, got)):
+        return []
+    return [f"{where.rstrip('.')}: recorded {recorded!r:.90}, got {got!r:.90}"]
+
+
+def is_exact(call, same_machine):
+    """Return whether an answer must be the same to the last bit here."""
+    return same_machine or call.get("method", "e-dcp") not in ITERATED
+
+
+def _close(recorded, got):
+    """Return whether two texts of floats are the same but for round-off."""
+    if not isinstance(recorded, str) or not isinstance(got, str):
+        return False
+    ours, theirs = recorded.split(" times "), got.split(" times ")
+    if ours[:-1] != theirs[:-1]:
+        return False
+    try:
+        one, other = float.fromhex(ours[-1]), float.fromhex(theirs[-1])
+    except ValueError:
+        return False
+    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
