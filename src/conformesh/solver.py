@@ -312,7 +312,9 @@ def _run(
     held = columns.examples
     if held is not None:
         held = in_rows(engine.blocks, engine.share(rows_here(engine, held)))
-    site = Site(engine.network, engine.here, sizes[0], columns.requirement, held, columns.levels, asked=columns.asked)
+    # E-DCP spends nothing on levels that nobody asked for; other methods compute a threshold for every cell.
+    searched = columns.asked if get_method(run.method).weights(chosen) == "scores" else None
+    site = Site(engine.network, engine.here, sizes[0], columns.requirement, held, columns.levels, asked=searched)
     begin(engine.observer, site, run.method, faults)
     if columns.grouping is None:
         protocol = run_method(run.method, site, scores[0], chosen, faults)
