@@ -14,7 +14,7 @@ from harness import Row, Series
 from numpy.typing import NDArray
 
 from conformesh import Network
-from conformesh.detecting import default_draws, no_redraw, thinned_sizes
+from conformesh.detecting import default_sample_size, no_redraw, thinned_sizes
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -70,7 +70,7 @@ def bench(quick: bool = False) -> tuple[list[Row], list[Series]]:
     yekutieli = FDR / sum(Fraction(1, i) for i in range(1, TESTS + 1))
     rules: list[tuple[str, int, Fraction]] = [("all scores, plain (assumed)", 0, FDR)]
     rules.append(("all scores, Benjamini-Yekutieli", 0, yekutieli))
-    for n in (400, 600, default_draws(sizes, shares)):
+    for n in (400, 600, default_sample_size(sizes, shares)):
         rules.append((f"thinned, n' = {n}", n, FDR * Fraction(no_redraw(sizes, shares, n))))
     rows = []
     for name, n, level in rules:

@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from conformesh import Network, detect
-from conformesh.detecting import default_draws, detection, no_redraw, shares_of, thinned, thinned_sizes
+from conformesh import Detection, Network, detect
+from conformesh.detecting import default_sample_size, detection, no_redraw, shares_of, thinned, thinned_sizes
 from conformesh.engines import Simulator
 from conformesh.kernels.ranks import Requirement, make_requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -187,11 +187,11 @@ def test_theorem_the_chance_of_no_redrawing_is_bounded_from_below(sizes, shares)
 def test_the_default_draw_is_worth_most_and_knows_only_sizes():
     """672 of 1,000 scores of twenty devices, redrawn one time in twenty; all of a single device."""
     sizes, shares = np.full(20, 50), [Fraction(1, 20)] * 20
-    best = default_draws(sizes, shares)
+    best = default_sample_size(sizes, shares)
     worth = [(n + 1) * no_redraw(sizes, shares, n) for n in range(1, 1001)]
     assert best == 1 + int(np.argmax(worth)) == 672
     assert no_redraw(sizes, shares, best) == pytest.approx(0.952, abs=0.001)
-    assert default_draws(np.array([70]), [Fraction(1)]) == 70
+    assert default_sample_size(np.array([70]), [Fraction(1)]) == 70
 
 
 def test_the_draw_is_multinomial_given_that_it_fits():
@@ -271,8 +271,11 @@ def test_the_rule_runs_at_the_level_lowered_by_the_chance_of_no_redrawing():
         held, tests = [rng.normal(size=3) for _ in range(3)], [rng.normal(1.5, size=1) for _ in range(3)]
         found = detect(held, "chain", tests, 0.5)
         # (1 + #)/(n' + 1) with n' = 5, as the fraction that the float stands for
-        p = [Fraction(round(float(own[0]) * (found.draws + 1)), found.draws + 1) for own in found.p_values.values()]
-        chance = no_redraw(np.full(3, 3), [Fraction(1, 3)] * 3, found.draws)
+        p = [
+            Fraction(round(float(own[0]) * (found.sample_size + 1)), found.sample_size + 1)
+            for own in found.p_values.values()
+        ]
+        chance = no_redraw(np.full(3, 3), [Fraction(1, 3)] * 3, found.sample_size)
         assert chance < 0.9
         assert found.flags == benjamini_hochberg(p, Fraction(1, 2) * Fraction(chance))
         differ += found.flags != benjamini_hochberg(p, Fraction(1, 2))
@@ -370,7 +373,7 @@ def test_theorem_thinning_flags_nobody_wrongly_too_often():
     spread = np.array([1.0, 1, 1, 1, 2, 2, 4, 8])
     scores = rng.standard_normal((draws, 8, 12)) * spread[:, None]
     sizes, shares = np.full(8, 12), [Fraction(1, 8)] * 8
-    n = default_draws(sizes, shares)
+    n = default_sample_size(sizes, shares)
     kept = [thinned_sizes(sizes, shares, n, seed) for seed in range(draws)]
     device = rng.integers(8, size=(draws, 10))
     tests = rng.standard_normal((draws, 10)) * spread[device]
@@ -399,7 +402,7 @@ def test_anomalies_are_found_on_their_devices():
     assert found.kind == "counted"
     assert found.level == pytest.approx(0.2 * found.chance)
     assert "the false discovery rate is at most 0.2" in found.certificate
-    assert detect(held, "cycle", tests, fdr=0.2).draws == found.draws
+    assert detect(held, "cycle", tests, fdr=0.2).sample_size == found.sample_size
 
 
 def test_without_p_values_no_test_score_is_told():
@@ -427,7 +430,7 @@ def test_the_plain_rule_is_only_assumed():
     found = detect(held, "cycle", tests, fdr=0.2, rule="plain")
     assert found.kind == "assumed"
     assert "not proved" in found.certificate
-    assert found.draws == 240
+    assert found.sample_size == 240
     assert found.flags >= 6
 
 
@@ -448,7 +451,18 @@ def test_a_result_is_saved_as_json_or_as_a_table(tmp_path):
     assert lines[0] == "device,row,score,p,flagged"
     assert sum(line.endswith("true") for line in lines) == found.flags
     kept = json.loads((tmp_path / "found.json").read_text())
-    assert kept["devices"]["d1"]["flagged"] == np.flatnonzero(found.flagged["d1"]).tolist()
+    assert kept["flagged"]["d1"] == found.flagged["d1"].tolist()
+    again = Detection.load(tmp_path / "found.json")
+    assert again.to_dict() == found.to_dict()
+    assert len(again) == 30
+    assert np.asarray(again).tolist() == [*found] == found.to_frame()["flagged"].to_list()
+    for name, value, words in (
+        ("threshold", -1e9, "flagged must mark the test scores above the threshold"),
+        ("certificate", "surely", "certificate must follow from the rest"),
+        ("mixture", "size", "unknown mixture 'size', did you mean 'sizes'"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            Detection.from_dict({**kept, name: value}, "found.json")
     assert "flagged" in repr(found)
     assert "of 30 test points flagged" in str(found)
 
@@ -458,9 +472,9 @@ def test_a_result_is_saved_as_json_or_as_a_table(tmp_path):
     [
         ({"fdr": 1.5}, "fdr must lie strictly between 0 and 1"),
         ({"rule": "magic"}, "rule must be thinned or plain"),
-        ({"draws": 0}, "draws must be at least 1"),
-        ({"draws": 5}, "draws=5 of 3 scores is too many"),
-        ({"draws": 5, "rule": "plain"}, "uses all of them"),
+        ({"sample_size": 0}, "sample_size must be at least 1"),
+        ({"sample_size": 5}, "sample_size=5 of 3 scores is too many"),
+        ({"sample_size": 5, "rule": "plain"}, "uses all of them"),
         ({"target": {"0": 0, "1": 0}}, "some device must have a share"),
         ({"tests": [[math.nan], []]}, "device 0, test scores: scores must be numbers, got NaN"),
         ({"held": [[], []]}, "detection needs calibration scores"),

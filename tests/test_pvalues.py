@@ -323,6 +323,14 @@ def test_a_result_is_saved_as_json_or_as_a_table(tmp_path):
     assert '"classwise": false' in (tmp_path / "p.json").read_text()
     assert "credibility" in repr(found)
     assert "in proportion to its scores" in str(found)
+    again = PValues.load(tmp_path / "p.json")
+    assert again.to_dict() == found.to_dict()
+    assert again.exact == found.exact
+    assert np.array_equal(np.asarray(again), found.values)
+    assert (len(again), [*again], again[0, 1]) == (2, found.values.tolist(), found.values[0, 1])
+    assert again.to_frame().columns[:2] == ["row", "predicted"]
+    with pytest.raises(ValueError, match="classes must be one for each of 2 columns, got 1"):
+        PValues.from_dict({**found.to_dict(), "classes": ["cat"]}, "p.json")
     with pytest.raises(ValueError, match="must end in"):
         found.save(tmp_path / "p.txt")
     with pytest.raises(ValueError, match="every class"):

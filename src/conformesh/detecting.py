@@ -89,7 +89,8 @@ def detect(
     rule
         `thinned`, which is proven, or `plain`, which uses all scores and is only *assumed* to keep the rate.
     sample_size
-        How many scores the thinned rule uses; by default what `default_sample_size` says, from the numbers of scores alone.
+        How many scores the thinned rule uses; by default what `default_sample_size` says, from the numbers of scores
+        alone.
     rng
         Randomness of the thinned rule. By default fresh entropy, which all devices share; the result records it, and
         ``rng=result.seed`` repeats the run. The false discovery rate is also an average over this draw: a seed that is
@@ -281,7 +282,9 @@ def no_redraw(sizes: Ints, shares: Sequence[Fraction], draws: int, exact: bool =
 
 def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[Fraction]) -> int:
     if sample_size is not None and not isinstance(sample_size, int | np.integer):
-        raise TypeError(f"sample_size must be a whole number, how many scores the thinned rule uses, got {sample_size!r}")
+        raise TypeError(
+            f"sample_size must be a whole number, how many scores the thinned rule uses, got {sample_size!r}"
+        )
     if sample_size is not None and sample_size < 1:
         raise ValueError(f"sample_size must be at least 1, got {sample_size}")
     best = default_sample_size(sizes, shares)
@@ -292,8 +295,8 @@ def _checked_sample_size(sample_size: int | None, sizes: Ints, shares: Sequence[
         )
     if sample_size is not None and (chance := no_redraw(sizes, shares, sample_size)) < RARE:
         raise ValueError(
-            f"sample_size={sample_size} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask no device "
-            f"for more than it has; the default is {best}"
+            f"sample_size={sample_size} of {int(sizes.sum())} scores is too many: only {chance:.1g} of such draws ask "
+            f"no device for more than it has; the default is {best}"
         )
     return best if sample_size is None else sample_size
 

@@ -18,12 +18,11 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
 import numpy as np
-from msgspec import json
+from msgspec import json, structs
 from numpy.typing import ArrayLike
 
 from conformesh.engines import Engine
@@ -144,7 +143,7 @@ def quantiles(
             found = _private(host, samples, parts, sure, options)
     for text in found.notes:
         note(text)
-    return replace(
+    return structs.replace(
         found.quantiles,
         column=column if named else "",
         network=network.name,
@@ -210,7 +209,9 @@ def _private(
     noise = batch.outcome.certificates[0][0].noise
     assert noise is not None  # as epsilon was given
     found = quantiles_of(release, parts, confidence, noise)
-    return _Found(replace(found, cost=batch.cost, options={**found.options, **batch.options, **facts}), _notes(found))
+    return _Found(
+        structs.replace(found, cost=batch.cost, options={**found.options, **batch.options, **facts}), _notes(found)
+    )
 
 
 def as_release(raw: Any, where: str = "release") -> Release:
@@ -249,7 +250,7 @@ def reread(found: Quantiles, q: Any, confidence: Alpha) -> Quantiles:
         raise ValueError("these quantiles are exact and hold no release; ask for others with quantiles(data, ...)")
     noise = Noise(found.epsilon, "score", found.devices, found.devices, found.release["cells"], 0.0, 0.0)
     other = quantiles_of(as_release(found.release), as_parts(q), exact_alpha(confidence, "confidence"), noise)
-    return replace(other, column=found.column, network=found.network, privacy=found.privacy)
+    return structs.replace(other, column=found.column, network=found.network, privacy=found.privacy)
 
 
 def _protects(noise: Noise) -> str:

@@ -63,7 +63,7 @@ def detect(
             rich_help_panel=PROMISE,
         ),
     ] = THINNED,
-    draws: Annotated[
+    sample_size: Annotated[
         str | None,
         typer.Option(
             metavar="<int>",
@@ -134,7 +134,7 @@ def detect(
                 fdr,
                 target=whom,
                 rule=rule,
-                draws=None if draws is None else whole(draws, "draws", 1),
+                sample_size=None if sample_size is None else whole(sample_size, "sample_size", 1),
                 rng=start,
                 p_values=p_values,
                 engine=host,

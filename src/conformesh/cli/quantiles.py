@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from msgspec import structs
 
 from conformesh.cli import console
 from conformesh.cli.hosting import job
@@ -191,7 +191,7 @@ def quantiles(
             host.observer = observer
             result = find(held.for_devices(mine), host.network, parts, confidence=sure, engine=host, **options)
         if hosts.first:
-            _show(replace(result, column=column or SCORE), out, as_json)
+            _show(structs.replace(result, column=column or SCORE), out, as_json)
 
 
 def _with_grid(given: dict[str, Any]) -> dict[str, Any]:
@@ -213,7 +213,9 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
             f"{name} holds a histogram for each of {len(releases)} groups; quantiles need one of all values"
         )
     (one,) = releases.values()
-    return replace(quantiles_of(one.release, parts, confidence, one.noise), column=SCORE, network=saved.first.network)
+    return structs.replace(
+        quantiles_of(one.release, parts, confidence, one.noise), column=SCORE, network=saved.first.network
+    )
 
 
 def _show(result: Quantiles, out: Path | None, as_json: bool) -> None:

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Iterator
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+from msgspec import field
+from msgspec.structs import force_setattr
 from numpy.typing import NDArray
 
 from conformesh._version import __version__
-from conformesh.io.files import write_file
-from conformesh.io.json_numbers import in_json, to_json
-from conformesh.io.writing import ENDINGS, check_ending, write_columns
+from conformesh.io.json_numbers import number
+from conformesh.io.schemas import Number
 from conformesh.kernels.ranks import MIXTURES
+from conformesh.names import unknown
 from conformesh.quantities import several
-from conformesh.result.certificate import Cost
+from conformesh.result.certificate import Amount, Count
+from conformesh.result.encoding import Saved, SavedCost
+from conformesh.result.evaluation import as_requested
 
-FORMAT = "conformesh/detection"
 SHOWN = 10  # devices that are printed
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class Detection:
+class Detection(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-detection/1"):
     """The result of `detect`.
+
+    As an array it says of every test point, device by device, whether it is flagged.
 
     Attributes
     ----------
@@ -33,13 +34,13 @@ class Detection:
         The tolerated false discovery rate, and the level at which the rule ran so that it is kept.
     rule
         `thinned`, which is proven, or `plain`, which is assumed.
-    target
-        Where ordinary test points come from: a name of `ranks.MIXTURES`.
+    mixture
+        Which devices ordinary test points come from: a name of `ranks.MIXTURES`.
     scores, flagged, p_values
         By device: its test scores, whether each is flagged, and its p-value (None where these were not asked for).
     threshold
         Test scores above it are flagged; +inf where none is.
-    draws, chance, seed
+    sample_size, chance, seed
         How many calibration scores were used; for the thinned rule the chance that a draw needs no redrawing, a lower
         bound, and the seed of the draw: ``rng=result.seed`` repeats the run.
     steps
@@ -51,19 +52,41 @@ class Detection:
     fdr: float
     level: float
     rule: str
-    target: str
-    scores: Mapping[str, NDArray[np.float64]]
-    flagged: Mapping[str, NDArray[np.bool_]]
-    p_values: Mapping[str, NDArray[np.float64]] | None
-    threshold: float
-    draws: int
-    chance: float
-    steps: int
-    seed: int
-    cost: Cost
+    mixture: str
+    scores: dict[str, NDArray[np.float64]]
+    flagged: dict[str, NDArray[np.bool_]]
+    p_values: dict[str, NDArray[np.float64]] | None
+    threshold: Number
+    sample_size: Count
+    chance: Amount
+    steps: Count
+    seed: Count
+    cost: SavedCost
     network: str = ""
-    seconds: float = 0.0
-    options: dict[str, str] = field(default_factory=dict)
+    seconds: Amount = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+    noun: ClassVar[str] = "a result of `detect`"
+    derived: ClassVar[tuple[str, ...]] = ("kind", "certificate", "tests", "flags")
+
+    def __post_init__(self) -> None:
+        if isinstance(self.threshold, str):  # a file has words for infinities
+            force_setattr(self, "threshold", number(self.threshold, "threshold"))
+
+    def __len__(self) -> int:
+        return self.tests
+
+    def __iter__(self) -> Iterator[bool]:
+        return iter(np.asarray(self).tolist())
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return as_requested(np.concatenate([np.empty(0, dtype=bool), *self.flagged.values()]), dtype, copy)
+
+    @property
+    def devices(self) -> int:
+        """How many devices took part."""
+        return len(self.scores)
 
     @property
     def tests(self) -> int:
@@ -83,13 +106,13 @@ class Detection:
     @property
     def certificate(self) -> str:
         """Why the flags may be trusted, and how far, in words."""
-        where = f"ordinary test points are independent, and {MIXTURES[self.target]}"
+        where = f"ordinary test points are independent, and {MIXTURES[self.mixture]}"
         rate = f"the false discovery rate is at most {self.fdr:g}"
         if self.rule == "thinned":
             return (
                 f"counted: {rate}, where scores of a device are independent draws, {where}; it is an average over the "
-                f"scores, the ordinary test points and the random choice of {self.draws:,} calibration scores, here by "
-                f"seed {self.seed}; level {self.level:.6g}"
+                f"scores, the ordinary test points and the random choice of {self.sample_size:,} calibration scores, here "
+                f"by seed {self.seed}; level {self.level:.6g}"
             )
         return (
             f"assumed: {rate}, where {where}, assuming that p-values of devices with fixed numbers of scores do not "
@@ -108,54 +131,21 @@ class Detection:
             found["p"] = np.concatenate([np.empty(0), *self.p_values.values()])
         return found | {"flagged": np.concatenate([np.empty(0, dtype=bool), *self.flagged.values()])}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; infinity is the string "inf"."""
-        devices = {
-            name: {
-                "scores": own.tolist(),
-                "p_values": None if self.p_values is None else self.p_values[name].tolist(),
-                "flagged": np.flatnonzero(self.flagged[name]).tolist(),
-            }
-            for name, own in self.scores.items()
-        }
-        clean: dict[str, Any] = in_json(
-            {
-                "format": FORMAT,
-                "version": __version__,
-                "fdr": self.fdr,
-                "rule": self.rule,
-                "certificate": self.certificate,
-                "kind": self.kind,
-                "target": self.target,
-                "tests": self.tests,
-                "flagged": self.flags,
-                "threshold": self.threshold,
-                "level": self.level,
-                "draws": self.draws,
-                "chance": self.chance,
-                "seed": self.seed,
-                "steps": self.steps,
-                "cost": self.cost.to_dict(),
-                "seconds": self.seconds,
-                "network": self.network,
-                "options": self.options,
-                "devices": devices,
-            }
-        )
-        return clean
-
-    def to_json(self) -> str:
-        """Return the JSON object on one line."""
-        return to_json(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        path = Path(path)
-        check_ending(path, (".json", *ENDINGS))
-        if path.suffix.lower() == ".json":
-            write_file(path, to_json(self.to_dict(), indent=2))
-        else:
-            write_columns(path, self.columns())
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if self.mixture not in MIXTURES:
+            yield unknown("mixture", self.mixture, MIXTURES)
+        if self.rule not in ("thinned", "plain"):
+            yield unknown("rule", self.rule, ("thinned", "plain"))
+        if not 0 < self.level <= self.fdr < 1:
+            yield f"level and fdr must be numbers between 0 and 1, level the smaller, got {self.level} and {self.fdr}"
+        shapes = {name: own.shape for name, own in self.scores.items()}
+        for what, given in (("flagged", self.flagged), ("p_values", self.p_values)):
+            if given is not None and {name: own.shape for name, own in given.items()} != shapes:
+                yield f"{what} must have one entry for each test score of each device"
+        for name, own in self.scores.items():
+            if not np.array_equal(self.flagged.get(name, own), own > self.threshold):
+                yield f"device {name}: flagged must mark the test scores above the threshold, {self.threshold:g}"
 
     def __str__(self) -> str:
         return f"{self.flags:,} of {several(self.tests, 'test point')} flagged; {self.certificate}"

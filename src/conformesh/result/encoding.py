@@ -59,6 +59,7 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
     """
 
     noun: ClassVar[str] = "a result"  # what the class is called in errors
+    derived: ClassVar[tuple[str, ...]] = ()  # properties that a file also has, for people who read it
 
     def columns(self) -> dict[str, NDArray[Any]]:
         """Return the result as a table: an array for each column."""
@@ -76,7 +77,11 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object; infinity is the string "inf"."""
-        return {"format": self.__struct_config__.tag, **_plain(self)}
+        return {
+            "format": self.__struct_config__.tag,
+            **_plain(self),
+            **{name: _plain(getattr(self, name)) for name in self.derived},
+        }
 
     def to_json(self) -> str:
         """Return the JSON object on one line."""
@@ -107,13 +112,15 @@ class Saved(Struct, frozen=True, eq=False, forbid_unknown_fields=True):
             old = "; files of other versions are not read: calibrate again" if "conformesh" in str(got) else ""
             raise ValueError(f"{where}: needed {cls.noun} ({wanted}), got {got!r:.60}{old}")
         try:
-            found = msgspec.convert(raw, cls, dec_hook=_decode, str_keys=True)
+            told = {name: value for name, value in raw.items() if name not in cls.derived}
+            found = msgspec.convert(told, cls, dec_hook=_decode, str_keys=True)
             _revive(found)
         except msgspec.ValidationError as error:
             raise ValueError(f"{where}: {_complaint(error, raw, cls)}") from None
         except (TypeError, ValueError) as error:
             raise ValueError(f"{where}: {error}") from None
-        for problem in found.contradictions():
+        twice = (name for name in cls.derived if name in raw and raw[name] != _plain(getattr(found, name)))
+        for problem in (*found.contradictions(), *(f"{name} must follow from the rest" for name in twice)):
             raise ValueError(f"{where}: {problem}; it was changed or damaged since it was written: calibrate again")
         return found
 

@@ -2,38 +2,35 @@
 
 from __future__ import annotations
 
-import os
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 from fractions import Fraction
-from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
+from msgspec import field
 from numpy.typing import NDArray
 
 from conformesh._version import __version__
-from conformesh.io.files import write_file
-from conformesh.io.json_numbers import in_json, to_json
-from conformesh.io.writing import ENDINGS, check_ending, write_columns
 from conformesh.kernels.ranks import AUTO, MIXTURES, RANK_RULES, Alpha, check_alpha
+from conformesh.names import unknown
 from conformesh.quantities import several
-from conformesh.result.certificate import Cost
+from conformesh.result.certificate import Amount, Count, Positive
+from conformesh.result.encoding import Saved, SavedCost
+from conformesh.result.evaluation import as_requested
 
-FORMAT = "conformesh/p-values"
 SHOWN = 10  # rows that are printed
 
 
-@dataclass(frozen=True, eq=False, repr=False)
-class PValues:
-    """The result of `p_values`.
+class PValues(Saved, frozen=True, eq=False, tag_field="format", tag="conformesh-p-values/1"):
+    """The result of `p_values`: behaves like the array of its values.
 
     Attributes
     ----------
     values
         A p-value for every test score, (tests,), or for every row and class, (rows, classes); rounded up to floats.
-    target, rule
-        Whom they are about and by which rule: names of `ranks.MIXTURES` and `ranks.RANK_RULES`, or `auto` where each is
-        the smaller of two.
+    mixture, rule
+        Which devices new examples come from and by which rule: names of `ranks.MIXTURES` and `ranks.RANK_RULES`, or
+        `auto` where each is the smaller of two.
     scores, devices
         How many calibration scores there were in all, on how many devices.
     cost
@@ -47,17 +44,42 @@ class PValues:
     """
 
     values: NDArray[np.float64]
-    target: str
+    mixture: str
     rule: str
-    scores: int
-    devices: int
-    cost: Cost
+    scores: Count
+    devices: Positive
+    cost: SavedCost
     classwise: bool = False
     classes: tuple[str, ...] | None = None
     exact: dict[float, Fraction] = field(default_factory=dict)
     network: str = ""
-    seconds: float = 0.0
-    options: dict[str, str] = field(default_factory=dict)
+    seconds: Amount = 0.0
+    options: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+    noun: ClassVar[str] = "a result of `p_values`"
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.values.tolist())
+
+    def __getitem__(self, place: Any) -> Any:
+        return self.values[place]
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return as_requested(self.values, dtype, copy)
+
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if self.values.ndim > 2 or not ((self.values >= 0) & (self.values <= 1)).all():
+            yield "values must be numbers from 0 to 1, one per row or one per row and class"
+        elif self.values.ndim == 2 and len(self.classes or ()) != self.values.shape[1]:
+            yield f"classes must be one for each of {self.values.shape[1]} columns, got {len(self.classes or ())}"
+        for name, word, known in (("mixture", self.mixture, MIXTURES), ("rule", self.rule, {AUTO: "", **RANK_RULES})):
+            if word not in known:
+                yield unknown(name, word, known)
 
     @property
     def predicted(self) -> NDArray[np.int64]:
@@ -94,45 +116,11 @@ class PValues:
         found |= {"credibility": self.credibility, "confidence": self.confidence}
         return found | {f"p_{name}": self.values[:, i] for i, name in enumerate(names.tolist())}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object."""
-        clean: dict[str, Any] = in_json(
-            {
-                "format": FORMAT,
-                "version": __version__,
-                "target": self.target,
-                "rule": self.rule,
-                "classwise": self.classwise,
-                "devices": self.devices,
-                "scores": self.scores,
-                "cost": self.cost.to_dict(),
-                "seconds": self.seconds,
-                "network": self.network,
-                "options": self.options,
-                "classes": self.classes,
-                "p_values": self.values.tolist(),
-            }
-        )
-        return clean
-
-    def to_json(self) -> str:
-        """Return the JSON object on one line."""
-        return to_json(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        path = Path(path)
-        check_ending(path, (".json", *ENDINGS))
-        if path.suffix.lower() == ".json":
-            write_file(path, to_json(self.to_dict(), indent=2))
-        else:
-            write_columns(path, self.columns())
-
     def __str__(self) -> str:
         """Say whom the p-values are about, and by which rule."""
         rule = "the smaller of two proven rules" if self.rule == AUTO else RANK_RULES[self.rule]
         given = ", valid given the class" if self.classwise else ""
-        return f"p-values{given}: {MIXTURES[self.target]}; {rule}"
+        return f"p-values{given}: {MIXTURES[self.mixture]}; {rule}"
 
     def _lines(self) -> list[list[str]]:
         """Return the first rows in words, and the names of their columns."""

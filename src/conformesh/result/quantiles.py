@@ -4,52 +4,23 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
-from msgspec import Meta, Struct
+from msgspec import Meta, field
 from numpy.typing import NDArray
 
 from conformesh._version import __version__
-from conformesh.io.files import write_file
-from conformesh.io.json_numbers import from_json, in_json, number, to_json, with_infinities
-from conformesh.io.schemas import Number, checked
-from conformesh.io.writing import ENDINGS, check_ending, write_columns
 from conformesh.quantities import several
-from conformesh.result.calibration import cost_of
-from conformesh.result.certificate import KINDS, Cost
-from conformesh.result.files import CostFields
+from conformesh.result.certificate import KINDS, Positive
+from conformesh.result.encoding import Saved, SavedCost
+from conformesh.result.evaluation import as_requested
 
 Floats = NDArray[np.float64]
 FORMAT = "conformesh-quantiles/1"
 
 
-class _QuantilesFields(Struct, forbid_unknown_fields=True):
-    """`Quantiles` as JSON."""
-
-    format: Literal["conformesh-quantiles/1"]
-    version: str
-    column: str
-    q: Annotated[list[Annotated[float, Meta(ge=0, le=1)]], Meta(min_length=1)]
-    values: list[Number]
-    rank_error: list[Number]
-    confidence: Annotated[float, Meta(gt=0, le=1)]
-    epsilon: Annotated[float, Meta(gt=0)] | None
-    n: int
-    devices: Annotated[int, Meta(ge=1)]
-    guarantee: str
-    cost: CostFields | None
-    network: str
-    seconds: float
-    privacy: str
-    options: dict[str, Any]
-    release: dict[str, Any] | None
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Quantiles:
+class Quantiles(Saved, frozen=True, eq=False, tag_field="format", tag=FORMAT):
     """The result of `quantiles`: behaves like the array of its values.
 
     Attributes
@@ -81,20 +52,24 @@ class Quantiles:
         What was chosen on the way.
     """
 
-    q: tuple[float, ...]
+    q: Annotated[tuple[Annotated[float, Meta(ge=0, le=1)], ...], Meta(min_length=1)]
     values: Floats
     n: int
     rank_error: Floats
-    confidence: float
-    epsilon: float | None
+    confidence: Annotated[float, Meta(gt=0, le=1)]
+    epsilon: Annotated[float, Meta(gt=0)] | None
     column: str
-    devices: int
-    cost: Cost | None = None
+    devices: Positive
+    cost: SavedCost | None = None
     network: str = ""
     seconds: float = 0.0
     privacy: str = ""
     release: dict[str, Any] | None = None
     options: dict[str, Any] = field(default_factory=dict)
+    version: str = __version__
+
+    noun: ClassVar[str] = "a result of `conformesh quantiles`"
+    derived: ClassVar[tuple[str, ...]] = ("kind", "guarantee")
 
     def __len__(self) -> int:
         return len(self.values)
@@ -106,7 +81,7 @@ class Quantiles:
         return self.values[place]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self.values, dtype) if copy is None else np.array(self.values, dtype, copy=copy)
+        return as_requested(self.values, dtype, copy)
 
     @property
     def kind(self) -> str:
@@ -137,80 +112,13 @@ class Quantiles:
         """Return a table with a row for each quantile: q, value and rank error."""
         return {"q": np.array(self.q, dtype=np.float64), "value": self.values, "rank_error": self.rank_error}
 
-    def to_frame(self) -> Any:
-        """Return the table as a Polars frame; see `columns`."""
-        import polars as pl
-
-        return pl.DataFrame(self.columns())
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the JSON object; infinity is the string "inf"."""
-        clean: dict[str, Any] = in_json(
-            {
-                "format": FORMAT,
-                "version": __version__,
-                "column": self.column,
-                "q": [*self.q],
-                "values": self.values.tolist(),
-                "rank_error": self.rank_error.tolist(),
-                "confidence": self.confidence,
-                "epsilon": self.epsilon,
-                "n": self.n,
-                "devices": self.devices,
-                "guarantee": f"{self.kind}: {self.guarantee}",
-                "cost": None if self.cost is None else self.cost.to_dict(),
-                "network": self.network,
-                "seconds": self.seconds,
-                "privacy": self.privacy,
-                "options": self.options,
-                "release": self.release,
-            }
-        )
-        return clean
-
-    def to_json(self) -> str:
-        """Return the JSON object on one line."""
-        return to_json(self.to_dict())
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the result as JSON, or its table as CSV, Parquet or NPZ, by the ending of the name; whole or not."""
-        path = Path(path)
-        check_ending(path, (".json", *ENDINGS))
-        if path.suffix.lower() == ".json":
-            write_file(path, to_json(self.to_dict(), indent=2))
-        else:
-            write_columns(path, self.columns())
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Quantiles:
-        """Read what `save` wrote as JSON. Of the cost it knows the means over the devices."""
-        return cls.from_dict(from_json(Path(path).read_bytes(), str(path)), str(path))
-
-    @classmethod
-    def from_dict(cls, raw: Any, where: str = "quantiles") -> Quantiles:
-        """Rebuild a result from its JSON object; `where` names it in an error."""
-        file = checked(raw, _QuantilesFields, where)
-        if not len(file.q) == len(file.values) == len(file.rank_error):
-            raise ValueError(
-                f"{where}: q, values and rank_error must have one number for each quantile, got {len(file.q)}, "
-                f"{len(file.values)} and {len(file.rank_error)}; it was changed or damaged since it was written"
+    def contradictions(self) -> Iterator[str]:
+        """Yield what cannot be so."""
+        if not len(self.q) == len(self.values) == len(self.rank_error):
+            yield (
+                f"q, values and rank_error must have one number for each quantile, got {len(self.q)}, "
+                f"{len(self.values)} and {len(self.rank_error)}"
             )
-        return cls(
-            q=tuple(file.q),
-            values=np.array([number(value) for value in file.values]),
-            n=file.n,
-            rank_error=np.array([number(value) for value in file.rank_error]),
-            confidence=file.confidence,
-            epsilon=file.epsilon,
-            column=file.column,
-            devices=file.devices,
-            cost=None if file.cost is None else cost_of(file.cost, file.devices),
-            network=file.network,
-            seconds=file.seconds,
-            privacy=file.privacy,
-            release=file.release,
-            options={name: with_infinities(value) for name, value in file.options.items()},
-        )
 
     def plot(self, ax: Any = None, path: str | os.PathLike[str] | None = None) -> Any:
         """Draw the values over q, with the rank errors as parts of n; returns the figure."""
