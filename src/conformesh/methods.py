@@ -572,5 +572,5 @@ def device_protocol(
     nobody = np.zeros((network.devices, samples.trials), dtype=np.int64)
     here, kept = np.array([row]), requirement_of(name, requirement)
     return on_its_own(
-        Site(network, here, nobody, kept, items, alphas, None, shown or Shown(), secrets), samples, method
+        Site(network, here, nobody, kept, items, alphas, shown=shown or Shown(), secrets=secrets), samples, method
     )
