@@ -1,6 +1,7 @@
 """Write the answers of all recorded calls: ``python tests/recorded/record.py``.
 
-Only for answers that are meant to change; say in the commit which and why.
+Only for answers that are meant to change. It prints which answers differ from those recorded before, and in which
+fields; say in the commit why.
 """
 
 import gzip
@@ -40,6 +41,7 @@ def machine():
 def main():
     """Replay every call and write the answers."""
     from tests.recorded.calls import CALLS
+    from tests.recorded.comparison import differences
     from tests.recorded.over_mpi import mpi_answers
     from tests.recorded.refusals import REFUSALS, refusal
     from tests.recorded.replay import replay
@@ -55,6 +57,11 @@ def main():
         "answers": answers,
         "refusals": {call["id"]: call["reason"] for call in REFUSALS},
     }
+    before = read()["answers"] if FILE.exists() else {}
+    for name, answer in answers.items():
+        lines = differences(before[name], json.loads(json.dumps(answer))) if name in before else ["is new"]
+        if lines:
+            print(name, *lines[:3], *([f"... {len(lines)} in all"] if lines[3:] else []), sep="\n  ")
     text = json.dumps(found, sort_keys=True, separators=(",", ":"))
     FILE.write_bytes(gzip.compress(text.encode(), mtime=0))
     print(f"{len(answers)} answers and {len(refusals)} refusals, {FILE.stat().st_size:,} bytes")
