@@ -10,10 +10,10 @@ from pathlib import Path
 import polars as pl
 
 from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.core.points import VARIANTS
-from conformesh.experiments.core.published import published
-from conformesh.experiments.core.results import Curves, curves_of
-from conformesh.experiments.core.verdicts import Verdict, judge
+from conformesh.experiments.experiment import VARIANTS
+from conformesh.experiments.published import published
+from conformesh.experiments.results import Curves, curves_of
+from conformesh.experiments.verdicts import Verdict, judge
 
 RESULTS = Path(__file__).parents[1] / "results"
 Rows = list[Sequence[str]]

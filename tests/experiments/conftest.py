@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from conformesh.data.synthetic import synthetic_outputs
-from conformesh.experiments.core.settings import sources_from
+from conformesh.experiments.settings import sources_from
 
 
 @pytest.fixture(scope="session")

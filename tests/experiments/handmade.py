@@ -2,7 +2,9 @@
 
 import polars as pl
 
-from conformesh.experiments.core.results import Curves
+from conformesh.experiments.results import Curves
+from conformesh.experiments.rows import rows_of
+from conformesh.sweeping.cells import compute, schema
 
 CASE = {"experiment": "q-dcp-alpha", "variant": "as-written", "scores": "logits"}
 
@@ -32,3 +34,10 @@ def sizes(**lines):
             for line, given in lines.items()
         }
     )
+
+
+def rows_at(point):
+    """The rows of a point, computed in this process."""
+    facts = {"version": pl.lit("0"), "machine": pl.lit("here"), "made": pl.lit("now")}
+    frame = pl.DataFrame(compute(point.cell), schema_overrides=schema())
+    return rows_of(point, frame.with_columns(**facts)).to_dicts()

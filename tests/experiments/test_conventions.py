@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.experiments.core.conventions import (
+from conformesh.experiments.conventions import (
     Conditions,
     _outputs_rounded_up,
     cp_released,

@@ -17,18 +17,18 @@ from matplotlib.image import imread
 
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.core.experiment import Axis, Case, Finding
-from conformesh.experiments.core.figures import draw
-from conformesh.experiments.core.points import VARIANTS
-from conformesh.experiments.core.report import Provenance, Section, write_report
-from conformesh.experiments.core.reproducing import _draws_in_words, reproduce
-from conformesh.experiments.core.runner import SCORES, Request
-from conformesh.experiments.core.settings import sources_from
-from conformesh.experiments.core.styles import LOOKS, look_of
-from conformesh.experiments.core.verdicts import Judged, Match, Verdict
+from conformesh.experiments.experiment import KINDS, VARIANTS, Axis, Case, Finding
+from conformesh.experiments.figures import draw
+from conformesh.experiments.report import Provenance, Section, write_report
+from conformesh.experiments.reproduction import _draws_in_words, reproduce
+from conformesh.experiments.rows import Request
+from conformesh.experiments.settings import Source, sources_from
+from conformesh.experiments.styles import LOOKS, look_of
+from conformesh.experiments.verdicts import Judged, Match, Verdict
 from tests.experiments.handmade import curves, value
 from tests.experiments.test_verdicts import THEIRS
 
+SYNTHETIC = Source("cifar100")
 NAMES = ("h-dcp-alpha", "star-table")  # a figure and a table; drawings below have other axes
 STAMPED = NAMES[1:]
 REQUEST = Request(quick=True, draws=2, seed=3)
@@ -80,7 +80,7 @@ def hollow(axis):
 # --- pictures ---------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("scores", KINDS)
 @pytest.mark.parametrize("name", NAMES)
 def test_pdf_and_png_are_written(real, name, scores):
     stem = real.folder / f"{name}-{scores}"
@@ -123,7 +123,7 @@ def test_panels_are_labelled(real, drawn, name):
 def test_every_line_is_drawn_and_in_the_legend(real, drawn, name):
     figure = drawn["real", f"{name}-logits"]
     experiment = get_experiment(name)
-    lines = {point.line for point in experiment.points(Case(name, "as-written", "logits", quick=True))}
+    lines = {point.line for point in experiment.grid(Case(name, "as-written", "logits", SYNTHETIC, quick=True))}
     legend = legend_of(figure)
     if experiment.axis is None:
         assert [tick.get_text() for tick in figure.axes[0].get_yticklabels()] == [*experiment_lines(experiment)]
@@ -139,7 +139,9 @@ def legend_of(figure):
 
 
 def experiment_lines(experiment):
-    return dict.fromkeys(point.line for point in experiment.points(Case(experiment.name, "as-written", "logits")))
+    return dict.fromkeys(
+        point.line for point in experiment.grid(Case(experiment.name, "as-written", "logits", SYNTHETIC))
+    )
 
 
 def test_points_are_drawn_where_the_numbers_are(real, drawn):
@@ -160,7 +162,7 @@ def test_points_are_drawn_where_the_numbers_are(real, drawn):
 
 
 @pytest.mark.parametrize("name", STAMPED)
-@pytest.mark.parametrize("scores", SCORES)
+@pytest.mark.parametrize("scores", KINDS)
 def test_synthetic_pictures_say_so(real, invented, drawn, name, scores):
     def stamps(kind):
         return [text.get_text() for text in drawn[kind, f"{name}-{scores}"].texts].count("SYNTHETIC DATA")
@@ -178,7 +180,7 @@ def test_published_points_appear_for_real_logits_only(real, invented, drawn):
         (marks,) = hollow(axis)
         assert len(marks.get_xdata()) == 4
     without = [("real", f"{name}-confidences") for name in NAMES]
-    without += [("invented", f"{name}-{scores}") for name in STAMPED for scores in SCORES]
+    without += [("invented", f"{name}-{scores}") for name in STAMPED for scores in KINDS]
     for key in without:
         assert not any(hollow(axis) for axis in drawn[key].axes), key
 
@@ -335,7 +337,7 @@ def test_the_report_is_one_file(real, invented):
         assert not {"script", "link", "iframe", "object"} & {*page.tags}
         assert "http" not in re.sub(r"base64,[^']*", "", text)
         pictures = [base64.b64decode(source.removeprefix("data:image/png;base64,")) for source in page.sources]
-        assert pictures == [(found.folder / f"{name}-{scores}.png").read_bytes() for name in names for scores in SCORES]
+        assert pictures == [(found.folder / f"{name}-{scores}.png").read_bytes() for name in names for scores in KINDS]
         assert page.links == [f"#{name}" for name in names]
         assert all(f"id='{name}'" in text for name in names)
 
@@ -343,7 +345,7 @@ def test_the_report_is_one_file(real, invented):
 def test_the_report_has_every_verdict_finding_and_number(real):
     text = Page(real.report.read_text()).text
     for section in real.sections:
-        assert section.verdicts.keys() == {(scores, variant) for scores in SCORES for variant in VARIANTS}
+        assert section.verdicts.keys() == {(scores, variant) for scores in KINDS for variant in VARIANTS}
         for (_, variant), verdict in section.verdicts.items():
             assert f"{variant.replace('-', ' ')}: {verdict}" in text
             for judged in verdict.judged:

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from conformesh.experiments.core import findings
-from conformesh.experiments.core.findings import (
+from conformesh.experiments import findings
+from conformesh.experiments.findings import (
     ERRORS,
     GRAIN,
     converges_sooner,

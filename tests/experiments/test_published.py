@@ -11,13 +11,14 @@ import polars as pl
 import pytest
 
 from conformesh.experiments import get_experiment
-from conformesh.experiments.core.experiment import TOPOLOGIES
-from conformesh.experiments.core.points import compute, network_of
-from conformesh.experiments.core.published import published
-from conformesh.experiments.core.results import curves_of, summarise
-from conformesh.experiments.core.runner import COMPARED_DRAWS, Request
-from conformesh.experiments.core.settings import draws_of, sources_from
-from conformesh.experiments.core.verdicts import judge
+from conformesh.experiments.grids import TOPOLOGIES
+from conformesh.experiments.published import published
+from conformesh.experiments.results import curves_of, summarise
+from conformesh.experiments.rows import COMPARED_DRAWS, Request
+from conformesh.experiments.settings import sources_from
+from conformesh.experiments.verdicts import judge
+from conformesh.sweeping.sources import network_of, samples_of
+from tests.experiments.handmade import rows_at
 from tests.experiments.test_conventions import looped_epsilon, released_levels
 from tests.reference import pooled_minimiser
 
@@ -99,14 +100,14 @@ def ran(real_sources):
     def rows_of(name, variant, scores="logits", lines=None, x=None, **request):
         experiment = get_experiment(name)
         request = {"draws": 10, **request}
-        (case,) = [c for c in Request(**request).cases(experiment) if (c.variant, c.scores) == (variant, scores)]
+        cases = Request(**request).cases(experiment, real_sources)
+        (case,) = [case for case in cases if (case.variant, case.scores) == (variant, scores)]
         found = {}
-        for point in experiment.points(case):
+        for point in experiment.grid(case):
             if (lines is None or point.line in lines) and (x is None or point.x == x):
-                key = point.key("")
-                if key not in kept:
-                    kept[key] = compute(point, real_sources[experiment.data])
-                for row in kept[key]:
+                if point not in kept:
+                    kept[point] = rows_at(point)
+                for row in kept[point]:
                     found.setdefault((point.line, row["x"]), []).append(row)
         return found
 
@@ -216,9 +217,11 @@ def test_the_last_iterate_stands_in_for_the_optimum(ran, real_sources):
     experiment = get_experiment("q-dcp-convergence")
     rows = ran(experiment.name, "as-released", lines=("chain",), x=100)["chain", 100.0]
     assert mean(rows, "epsilon") == pytest.approx(16.5, rel=0.15)
-    (case,) = [c for c in Request(draws=10).cases(experiment) if (c.variant, c.scores) == ("as-released", "logits")]
-    (point,) = [p for p in experiment.points(case) if (p.line, p.x) == ("chain", 100)]
-    samples, network = draws_of(real_sources["cifar100"], point.setting).samples(), network_of(point)
+    cases = Request(draws=10).cases(experiment, real_sources)
+    (case,) = [case for case in cases if (case.variant, case.scores) == ("as-released", "logits")]
+    (cell,) = [point.cell for point in experiment.grid(case) if (point.line, point.x) == ("chain", 100)]
+    network = network_of(cell.network, cell.scores, 0)
+    samples = samples_of([cell.scores.draw(cell.network, 20, cell.seed, number) for number in range(3)])
     ratios = []
     for draw in range(3):
         scores = [samples.segment(k, draw) for k in range(20)]

@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from conformesh.experiments.core.settings import DATA, Draws, Setting, Source, draws_of, sources_from
+from conformesh.experiments.settings import DATA, DeviceRows, PaperScores, Source, sources_from
 from conformesh.io.model_outputs import ModelOutputs
-from tests.strategies import exact_rank
+from conformesh.sweeping.sources import NetworkSpec
 
 KINDS = ("logits", "confidences")
 
@@ -30,20 +30,20 @@ def label_scores(outputs, kind):
     return 1 - powers / powers.sum(axis=1, keepdims=True)
 
 
-def rows_of(draws, outputs, draw):
+def rows_of(draw, outputs, kind):
     """Find the rows of each device's calibration scores by their values."""
-    true = label_scores(outputs, draws.setting.scores)[np.arange(len(outputs)), outputs.labels]
-    samples = draws.samples()
+    true = label_scores(outputs, kind)[np.arange(len(outputs)), outputs.labels]
     found = []
-    for device in range(samples.devices):
-        gap = np.abs(samples.segment(device, draw)[:, None] - true)
+    for mine in np.split(draw.values, np.cumsum(draw.sizes)[:-1]):
+        gap = np.abs(mine[:, None] - true)
         assert (gap.min(axis=1) < 1e-12).all()
         found.append(gap.argmin(axis=1))
     return found
 
 
-def setting(scores="logits", devices=3, shares="random", draws=2, seed=0):
-    return Setting("cifar100", scores, devices, shares, draws, seed)
+def draws_of(outputs, kind="logits", devices=3, shares="random", draws=2, seed=0):
+    rows = DeviceRows(outputs, PaperScores(Source("cifar100"), kind, shares), devices)
+    return [rows.draw(seed, number) for number in range(draws)]
 
 
 # --- which rows -------------------------------------------------------------------------------------------------------
@@ -53,38 +53,37 @@ def setting(scores="logits", devices=3, shares="random", draws=2, seed=0):
 def test_equal_shares_are_equal_and_of_the_devices_own_classes(kind):
     outputs = outputs_of()  # a tenth is 40
     for devices, sizes in ((2, [20, 20]), (4, [10] * 4), (3, [14, 13, 13])):
-        draws = Draws(outputs, setting(kind, devices, "equal"))
-        assert (draws.samples().sizes == np.array(sizes)[:, None]).all()
+        draws = draws_of(outputs, kind, devices, "equal")
+        assert all(draw.sizes.tolist() == sizes for draw in draws)
         blocks = np.array_split(np.arange(6), devices) if 6 % devices == 0 else [[0], [1], [2, 3], [4, 5]]
-        for draw in range(2):
-            for device, rows in enumerate(rows_of(draws, outputs, draw)):
+        for draw in draws:
+            for device, rows in enumerate(rows_of(draw, outputs, kind)):
                 assert set(outputs.labels[rows]) <= set(blocks[device])
                 assert len(set(rows)) == sizes[device]  # nobody twice
 
 
 def test_random_shares_sum_to_a_tenth_and_vary():
     outputs = outputs_of(rows=999, balanced=False)
-    draws = Draws(outputs, setting(devices=3, draws=6))
-    sizes = draws.samples().sizes
-    assert (sizes.sum(axis=0) == 100).all()
-    assert len(np.unique(sizes)) > 3
-    for draw in range(6):
-        for device, rows in enumerate(rows_of(draws, outputs, draw)):
+    draws = draws_of(outputs, draws=6)
+    assert all(draw.sizes.sum() == 100 for draw in draws)
+    assert len(np.unique([draw.sizes for draw in draws])) > 3
+    for draw in draws:
+        for device, rows in enumerate(rows_of(draw, outputs, "logits")):
             assert (outputs.labels[rows] // 2 == device).all()
 
 
 @pytest.mark.parametrize("shares", ["equal", "random"])
 def test_rows_do_not_depend_on_the_kind_of_scores(shares):
     outputs = outputs_of()
-    one, other = (Draws(outputs, setting(kind, shares=shares)) for kind in KINDS)
-    for draw in range(2):
-        for mine, theirs in zip(rows_of(one, outputs, draw), rows_of(other, outputs, draw), strict=True):
+    for both in zip(*(draws_of(outputs, kind, shares=shares) for kind in KINDS), strict=True):
+        one, other = (rows_of(draw, outputs, kind) for draw, kind in zip(both, KINDS, strict=True))
+        for mine, theirs in zip(one, other, strict=True):
             assert set(mine) == set(theirs)
 
 
 def test_a_uniform_draw_is_the_same_for_any_number_of_devices():
     outputs = outputs_of()
-    found = [np.concatenate(rows_of(Draws(outputs, setting(devices=K)), outputs, 1)) for K in (1, 2, 6)]
+    found = [np.concatenate(rows_of(draws_of(outputs, devices=K)[1], outputs, "logits")) for K in (1, 2, 6)]
     assert set(found[0]) == set(found[1]) == set(found[2])
 
 
@@ -93,8 +92,8 @@ def test_seeds_and_draws_differ_and_more_draws_keep_the_first(shares):
     outputs = outputs_of()
 
     def chosen(**more):
-        draws = Draws(outputs, setting(shares=shares, **more))
-        return [frozenset(np.concatenate(rows_of(draws, outputs, t)).tolist()) for t in range(draws.setting.draws)]
+        draws = draws_of(outputs, shares=shares, **more)
+        return [frozenset(np.concatenate(rows_of(draw, outputs, "logits")).tolist()) for draw in draws]
 
     assert chosen() == chosen()
     assert chosen(draws=4)[:2] == chosen()
@@ -106,7 +105,7 @@ def test_too_few_rows_of_a_class_say_whose_and_how_many():
     labels = np.where(np.arange(100) < 3, 1, 0)
     lopsided = ModelOutputs(outputs.values[:, :2], labels, "logits", "lopsided", ("a", "b"))
     with pytest.raises(ValueError, match="lopsided: device 1 needs 5 calibration rows of its classes, there are 3"):
-        Draws(lopsided, setting(devices=2, shares="equal"))
+        draws_of(lopsided, devices=2, shares="equal")
 
 
 # --- what a threshold does --------------------------------------------------------------------------------------------
@@ -120,17 +119,17 @@ def test_measures_equal_sets_built_row_by_row(kind, shares):
     With random shares all test rows count alike; with equal ones those of device k weigh n_k + 1 together, the mixture
     of [Wen2025] Eq. (3). Devices have unequally many rows and 5, 4 and 4 of them calibrate, so that all these differ.
     """
-    outputs, alphas = outputs_of(rows=130, balanced=False), (0.1, 0.2, 0.5, 0.18, 0.99)
-    draws = Draws(outputs, setting(kind, 3, shares, draws=3, seed=5))
+    outputs = outputs_of(rows=130, balanced=False)
+    draws = draws_of(outputs, kind, 3, shares, draws=3, seed=5)
     table = 1 - (outputs.logits() if kind == "logits" else outputs.probabilities())
     np.testing.assert_allclose(table, label_scores(outputs, kind), atol=1e-12)
     thresholds = np.random.default_rng(1).choice(table.ravel(), size=(3, 3, 5))
     thresholds[0, :, 1], thresholds[1, 0, 4] = -np.inf, np.inf
     thresholds[:, 1, 2], thresholds[:, 2, 3] = np.inf, -np.inf
-    coverage, size = draws.measure(thresholds)
-    margin = draws.rank_margin(thresholds, alphas)
-    for t in range(3):
-        mine = rows_of(draws, outputs, t)
+    found = np.array([[draw.measure(thresholds[:, t, a], True) for a in range(5)] for t, draw in enumerate(draws)])
+    coverage, size = np.moveaxis(found, 2, 0)
+    for t, draw in enumerate(draws):
+        mine = rows_of(draw, outputs, kind)
         calibration = {*np.concatenate(mine).tolist()}
         tests = [row for row in range(130) if row not in calibration]
         homes = [int(outputs.labels[row]) // 2 for row in tests]
@@ -140,7 +139,7 @@ def test_measures_equal_sets_built_row_by_row(kind, shares):
         else:
             weights = [(len(mine[home]) + 1) / (13 + 3) / homes.count(home) for home in homes]
         assert sum(weights) == pytest.approx(1, abs=1e-12)
-        for a, alpha in enumerate(alphas):
+        for a in range(5):
             hits = labels = 0.0
             for row, weight in zip(tests, weights, strict=True):
                 for threshold in thresholds[:, t, a]:
@@ -149,9 +148,6 @@ def test_measures_equal_sets_built_row_by_row(kind, shares):
                     labels += weight / 3 * len(chosen)
             assert coverage[t, a] == pytest.approx(hits, abs=1e-12)
             assert size[t, a] == pytest.approx(labels, abs=1e-12)
-            lowest = min(thresholds[:, t, a])
-            rank = sum(table[row, outputs.labels[row]] <= lowest for row in calibration)
-            assert margin[t, a] == rank - exact_rank(13, alpha, 3)
     assert (coverage[1, 2], size[1, 2]) == pytest.approx((1, 6), abs=1e-12)
     assert (coverage[2, 3], size[2, 3]) == (0, 0)
 
@@ -162,43 +158,29 @@ def test_a_device_may_have_no_test_row_left():
     labels = np.arange(40) % 3
     labels[7] = 3
     rare = replace(outputs, labels=labels)
-    draws = Draws(rare, setting(devices=4, draws=1, seed=4))
-    assert draws.samples().sizes[3, 0] == 1
-    calibration = np.concatenate(rows_of(draws, rare, 0))
+    (draw,) = draws_of(rare, devices=4, draws=1, seed=4)
+    assert draw.sizes[3] == 1
+    calibration = np.concatenate(rows_of(draw, rare, "logits"))
     tests = np.setdiff1d(np.arange(40), calibration)
-    coverage, size = draws.measure(np.zeros((4, 1, 1)))
+    coverage, size = draw.measure(np.zeros(4), True)
     table = label_scores(rare, "logits")[tests]
-    assert coverage[0, 0] == pytest.approx((table[np.arange(36), labels[tests]] <= 0).mean())
-    assert size[0, 0] == pytest.approx((table <= 0).sum() / 36)
+    assert coverage == pytest.approx((table[np.arange(36), labels[tests]] <= 0).mean())
+    assert size == pytest.approx((table <= 0).sum() / 36)
 
 
 def test_coverage_is_at_most_one():
     outputs = outputs_of(rows=2000, classes=100)
-    draws = Draws(outputs, setting(devices=20, shares="equal", draws=1))
-    assert draws.measure(np.full((20, 1, 1), np.inf))[0].max() <= 1
-
-
-def test_some_of_the_draws_alone_are_measured_as_among_all():
-    outputs = outputs_of()
-    draws = Draws(outputs, setting(draws=4))
-    thresholds = np.random.default_rng(2).normal(size=(3, 4, 2))
-    everything, some = draws.measure(thresholds), draws.measure(thresholds[:, [3, 1]], (3, 1))
-    for whole, part in zip(everything, some, strict=True):
-        np.testing.assert_array_equal(whole[[3, 1]], part)
-    margins = draws.rank_margin(thresholds, (0.1, 0.5))
-    np.testing.assert_array_equal(margins[[3, 1]], draws.rank_margin(thresholds[:, [3, 1]], (0.1, 0.5), (3, 1)))
-    np.testing.assert_array_equal(draws.samples().sizes[:, [3, 1]], draws.samples((3, 1)).sizes)
-    np.testing.assert_array_equal(draws.output_ranges()[[3, 1]], draws.output_ranges((3, 1)))
+    (draw,) = draws_of(outputs, devices=20, shares="equal", draws=1)
+    assert draw.measure(np.full(20, np.inf), True)[0] <= 1
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_range_is_that_of_all_outputs_of_the_calibration_rows(kind):
     outputs = outputs_of()
-    draws = Draws(outputs, setting(kind))
     values = 1 - label_scores(outputs, kind)
-    for draw, (low, high) in enumerate(draws.output_ranges()):
-        mine = values[np.concatenate(rows_of(draws, outputs, draw))]
-        assert (low, high) == pytest.approx((mine.min(), mine.max()), abs=1e-12)
+    for draw in draws_of(outputs, kind):
+        mine = values[np.concatenate(rows_of(draw, outputs, kind))]
+        assert draw.output_range == pytest.approx((mine.min(), mine.max()), abs=1e-12)
 
 
 def test_probabilities_of_zero_do_not_make_the_range_infinite():
@@ -208,7 +190,7 @@ def test_probabilities_of_zero_do_not_make_the_range_infinite():
     values = np.where((outputs.probabilities() < 1e-3) & ~own, 0.0, outputs.probabilities())
     rare = replace(outputs, values=values / values.sum(axis=1, keepdims=True), kind="probabilities")
     assert np.isneginf(rare.logits()).any()
-    ranges = Draws(rare, setting()).output_ranges()
+    ranges = np.array([draw.output_range for draw in draws_of(rare)])
     assert np.isfinite(ranges).all()
     assert (ranges[:, 0] < ranges[:, 1]).all()
 
@@ -219,8 +201,8 @@ def test_a_true_label_of_probability_zero_has_no_logit():
     values[7, outputs.labels[7]] = 0.0
     never = replace(outputs, values=values / values.sum(axis=1, keepdims=True), kind="probabilities")
     with pytest.raises(ValueError, match=r"row 7: the true label has probability 0.*--scores confidences"):
-        Draws(never, setting())
-    assert Draws(never, setting(scores="confidences")).classes == outputs.values.shape[1]
+        draws_of(never)
+    assert draws_of(never, "confidences")[0].classes == outputs.values.shape[1]
 
 
 # --- where outputs come from ------------------------------------------------------------------------------------------
@@ -263,7 +245,11 @@ def test_files_that_do_not_fit_are_refused_with_their_names_and_numbers(small_fi
         sources_from([str(tmp_path / "nowhere.npz")])
 
 
-def test_draws_of_a_setting_are_prepared_once(cifar):
-    given = Setting("cifar100", "logits", 20, "equal", 1, 0)
-    assert draws_of(cifar, given) is draws_of(cifar, given)
-    assert draws_of(cifar, given).samples().sizes.sum() == 200
+def test_draws_are_prepared_once_and_those_of_their_own_seed(cifar):
+    """[Wen2025] Section 6.1: a tenth of the rows calibrates."""
+    scores, chain = PaperScores(cifar, "logits", "equal"), NetworkSpec("chain", None, 20, 0, False, ())
+    first = scores.draw(chain, 20, 0, 0)
+    assert scores.draw(chain, 20, 0, 0) is first
+    assert first.sizes.sum() == 200
+    for other in (scores.draw(chain, 20, 0, 1), scores.draw(chain, 20, 1, 0)):
+        assert (other.values != first.values).any()

@@ -8,9 +8,9 @@ import pytest
 from scipy import stats
 
 from conformesh.experiments import get_experiment
-from conformesh.experiments.core.experiment import Finding
-from conformesh.experiments.core.published import Published, known_points
-from conformesh.experiments.core.verdicts import (
+from conformesh.experiments.experiment import Finding
+from conformesh.experiments.published import Published, known_points
+from conformesh.experiments.verdicts import (
     COVERAGE_TOLERANCE,
     JOINT_ERROR,
     SIZE_TOLERANCE,
@@ -38,7 +38,7 @@ def experiment():
 @pytest.fixture
 def judged(experiment, monkeypatch):
     """Judge one point of our own against THEIRS."""
-    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [THEIRS])
+    monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name: [THEIRS])
 
     def decide(coverage, size, scores="logits", on_their_data=True, x=0.9, **more):
         found = curves({"chain": {x: value(coverage, size, **more)}})
@@ -74,7 +74,7 @@ def test_inside_near_and_far(judged, coverage, size, more, inside, near):
 
 def test_a_wide_published_band_is_near_enough(judged, monkeypatch):
     wide = replace(THEIRS, size_std=0.05)
-    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [wide])
+    monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name: [wide])
     half = 100 * wide.size_half
     assert half > SIZE_TOLERANCE * 11
     assert judged(0.92, 11 + 0.99 * half).matches[0].near
@@ -96,7 +96,7 @@ def test_errors_are_those_of_the_two_sample_t_test(judged, monkeypatch, draws):
     rng = np.random.default_rng(draws)
     ours, theirs = rng.normal(0.9, 0.01, draws), rng.normal(0.91, 0.01, 10)
     point = replace(THEIRS, coverage=theirs.mean(), coverage_std=theirs.std())
-    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [point])
+    monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name: [point])
     (found,) = judged(ours.mean(), 11.0, coverage_std=ours.std(), size_std=0.5, draws=draws).matches
     said = stats.ttest_ind(ours, theirs)
     grain = 5e-6 / abs(ours.mean() - theirs.mean())  # the last digit read off the figure
@@ -121,7 +121,7 @@ def test_either_measure_decides_in_either_direction(judged, measure, off, agrees
 def test_without_any_spread_only_the_same_number_agrees(judged, monkeypatch):
     """The chain has full sets in every draw: 1 and 100 %, which another convention must not meet by chance."""
     full = Published("chain", 0.9, coverage=1.0, coverage_std=0.0, size=1.0, size_std=0.0)
-    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [full])
+    monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name: [full])
     assert judged(1.0, 100.0).agrees
     assert judged(1.0, 100.0).matches[0].errors == 0
     assert not judged(1.0, 99.9).agrees
@@ -132,7 +132,7 @@ def test_without_any_spread_only_the_same_number_agrees(judged, monkeypatch):
 def test_sizes_are_not_known_better_than_they_were_rounded(judged, monkeypatch):
     """Tenths of a label that happen to be equal in all draws: a tenth apart differs, a twentieth does not."""
     rounded = Published("chain", 0.9, coverage=0.91, coverage_std=0.01, size=0.002, size_std=0.0)
-    monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name: [rounded])
+    monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name: [rounded])
     near, far = (judged(0.91, size, draws=40) for size in (0.25, 0.3))
     error = 0.1 / math.sqrt(12) * math.sqrt(1 / 10 + 1 / 40)
     assert near.matches[0].errors == pytest.approx((0.05 - 0.005) / error)
@@ -156,7 +156,7 @@ def test_the_joint_error_rate_is_kept(experiment, monkeypatch):
             Published("chain", x, mean, std, 0.5, 0.0)
             for x, mean, std in zip(levels, theirs.mean(axis=0), theirs.std(axis=0), strict=True)
         ]
-        monkeypatch.setattr("conformesh.experiments.core.verdicts.published", lambda name, points=points: points)
+        monkeypatch.setattr("conformesh.experiments.verdicts.published", lambda name, points=points: points)
         given = {
             x: value(mean, 50.0, coverage_std=std, draws=40)
             for x, mean, std in zip(levels, ours.mean(axis=0), ours.std(axis=0), strict=True)

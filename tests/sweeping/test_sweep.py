@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,13 +18,15 @@ import conformesh
 from conformesh import METHODS, Network, calibrate, scores, sweep
 from conformesh.data.partition import partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
+from conformesh.graph.weights import constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import CannotAggregate
 from conformesh.solver import TooFewScores, counted_ranks, solve_draws
 from conformesh.streams import stream
-from conformesh.sweeping import cells, running, sources
-from conformesh.sweeping.cells import cells_of, compute, rides_along
+from conformesh.sweeping import cached, cells, sources
+from conformesh.sweeping.cells import compute
 from conformesh.sweeping.config import read_config
+from conformesh.sweeping.running import cells_of
 
 ALPHAS = [0.1, 0.3]
 RUNS = [
@@ -127,13 +130,13 @@ def test_what_rides_along_changes_no_row(record):
     config = read_config({**CONFIG, "networks": CONFIG["networks"][:1], **({"record": record} if record else {})})
     batched = 0
     for cell in cells_of(config):
-        together, alone = compute(cell), compute(cell, batched=False)
+        together, alone = compute(cell), compute(replace(cell, together=False))
         batched += len(cell.draws) > 1
         order = [(row["draw"], row["alpha"]) for row in together]
         assert order == [(draw, alpha) for draw in cell.draws for alpha in ALPHAS]
         for one, other in zip(together, alone, strict=True):
             assert {**one, "seconds": None} == {**other, "seconds": None}
-    assert batched == (len(RUNS) - 2 if record else sum(rides_along(m, config.record) for m in config.methods))
+    assert batched == (len(RUNS) - 2 if record else sum(m.rides_along(config.record) for m in config.methods))
     assert batched >= (6 if record else 2)  # what maxima cost depends on the scores: fedcp-qq and local have none
 
 
@@ -148,7 +151,7 @@ def test_parallel_rows_equal_those_of_one_process(tmp_path):
 
 def test_a_second_sweep_computes_nothing(tmp_path, monkeypatch):
     first = sweep(SMALL, tmp_path, jobs=1)
-    monkeypatch.setattr(running, "compute", lambda *_: pytest.fail("this point was there"))
+    monkeypatch.setattr(cached, "compute", lambda *_: pytest.fail("this point was there"))
     assert_frame_equal(first, sweep(SMALL, tmp_path, jobs=1), check_exact=True)
     assert json.loads((tmp_path / "provenance.json").read_text())["computed"] == 0
     assert_frame_equal(pl.read_parquet(tmp_path / "rows.parquet"), first)
@@ -161,10 +164,10 @@ def test_other_settings_and_files_are_other_cells(tmp_path):
     config |= {"methods": [{"name": "fcp"}], "alphas": [0.5]}
 
     def threshold_of(**changes):
-        cells.digest_of_file.cache_clear()  # a new process would read the file anew
+        sources.digest_of_file.cache_clear()  # a new process would read the file anew
         sources._rows_of_file.cache_clear()
         sources.network_of.cache_clear()
-        sources.draw_of.cache_clear()
+        sources._draw_of.cache_clear()
         return sweep({**config, **changes}, tmp_path / "out", jobs=1)["threshold"].to_list()
 
     file.write_text("device,score\na,1\na,2\nb,3\nb,4\n")
@@ -222,6 +225,21 @@ def test_record_decides_the_columns_and_the_folder_has_everything(tmp_path):
     assert found["threshold"][0] == pytest.approx(first["threshold"].mean(), rel=1e-5)
     said = json.loads((tmp_path / "new" / "out" / "provenance.json").read_text())
     assert (said["cells"], said["config"]["seed"]) == (len({*found["method"]}) and said["computed"], 5)
+
+
+def test_count_error_term_and_gap_are_recorded_on_request():
+    record = ["rank", "count", "epsilon", "gap"]
+    rows = sweep({**SMALL, "methods": RUNS[-6:-1], "record": record}, jobs=1)
+    for row in rows.iter_rows(named=True):
+        network = Network.chain(row["devices"])
+        mine, _ = by_hand(network.devices, 5, row["draw"])
+        options = {name: tuple(v) if isinstance(v, list) else v for name, v in json.loads(row["options"]).items()}
+        single = calibrate([*mine], network, row["alpha"], row["method"], **options)
+        assert row["epsilon"] == single.certificate.epsilon
+        assert row["count"] == (mine <= single.thresholds.min()).sum()
+        assert row["gap"] == constant_weights(network, network.spectrum).gap
+    assert rows["epsilon"].null_count() not in (0, len(rows))  # some of these methods have one
+    assert sweep(SMALL, jobs=1).select("count", "epsilon", "gap").null_count().row(0) == (36, 36, 36)
 
 
 def test_a_score_file_on_a_graph_file_with_test_rows(tmp_path):

@@ -13,11 +13,11 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.panels import RUNNING
 from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.core.experiment import Experiment
-from conformesh.experiments.core.reproducing import Reproduction
-from conformesh.experiments.core.reproducing import reproduce as run_all
-from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
-from conformesh.experiments.core.settings import sources_from
+from conformesh.experiments.experiment import Experiment
+from conformesh.experiments.reproduction import Reproduction
+from conformesh.experiments.reproduction import reproduce as run_all
+from conformesh.experiments.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request
+from conformesh.experiments.settings import sources_from
 from conformesh.progress import Progress
 
 ALL = "all"

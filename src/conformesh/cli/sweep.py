@@ -12,10 +12,9 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.panels import RUNNING
 from conformesh.quantities import in_bits
-from conformesh.sweeping.cells import cells_of
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import BACKENDS
-from conformesh.sweeping.running import checked_cells, summary
+from conformesh.sweeping.running import cells_of, checked_cells, summary
 from conformesh.sweeping.running import sweep as run_all
 
 SHOWN = 40  # lines of a summary on the screen; the file has all

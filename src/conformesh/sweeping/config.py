@@ -19,9 +19,10 @@ from conformesh.kernels.ranks import check_alpha, requirement_in
 from conformesh.methods import get_method, make_options, requirement_of
 from conformesh.names import unknown
 from conformesh.scores import ClassificationScore, get_score
+from conformesh.sweeping.cells import MethodSpec
 from conformesh.sweeping.schema import FileScores, MethodTable, NetworkTable, OutputScores, SweepFile, SyntheticScores
+from conformesh.sweeping.sources import NetworkSpec, Options, ScoreSpec
 
-Options = tuple[tuple[str, Any], ...]  # names and values, sorted: what can be a key of a cache
 RECORDS = {
     "threshold": "the largest threshold of a device, and the smallest",
     "rank": "how many scores must lie at or below the smallest threshold, and how many do",
@@ -31,39 +32,12 @@ RECORDS = {
     "rounds": "rounds of communication",
     "bits": "bits sent by a device, mean over devices",
     "seconds": "the time of the run; draws that ran together share it equally",
+    "count": "how many calibration scores lie at or below the smallest threshold, whatever they weigh; only on request",
+    "epsilon": "the method's error term, where it has one; only on request",
+    "gap": "the network's spectral gap with the best constant weights, which needs eigenvalues; only on request",
 }
+ON_REQUEST = ("count", "epsilon", "gap")  # not recorded where `record` is left out
 ROWS, CLASSES = 10_000, 100  # of the synthetic model
-
-
-@dataclass(frozen=True)
-class NetworkSpec:
-    """A network to build; equal ones are the same graph."""
-
-    topology: str | None
-    graph: str | None
-    devices: int | None
-    seed: int
-    redraw: bool
-    options: Options
-
-
-@dataclass(frozen=True)
-class MethodSpec:
-    """A method with its options."""
-
-    name: str
-    options: Options
-
-
-@dataclass(frozen=True)
-class ScoreSpec:
-    """Where scores come from: a source and its settings."""
-
-    source: str
-    settings: Options
-
-    def __getitem__(self, name: str) -> Any:
-        return dict(self.settings)[name]
 
 
 @dataclass(frozen=True)
@@ -136,7 +110,7 @@ def _alphas(given: Sequence[float | str], where: str) -> tuple[float, ...]:
 
 def _records(given: Sequence[str] | None, where: str) -> tuple[str, ...]:
     if given is None:
-        return tuple(RECORDS)
+        return tuple(word for word in RECORDS if word not in ON_REQUEST)
     if not given:
         raise ValueError(f"{where}: record must name some of {', '.join(RECORDS)}, got []")
     for word in given:

@@ -10,19 +10,18 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conformesh._version import __version__
 from conformesh.io.files import write_file
 from conformesh.progress import Progress
-from conformesh.sweeping.cached import Job, OnPoint, run_jobs
-from conformesh.sweeping.cells import Cell, cells_of, code_digest, compute, digest_of_file, schema
+from conformesh.sweeping.cached import OnPoint, file_of, run_cells
+from conformesh.sweeping.cells import Cell, code_digest
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import backend as ready
 from conformesh.sweeping.provenance import machine
-from conformesh.sweeping.sources import network_of
+from conformesh.sweeping.sources import digest_of_file, network_of
 
 if TYPE_CHECKING:
     import polars as pl
@@ -69,6 +68,8 @@ def sweep(
     >>> rows["required_rank"].to_list(), rows["counted_rank"].to_list()
     ([901], [901])
     """
+    import polars as pl
+
     asked = config if isinstance(config, Config) else read_config(config)
     workers = (os.cpu_count() or 1) if jobs is None else jobs
     if workers < 1:
@@ -86,17 +87,30 @@ def sweep(
     with ExitStack() as stack:
         bar = stack.enter_context(Progress("preparing", unit="cells", shown=progress))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()) if out is None else out)
-        facts = {"version": __version__, "machine": machine()}
-        work = [Job(folder / "cells" / f"{p.key()}.parquet", str(p), partial(compute, p), facts) for p in cells]
-        if (workers > 1 or backend != "loky") and sum(not job.file.exists() for job in work) > 1:
+        missing = sum(not file_of(cell, folder / "cells").exists() for cell in cells)
+        if (workers > 1 or backend != "loky") and missing > 1:
             workers = stack.enter_context(ready(backend, workers, address))
-        rows = run_jobs(work, schema(), workers, count)
+        rows = pl.concat(run_cells(cells, folder / "cells", workers, count))
         if out is not None:
             rows.write_parquet(folder / "rows.parquet")
             summary(rows).write_csv(folder / "summary.csv")
-            facts |= {"backend": backend, "seconds": str(round(time.perf_counter() - started, 1))}
+            facts = {"backend": backend, "seconds": str(round(time.perf_counter() - started, 1))}
             _write_provenance(folder, asked, len(cells), seen[0], facts)
     return rows
+
+
+def cells_of(config: Config) -> list[Cell]:
+    """Lay out the grid: networks, then methods, then draws, in blocks that ride along."""
+    cells = []
+    for network in config.networks:
+        for method in config.methods:
+            together = method.rides_along(config.record)
+            size = config.batch if together and not network.redraw else 1
+            for start in range(0, config.draws, size):
+                block = tuple(range(config.draws))[start : start + size]
+                common = (config.scores, config.alphas, block, config.seed, config.record)
+                cells.append(Cell(network, method, *common, together))
+    return cells
 
 
 def checked_cells(config: Config) -> list[Cell]:
@@ -133,8 +147,10 @@ def summary(rows: pl.DataFrame) -> pl.DataFrame:
 
 
 def _write_provenance(folder: Path, config: Config, cells: int, computed: int, facts: Mapping[str, str]) -> None:
-    files = [spec.graph for spec in config.networks] + [dict(config.scores.settings).get(n) for n in ("file", "labels")]
+    files = [*(spec.graph for spec in config.networks), *config.scores.files().values()]
     said = {
+        "version": __version__,
+        "machine": machine(),
         **facts,
         "code": code_digest(),
         "cells": cells,

@@ -100,7 +100,9 @@ class SweepFile(Struct, forbid_unknown_fields=True, kw_only=True):
     )
     draws: Annotated[Whole, Meta(description="how many draws of calibration scores")] = 1
     seed: Annotated[Seed, Meta(description="draw d uses seed + d for all that is random in it")] = 0
-    record: Annotated[list[str] | None, Meta(description="what to record; by default everything")] = None
+    record: Annotated[
+        list[str] | None, Meta(description="what to record; by default everything but count, epsilon and gap")
+    ] = None
     batch: Annotated[Whole, Meta(description="the most draws that ride along in one run of the simulator")] = 32
 
 

@@ -1,15 +1,18 @@
-"""Where a sweep's scores come from: one `Draw` for every network and number of a draw, loaded once in a process.
+"""Networks and scores of a cell: one `Draw` for every network and number of a draw, loaded once in a process.
 
 Draw d of a sweep with seed s uses the seed s + d for everything random in it, as ``conformesh scores make --seed`` and
-``conformesh calibrate --seed`` would: any row can be made again by hand.
+``conformesh calibrate --seed`` would: any row can be made again by hand. A cell takes any source that is a `Scores`:
+`ScoreSpec` is what the file of a sweep can ask for.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
-from functools import lru_cache
-from typing import Any
+from dataclasses import asdict, dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,15 +26,96 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import natural_order
 from conformesh.scores import Score, get_score
 from conformesh.streams import stream
-from conformesh.sweeping.config import NetworkSpec, ScoreSpec
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+Options = tuple[tuple[str, Any], ...]  # names and values, sorted: what can be a key of a cache
+
+
+@cache
+def digest_of_file(path: str) -> str:
+    """Return the digest of a file's content."""
+    return hashlib.sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+@dataclass(frozen=True)
+class NetworkSpec:
+    """A network to build; equal ones are the same graph."""
+
+    topology: str | None
+    graph: str | None
+    devices: int | None
+    seed: int
+    redraw: bool
+    options: Options
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides the graph, with the content of a graph file instead of its place."""
+        return {**asdict(self), "graph": None if self.graph is None else digest_of_file(self.graph)}
+
+
+class Draw(Protocol):
+    """One draw of a network's scores."""
+
+    @property
+    def values(self) -> Floats:
+        """Calibration scores, device by device."""
+
+    @property
+    def sizes(self) -> Ints:
+        """How many scores each device has, (devices,)."""
+
+    def measure(self, thresholds: Floats, size: bool) -> tuple[float | None, float | None]:
+        """Return coverage and, if asked for, mean set size on the test rows, of thresholds (devices,)."""
+
+
+class Scores(Protocol):
+    """A source of scores: a frozen dataclass, which any process can use."""
+
+    def __hash__(self) -> int:
+        """Return the same for equal sources: a process keeps what it built for them."""
+
+    def identity(self) -> dict[str, Any]:
+        """Return all that decides the scores, with the content of files instead of their places."""
+
+    def device_names(self) -> tuple[str, ...] | None:
+        """Return the devices that the source names; None where any number of devices will do."""
+
+    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> Draw:
+        """Return a draw for a network of so many devices."""
+
+
+@dataclass(frozen=True)
+class ScoreSpec:
+    """Where the scores of a sweep come from: the source that its file names, and the settings there."""
+
+    source: str
+    settings: Options
+
+    def __getitem__(self, name: str) -> Any:
+        return dict(self.settings)[name]
+
+    def files(self) -> dict[str, str]:
+        """Return the files to read, by setting."""
+        return {name: value for name, value in self.settings if name in ("file", "labels") and value is not None}
+
+    def identity(self) -> dict[str, Any]:
+        """Return source and settings, with the content of files instead of their places."""
+        contents = {name: digest_of_file(path) for name, path in self.files().items()}
+        return {"source": self.source, "settings": {**dict(self.settings), **contents}}
+
+    def device_names(self) -> tuple[str, ...] | None:
+        """Return the devices that a score file or a file of outputs names; None where there is no such file."""
+        return _names_in(self)
+
+    def draw(self, spec: NetworkSpec, devices: int, seed: int, number: int) -> Draw:
+        """Return a draw; a process keeps the last few."""
+        return _draw_of(self, spec, devices, seed, number)
 
 
 @dataclass(frozen=True, eq=False)
-class Draw:
-    """One draw of a network's scores.
+class _SplitDraw:
+    """A draw whose rows were split into those that calibrate and those that test.
 
     Attributes
     ----------
@@ -82,12 +166,12 @@ def samples_of(draws: Sequence[Draw]) -> WeightedScores:
 
 
 @lru_cache(maxsize=4)
-def network_of(spec: NetworkSpec, scores: ScoreSpec, draw_seed: int) -> Network:
+def network_of(spec: NetworkSpec, scores: Scores, draw_seed: int) -> Network:
     """Build a network, over the devices that the scores name where they do; a process keeps the last few.
 
     `draw_seed` matters only to a network that is drawn anew; pass `graph_seed` so that equal ones are built once.
     """
-    names = _names_in(scores)
+    names = scores.device_names()
     if spec.graph is not None:
         network = Network.from_edges(spec.graph)
         strange = [name for name in names or () if name not in {*network.ids}]
@@ -103,7 +187,6 @@ def network_of(spec: NetworkSpec, scores: ScoreSpec, draw_seed: int) -> Network:
 
 
 def _names_in(scores: ScoreSpec) -> tuple[str, ...] | None:
-    """Return the devices that a score file or a file of outputs names; None where any number of devices will do."""
     if scores.source == "file":
         return _rows_of_file(scores["file"])[0]
     if scores.source == "outputs" and scores["partition"] == "device":
@@ -115,8 +198,7 @@ def _names_in(scores: ScoreSpec) -> tuple[str, ...] | None:
 
 
 @lru_cache(maxsize=8)
-def draw_of(scores: ScoreSpec, spec: NetworkSpec, devices: int, seed: int, draw: int) -> Draw:
-    """Return the scores of a draw on a network of so many devices; a process keeps the last few."""
+def _draw_of(scores: ScoreSpec, spec: NetworkSpec, devices: int, seed: int, draw: int) -> _SplitDraw:
     number = seed + draw
     if scores.source == "synthetic":
         return _synthetic(scores, devices, seed, number)
@@ -125,19 +207,19 @@ def draw_of(scores: ScoreSpec, spec: NetworkSpec, devices: int, seed: int, draw:
         home = _rows_in_network(names, home, scores, spec)
         chosen, others = split_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
         flat, sizes = _by_device(values[chosen], home[chosen], devices)
-        return Draw(flat, sizes, home[others], values[others])
+        return _SplitDraw(flat, sizes, home[others], values[others])
     return _of_outputs(scores, spec, devices, number)
 
 
-def _synthetic(scores: ScoreSpec, devices: int, seed: int, number: int) -> Draw:
+def _synthetic(scores: ScoreSpec, devices: int, seed: int, number: int) -> _SplitDraw:
     means = scores["spread"] * stream(seed, "sweep devices").standard_normal(devices)
     n, tests = scores["per_device"], scores["test_per_device"]
     drawn = stream(number, "sweep scores").standard_normal((devices, n + tests)) + means[:, None]
     home = np.repeat(np.arange(devices), tests)
-    return Draw(drawn[:, :n].ravel(), np.full(devices, n), home, drawn[:, n:].ravel())
+    return _SplitDraw(drawn[:, :n].ravel(), np.full(devices, n), home, drawn[:, n:].ravel())
 
 
-def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int) -> Draw:
+def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int) -> _SplitDraw:
     found = _outputs(scores)
     score = get_score(scores["score"], **dict(scores["score_options"])).seeded(number)
     table = _table(scores, score.reads)
@@ -152,7 +234,7 @@ def _of_outputs(scores: ScoreSpec, spec: NetworkSpec, devices: int, number: int)
     chosen, others = split_rows(home, max(1, round(scores["calibration"] * len(home))), seed=number)
     own = score(table[chosen], found.labels[chosen])
     flat, sizes = _by_device(own, home[chosen], devices)
-    return Draw(flat, sizes, home[others], None, score, table, found.labels, others)
+    return _SplitDraw(flat, sizes, home[others], None, score, table, found.labels, others)
 
 
 def _by_device(values: Floats, home: Ints, devices: int) -> tuple[Floats, Ints]:

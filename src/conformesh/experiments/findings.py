@@ -10,8 +10,8 @@ import math
 from collections.abc import Callable, Iterable
 from itertools import pairwise
 
-from conformesh.experiments.core.experiment import TOPOLOGIES
-from conformesh.experiments.core.results import Curves, Value
+from conformesh.experiments.grids import TOPOLOGIES
+from conformesh.experiments.results import Curves, Value
 
 Check = Callable[[Curves], tuple[bool, str] | None]
 ERRORS, GRAIN = 3.0, 1e-3

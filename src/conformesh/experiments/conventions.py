@@ -14,6 +14,8 @@ these (docs/reproduction.md tells what each of them does):
 - pooled CP takes one order statistic more, FCP rounds its level to a whole percent, FedCP-QQ ran with other ranks
   than its own.
 
+`ConventionSpec` is what a cell runs instead of a method.
+
 Assumes     all devices in one process: these are measurements of a convention, not methods for devices
 Guarantees  nothing; the methods to use are in `conformesh.METHODS`
 Message     as in `protocols.q_dcp` and `protocols.h_dcp`
@@ -22,7 +24,7 @@ Message     as in `protocols.q_dcp` and `protocols.h_dcp`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
@@ -31,8 +33,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from conformesh.engines.simulator import Simulator
+from conformesh.experiments.settings import PaperDraw
+from conformesh.graph.network import Network
 from conformesh.graph.weights import constant_weights
-from conformesh.kernels.ranks import conformal_rank
+from conformesh.kernels.ranks import conformal_rank, exact_alpha
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.anchor import local_quantiles
 from conformesh.protocols.bounds.histogram import paper_epsilon
@@ -40,8 +45,10 @@ from conformesh.protocols.bounds.quantile import bias_epsilon
 from conformesh.protocols.consensus import gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.q_dcp import Knobs, admm
-from conformesh.protocols.site import Site
+from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
+from conformesh.result.certificate import Certificate, Cost
+from conformesh.sweeping.sources import Draw, Options
 
 Floats = NDArray[np.float64]
 TIE = 1e-9  # at exact ties of ranks float noise would decide; the tie counts
@@ -266,3 +273,39 @@ CONVENTIONS: dict[str, _Convention] = {
     "fcp-released": _Convention("fcp", fcp_released),
     "fedcp-qq-published": _Convention("fedcp-qq", fedcp_qq_published),
 }
+
+
+@dataclass(frozen=True)
+class ConventionSpec:
+    """A convention with its options, in the place that a method of the library has in a cell."""
+
+    name: str
+    options: Options
+
+    def solve(
+        self, samples: WeightedScores, draws: Sequence[Draw], network: Network, alphas: tuple[float, ...], seed: int
+    ) -> tuple[Outcome, Cost]:
+        """Return the thresholds of every draw and alpha, without a guarantee, and the cost of one run."""
+        convention = CONVENTIONS[self.name]
+        site = Site.everywhere(network, samples.sizes)
+        given = Conditions(tuple(map(exact_alpha, alphas)), np.array([_output_range(draw) for draw in draws]))
+        found = convention.run(site, samples, given, **dict(self.options))
+        if convention.talks:
+            runs = samples.trials * (len(alphas) if convention.each_alpha else 1)
+            printed, cost = Simulator(network).run(found, runs)
+        else:
+            printed, cost = found, Cost(0, np.zeros(network.devices), np.zeros(network.devices))
+        certificates = [
+            [
+                Certificate("none", epsilon=None if printed.epsilon is None else float(printed.epsilon[t, a]))
+                for a in range(len(alphas))
+            ]
+            for t in range(samples.trials)
+        ]
+        return Outcome(printed.thresholds, certificates), cost
+
+
+def _output_range(draw: Draw) -> tuple[float, float]:
+    if not isinstance(draw, PaperDraw):
+        raise TypeError(f"a convention needs the draws of PaperScores, got {type(draw).__name__}")
+    return draw.output_range

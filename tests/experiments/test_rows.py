@@ -1,4 +1,4 @@
-"""The runner: what is there is not computed again, what was stopped goes on, and nothing depends on the order."""
+"""Rows: what is there is not computed again, what was stopped goes on, and nothing depends on the order."""
 
 from dataclasses import replace
 
@@ -8,11 +8,13 @@ from polars.testing import assert_frame_equal
 
 from conformesh._version import __version__
 from conformesh.experiments import get_experiment
-from conformesh.experiments.core import runner
-from conformesh.experiments.core.points import VARIANTS, compute
-from conformesh.experiments.core.runner import COMPARED_DRAWS, FULL_DRAWS, SEED, Request, run
-from conformesh.experiments.core.settings import sources_from
+from conformesh.experiments.experiment import VARIANTS, Run
+from conformesh.experiments.rows import COMPARED_DRAWS, FULL_DRAWS, SEED, Request, run
+from conformesh.experiments.settings import sources_from
+from conformesh.sweeping import cached
+from conformesh.sweeping.cells import compute
 from conformesh.sweeping.provenance import machine
+from tests.experiments.handmade import rows_at
 
 REQUEST = Request(quick=True, draws=2, seed=3, scores=("logits",))
 PROVENANCE = ("version", "seed", "data", "data_digest", "synthetic", "machine", "made")
@@ -22,7 +24,7 @@ PROVENANCE = ("version", "seed", "data", "data_digest", "synthetic", "machine", 
 def experiment():
     """Four cheap points of Figure 4 in each variant."""
     whole = get_experiment("h-dcp-alpha")
-    return replace(whole, points=lambda case: whole.points(case)[4:])
+    return replace(whole, grid=lambda case: whole.grid(case)[4:])
 
 
 class Watcher:
@@ -60,16 +62,17 @@ def test_parallel_rows_equal_those_of_one_process(experiment, small_sources, tmp
 
 def test_rows_are_what_the_points_compute(experiment, small_sources, tmp_path):
     frame, _ = go(experiment, small_sources, tmp_path)
-    points = [point for case in REQUEST.cases(experiment) for point in experiment.points(case)]
-    rows = [row for point in points for row in compute(point, small_sources["cifar100"])]
-    assert frame.select([*rows[0]]).to_dicts() == rows
-    methods = [point.method for point in points for _ in range(2 * 3)]
+    points = [point for case in REQUEST.cases(experiment, small_sources) for point in experiment.grid(case)]
+    rows = [row for point in points for row in rows_at(point)]
+    columns = [name for name in rows[0] if name not in ("version", "machine", "made")]
+    assert frame.select(columns).to_dicts() == [{name: row[name] for name in columns} for row in rows]
+    methods = [point.cell.method.name for point in points for _ in range(2 * 3)]
     assert frame["method"].to_list() == methods
 
 
 def test_a_second_run_computes_nothing(experiment, small_sources, tmp_path, monkeypatch):
     first, _ = go(experiment, small_sources, tmp_path)
-    monkeypatch.setattr(runner, "compute", lambda *_: pytest.fail("this point was there"))
+    monkeypatch.setattr(cached, "compute", lambda *_: pytest.fail("this point was there"))
     again, watcher = go(experiment, small_sources, tmp_path)
     assert watcher.heard == [(8, 8, "")]
     assert_frame_equal(first, again, check_exact=True)  # "made" too: these are the same files
@@ -101,14 +104,14 @@ def test_a_stopped_run_keeps_what_is_done_and_goes_on(experiment, small_sources,
 def test_an_error_keeps_what_is_done(experiment, small_sources, tmp_path, monkeypatch):
     left = [True] * 3
 
-    def until_it_breaks(point, source):
+    def until_it_breaks(cell):
         if not left:
             raise RuntimeError("out of luck")
         left.pop()
-        return compute(point, source)
+        return compute(cell)
 
     with monkeypatch.context() as patched:
-        patched.setattr(runner, "compute", until_it_breaks)
+        patched.setattr(cached, "compute", until_it_breaks)
         with pytest.raises(RuntimeError, match="out of luck"):
             go(experiment, small_sources, tmp_path)
     _, watcher = go(experiment, small_sources, tmp_path)
@@ -164,7 +167,7 @@ def test_rows_say_where_they_come_from(experiment, small_sources, tmp_path):
 
 
 def test_results_do_not_depend_on_the_order(experiment, small_sources, tmp_path):
-    backwards = replace(experiment, points=lambda case: experiment.points(case)[::-1])
+    backwards = replace(experiment, grid=lambda case: experiment.grid(case)[::-1])
     forth, _ = go(experiment, small_sources, tmp_path / "forth")
     back, _ = go(backwards, small_sources, tmp_path / "back")
     assert forth["line"].to_list() != back["line"].to_list()
@@ -188,20 +191,42 @@ def test_several_experiments_share_a_run(experiment, small_sources, tmp_path):
     rows = run([experiment, table], small_sources, replace(REQUEST, scores=("confidences",)), tmp_path, 1, watcher)
     assert watcher.computed == 8 + 14
     assert rows["experiment"].unique(maintain_order=True).to_list() == ["h-dcp-alpha", "star-table"]
-    assert {path.name for path in tmp_path.iterdir()} == {"h-dcp-alpha", "star-table"}
+    assert len([*tmp_path.iterdir()]) == 8 + 14
+
+
+def test_a_cell_of_two_figures_runs_once(small_sources, tmp_path):
+    """The reference lines of Figures 2 and 4 are the same runs."""
+    figures = [get_experiment(name) for name in ("figure-2", "figure-4")]
+    references = [replace(each, grid=lambda case, grid=each.grid: grid(case)[5:]) for each in figures]
+    watcher = Watcher()
+    rows = run(references, small_sources, REQUEST, tmp_path, 1, watcher)
+    assert watcher.heard == [(0, 6, ""), *((i, 6, "q-dcp-alpha") for i in range(1, 7))]
+    first, second = (rows.filter(experiment=each.name).drop("experiment") for each in figures)
+    assert {*first["line"]} == {"CP", "FCP", "E-DCP"}
+    assert_frame_equal(first, second, check_exact=True)
+
+
+def test_a_method_that_refuses_is_an_error_that_names_the_line(experiment, small_sources, tmp_path):
+    """A sweep has a row without numbers for it; a figure cannot leave a point out."""
+
+    def broken(case):
+        return [case.point("torus", Run("h-dcp", {"rounds": 20, "bins": 50, "wire": 17}))]
+
+    with pytest.raises(ValueError, match=r"h-dcp-alpha, line torus: .*17"):
+        go(replace(experiment, grid=broken), small_sources, tmp_path)
 
 
 def test_requests_lay_out_both_variants_of_both_scores():
     experiment = get_experiment("figure-4")
-    cases = Request().cases(experiment)
+    cases = Request().cases(experiment, sources_from([]))
     assert [(case.scores, case.variant) for case in cases] == [
         (scores, variant) for scores in ("logits", "confidences") for variant in VARIANTS
     ]
     assert {(case.experiment, case.draws, case.seed, case.quick) for case in cases} == {
         ("h-dcp-alpha", COMPARED_DRAWS, SEED, False)
     }
-    assert {case.draws for case in Request().cases(get_experiment("figure-6"))} == {
+    assert {case.draws for case in Request().cases(get_experiment("figure-6"), sources_from([]))} == {
         FULL_DRAWS
     }  # nothing to compare with
-    assert {case.draws for case in Request(quick=True).cases(experiment)} == {2}
-    assert {case.draws for case in Request(quick=True, draws=5).cases(experiment)} == {5}
+    assert {case.draws for case in Request(quick=True).cases(experiment, sources_from([]))} == {2}
+    assert {case.draws for case in Request(quick=True, draws=5).cases(experiment, sources_from([]))} == {5}

@@ -1,26 +1,25 @@
-"""Every entry of EXPERIMENTS: its page says what it reproduces, and its grids are sound in all four cases."""
+"""Every entry of EXPERIMENTS: it is described and judged, and its grids are sound in all four cases."""
 
 import inspect
-import json
+import re
 from collections import Counter
-from dataclasses import asdict
-from importlib import import_module
 from itertools import pairwise
 
 import pytest
 
 from conformesh import METHODS, TOPOLOGIES
-from conformesh.experiments import EXPERIMENTS, get_experiment
-from conformesh.experiments.core.conventions import CONVENTIONS
-from conformesh.experiments.core.experiment import LEVELS, Case, in_convention
-from conformesh.experiments.core.points import VARIANTS, network_of
-from conformesh.experiments.core.published import published
-from conformesh.experiments.core.runner import SCORES, Request
-from conformesh.experiments.core.settings import DATA
+from conformesh.experiments import EXPERIMENTS, entries, get_experiment
+from conformesh.experiments.conventions import CONVENTIONS
+from conformesh.experiments.experiment import KINDS, VARIANTS, Case, in_convention
+from conformesh.experiments.grids import LEVELS
+from conformesh.experiments.published import published
+from conformesh.experiments.rows import Request
+from conformesh.experiments.settings import DATA, PaperScores, Source, sources_from
 from conformesh.kernels.ranks import requirement_in
 from conformesh.methods import make_options, requirement_of
+from conformesh.sweeping.sources import network_of
 
-CASES = [(variant, scores) for variant in VARIANTS for scores in SCORES]
+CASES = [(variant, scores) for variant in VARIANTS for scores in KINDS]
 
 
 @pytest.fixture(params=EXPERIMENTS)
@@ -29,25 +28,20 @@ def experiment(request):
 
 
 def case_of(experiment, variant, scores, **more):
-    return Case(experiment.name, variant, scores, **more)
+    return Case(experiment.name, variant, scores, Source(experiment.data), **more)
 
 
 def work(points):
     """How much there is to run, in rounds times draws times alphas; what needs none counts as one."""
-    return sum(
-        point.options.get("rounds", 1)
-        * (point.setting.draws if point.draws is None else len(point.draws))
-        * len(point.alphas)
-        for point in points
-    )
+    cells = [point.cell for point in points]
+    return sum(dict(cell.method.options).get("rounds", 1) * len(cell.draws) * len(cell.alphas) for cell in cells)
 
 
-def test_the_page_opens_with_its_item_and_what_is_reproduced(experiment):
-    page = inspect.getdoc(import_module(f"conformesh.experiments.{EXPERIMENTS[experiment.name]}"))
-    assert page.startswith(f"{experiment.item}: ")
-    heads = [line.split("  ")[0] for line in page.splitlines() if line and not line.startswith(" ")]
-    assert heads[1:5] == ["Reproduces", "Data", "Cost", "Expected"]
-    assert heads[5:] in ([], ["Departures"])
+def test_the_comment_above_says_where_the_paper_has_it(experiment):
+    before, _, _ = inspect.getsource(entries).partition(f'name="{experiment.name}",')
+    comment = before[before.rindex("# [Wen2025] ") :]
+    assert re.match(rf"# \[Wen2025\] (Section|Appendix) [6B]\.\d, {experiment.item}[:.,]", comment)
+    assert re.search(r"\d+ s( a case)?\.\n    Experiment\($", comment.rstrip())
 
 
 def test_it_is_described_and_judged(experiment):
@@ -63,41 +57,40 @@ def test_it_is_described_and_judged(experiment):
 @pytest.mark.parametrize(("variant", "scores"), CASES)
 def test_points_are_well_formed(experiment, variant, scores, quick):
     case = case_of(experiment, variant, scores, draws=2 if quick else 10, seed=7, quick=quick)
-    points = experiment.points(case)
+    points = experiment.grid(case)
+    shares = {"as-written": "equal", "as-released": "random"}[variant]
     for point in points:
-        assert (point.experiment, point.variant) == (experiment.name, variant)
-        assert point.setting == case.setting(experiment.data, point.setting.devices)
-        assert (point.setting.scores, point.setting.seed, point.setting.draws) == (scores, 7, case.draws)
-        assert point.setting.shares == {"as-written": "equal", "as-released": "random"}[variant]
-        assert all(0 < alpha < 1 for alpha in point.alphas)
-        assert point.draws is None or {*point.draws} <= {*range(case.draws)}
-        json.dumps(asdict(point))  # its key can be made
-    keys = Counter(point.key("") for point in points)
+        assert point.case == case
+        assert point.cell.scores == PaperScores(Source(experiment.data), scores, shares)
+        assert point.cell.seed == 7
+        assert all(0 < alpha < 1 for alpha in point.cell.alphas)
+        assert {*point.cell.draws} <= {*range(case.draws)}
+        assert point.cell.together
+    keys = Counter(point.cell.key() for point in points)
     assert max(keys.values()) == 1
     # a place on a line belongs to one point, or to one point of each draw
     places = Counter(
         (point.line, point.x if point.x is not None else 1 - alpha, draw)
         for point in points
-        for alpha in point.alphas
-        for draw in point.draws or range(case.draws)
+        for alpha in point.cell.alphas
+        for draw in point.cell.draws
     )
     assert max(places.values()) == 1
 
 
 @pytest.mark.parametrize(("variant", "scores"), CASES)
 def test_graphs_exist_at_every_size(experiment, variant, scores):
-    points = experiment.points(case_of(experiment, variant, scores, draws=2))
-    for topology, devices in {(point.topology, point.setting.devices) for point in points}:
-        assert topology in TOPOLOGIES
-        assert devices <= DATA[experiment.data][1]
-        some = next(p for p in points if (p.topology, p.setting.devices) == (topology, devices))
-        assert network_of(some).devices == devices
+    points = experiment.grid(case_of(experiment, variant, scores, draws=2))
+    for spec, source in {(point.cell.network, point.cell.scores) for point in points}:
+        assert spec.topology in TOPOLOGIES
+        assert spec.devices <= DATA[experiment.data][1]
+        assert network_of(spec, source, spec.seed).devices == spec.devices
 
 
 @pytest.mark.parametrize(("variant", "scores"), CASES)
 def test_quick_is_smaller(experiment, variant, scores):
     quick, full = (
-        experiment.points(case)
+        experiment.grid(case)
         for case in (
             case_of(experiment, variant, scores, draws=2, quick=True),
             case_of(experiment, variant, scores),
@@ -111,8 +104,8 @@ def test_quick_is_smaller(experiment, variant, scores):
 @pytest.mark.parametrize(("variant", "scores"), CASES)
 def test_references_are_in_each(experiment, variant, scores):
     for quick in (False, True):
-        points = experiment.points(case_of(experiment, variant, scores, quick=quick))
-        methods = {point.line: point.method for point in points}
+        points = experiment.grid(case_of(experiment, variant, scores, quick=quick))
+        methods = {point.line: point.cell.method.name for point in points}
         assert methods["CP"] == ("cp" if variant == "as-written" else "cp-released")
         assert methods["FCP"] == (
             "fcp-released" if (experiment.name, variant) == ("star-table", VARIANTS[1]) else "fcp"
@@ -122,19 +115,19 @@ def test_references_are_in_each(experiment, variant, scores):
 
 @pytest.mark.parametrize(("variant", "scores"), CASES)
 def test_every_method_takes_its_options(experiment, variant, scores):
-    for point in experiment.points(case_of(experiment, variant, scores)):
-        if point.method in METHODS:
-            requirement, options = requirement_in(point.options)
-            requirement_of(point.method, requirement)
-            make_options(point.method, options)
+    for point in experiment.grid(case_of(experiment, variant, scores)):
+        method, options = point.cell.method.name, dict(point.cell.method.options)
+        if method in METHODS:
+            requirement, options = requirement_in(options)
+            requirement_of(method, requirement)
+            make_options(method, options)
             continue
-        function = CONVENTIONS[point.method].run
-        inspect.signature(function).bind("site", "samples", "given", **point.options)
+        inspect.signature(CONVENTIONS[method].run).bind("site", "samples", "given", **options)
 
 
 def test_published_points_stand_where_points_do(experiment):
-    points = experiment.points(case_of(experiment, "as-released", "logits"))
-    places = {(p.line, round(1 - a, 2) if p.x is None else p.x) for p in points for a in p.alphas}
+    points = experiment.grid(case_of(experiment, "as-released", "logits"))
+    places = {(p.line, round(1 - a, 2) if p.x is None else p.x) for p in points for a in p.cell.alphas}
     assert {(theirs.line, theirs.x) for theirs in published(experiment.name)} <= places
 
 
@@ -143,12 +136,12 @@ def test_convergence_covers_the_published_range_on_a_logarithmic_axis(name, firs
     """No step is more than double, so that the curve between two points is seen."""
     experiment = get_experiment(name)
     assert experiment.axis.log
-    points = experiment.points(case_of(experiment, "as-released", "logits"))
-    rounds = [point.options["rounds"] for point in points if point.line == "chain"]
+    points = experiment.grid(case_of(experiment, "as-released", "logits"))
+    rounds = [dict(point.cell.method.options)["rounds"] for point in points if point.line == "chain"]
     assert (rounds[0], rounds[-1]) == (first, 10_000)
     assert all(1 < later / earlier <= 2 for earlier, later in pairwise(rounds))
     quick = [
-        p.x for p in experiment.points(case_of(experiment, "as-released", "logits", quick=True)) if p.line == "chain"
+        p.x for p in experiment.grid(case_of(experiment, "as-released", "logits", quick=True)) if p.line == "chain"
     ]
     assert quick == sorted({*quick})
     assert max(quick) <= 1000
@@ -183,12 +176,12 @@ def test_what_an_experiment_says_goes_before_the_convention():
 
 
 def test_quick_looks_keep_the_ends():
-    case = Case("x", "as-written", "logits", quick=True)
+    case = Case("x", "as-written", "logits", Source("cifar100"), quick=True)
     assert case.thinned(LEVELS) == (0.1, 0.5, 0.9)
     assert case.thinned((1, 2), keep=3) == (1, 2)
     assert case.thinned(range(10), keep=4) == (0, 3, 6, 9)
     assert (case.rounds(3000), case.rounds(8000), case.rounds(1500)) == (300, 800, 1500)
-    full = Case("x", "as-written", "logits")
+    full = Case("x", "as-written", "logits", Source("cifar100"))
     assert full.thinned(LEVELS) == LEVELS
     assert full.rounds(3000) == 3000
 
@@ -221,5 +214,5 @@ def test_unknown_names_suggest_the_nearest(name, nearest):
 
 
 def test_requests_have_the_cases_tried_here():
-    cases = Request().cases(get_experiment("star-table"))
+    cases = Request().cases(get_experiment("star-table"), sources_from([]))
     assert {(case.variant, case.scores) for case in cases} == {*CASES}

@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING
 
 from conformesh._version import __version__
 from conformesh.experiments import EXPERIMENTS
-from conformesh.experiments.core.experiment import Experiment
-from conformesh.experiments.core.figures import draw
-from conformesh.experiments.core.points import VARIANTS
-from conformesh.experiments.core.report import Provenance, Section, write_report
-from conformesh.experiments.core.results import Curves, curves_of, summarise
-from conformesh.experiments.core.runner import Request, run
-from conformesh.experiments.core.settings import Source
-from conformesh.experiments.core.verdicts import Verdict, judge
+from conformesh.experiments.experiment import VARIANTS, Experiment
+from conformesh.experiments.figures import draw
+from conformesh.experiments.report import Provenance, Section, write_report
+from conformesh.experiments.results import Curves, curves_of, summarise
+from conformesh.experiments.rows import Request, run
+from conformesh.experiments.settings import Source
+from conformesh.experiments.verdicts import Verdict, judge
 from conformesh.io.files import write_file
 from conformesh.sweeping.provenance import machine
 
@@ -55,7 +54,7 @@ def reproduce(
 ) -> Reproduction:
     """Run experiments, and write rows (Parquet), tables (CSV), pictures (PDF, PNG), provenance (JSON) and a report.
 
-    Finished points are kept in `folder`/cache: a run that was stopped goes on where it was.
+    Finished cells are kept in `folder`/cache: a run that was stopped goes on where it was.
     """
     request = request or Request()
     started = time.perf_counter()
@@ -109,7 +108,7 @@ def _draws_in_words(experiments: Sequence[Experiment], request: Request) -> str:
     """Return how many draws each experiment has, as in "10; 40 for q-dcp-alpha, h-dcp-alpha"."""
     names: dict[int, list[str]] = {}
     for experiment in experiments:
-        names.setdefault(request.cases(experiment)[0].draws, []).append(experiment.name)
+        names.setdefault(request.draws_of(experiment), []).append(experiment.name)
     usual = max(names, key=lambda number: len(names[number]))
     others = [f"{number} for {', '.join(mine)}" for number, mine in names.items() if number != usual]
     return "; ".join([str(usual), *others])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 
-from conformesh.experiments.core.results import BAND
+from conformesh.experiments.results import BAND
 
 DRAWS = 10
 

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from scipy.special import stdtrit
 
-from conformesh.experiments.core.experiment import Experiment
-from conformesh.experiments.core.published import Published, known_points, published
-from conformesh.experiments.core.results import Curves, Value
-from conformesh.experiments.core.styles import REFERENCES
+from conformesh.experiments.experiment import Experiment
+from conformesh.experiments.published import Published, known_points, published
+from conformesh.experiments.results import Curves, Value
+from conformesh.experiments.styles import REFERENCES
 
 JOINT_ERROR = 0.01  # how often chance alone may call any of all comparisons a difference
 COVERAGE_TOLERANCE, SIZE_TOLERANCE = 0.015, 0.12  # a point is called met within these, too; that decides nothing

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from conformesh.experiments.core.experiment import Experiment
-from conformesh.experiments.core.points import VARIANTS
-from conformesh.experiments.core.published import Published, published
-from conformesh.experiments.core.results import Curves
-from conformesh.experiments.core.styles import REFERENCES, look_of
+from conformesh.experiments.experiment import VARIANTS, Experiment
+from conformesh.experiments.published import Published, published
+from conformesh.experiments.results import Curves
+from conformesh.experiments.styles import REFERENCES, look_of
 from conformesh.plots.pictures import FAINT, INK, STYLE
 
 if TYPE_CHECKING:

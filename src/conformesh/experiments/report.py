@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
 
-from conformesh.experiments.core.experiment import Experiment
-from conformesh.experiments.core.results import Curves
-from conformesh.experiments.core.verdicts import JOINT_ERROR, Verdict
+from conformesh.experiments.experiment import Experiment
+from conformesh.experiments.results import Curves
+from conformesh.experiments.verdicts import JOINT_ERROR, Verdict
 from conformesh.io.files import write_file
 
 CSS = """

@@ -1,1 +1,0 @@
-"""What all experiments share: settings and draws, conventions of text and code, runner, pictures, report."""
