@@ -314,3 +314,15 @@ def flooded_lists(neighbours, diameter, devices, owner_bits):
                 for i, known in enumerate(lists):
                     known.hear([packet[i][0] for packet in heard], [packet[i][1] for packet in heard])
     return rounds
+
+
+def distances(network, rows):
+    """Return, for each of these rows of a network, the hops to all devices: breadth-first, one level after another."""
+    for row in rows.tolist():
+        levels = np.full(network.devices, -1)
+        frontier, hops = {row}, 0
+        while frontier:
+            levels[[*frontier]] = hops
+            near = {int(k) for one in frontier for k in network.neighbours(one)}
+            frontier, hops = {k for k in near if levels[k] < 0}, hops + 1
+        yield levels

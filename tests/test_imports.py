@@ -1,7 +1,6 @@
 """Imports point one way through every room, old names still lead to the new places, and importing stays light."""
 
 import ast
-import importlib
 import subprocess
 import sys
 import warnings
@@ -82,7 +81,7 @@ def looks_up(path):
 
 
 def test_every_room_has_a_floor():
-    rooms = {room_of(path) for path in SOURCE.rglob("*.py")} - {"__init__", "_moved"}
+    rooms = {room_of(path) for path in SOURCE.rglob("*.py")} - {"__init__"}
     assert rooms == set(FLOOR)
 
 
@@ -141,19 +140,6 @@ def names_used(path):
             yield node.module
         elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith(("np.random.", "numpy.random.")):
             yield "numpy.random"
-
-
-@pytest.mark.parametrize("old", sorted(MOVED))
-def test_old_names_lead_to_the_new_places(old):
-    sys.modules.pop(f"conformesh.{old}", None)
-    with warnings.catch_warnings():  # of the package it was in, which may have moved too
-        warnings.simplefilter("ignore")
-        importlib.import_module(f"conformesh.{old}".rpartition(".")[0])
-    with pytest.warns(DeprecationWarning, match=MOVED[old].replace(".", r"\.")):
-        module = importlib.import_module(f"conformesh.{old}")
-    assert module is importlib.import_module(f"conformesh.{MOVED[old]}")
-    assert module.__name__ == module.__spec__.name == f"conformesh.{MOVED[old]}"
-    assert importlib.import_module(f"conformesh.{MOVED[old]}").__spec__.name == f"conformesh.{MOVED[old]}"
 
 
 def test_every_public_name_is_found_without_a_warning():

@@ -40,7 +40,7 @@ def test_exact_quantiles_are_the_order_statistics_of_the_pooled_values(devices, 
     assert found.rank_error.tolist() == [0.0] * len(parts)
 
 
-@pytest.mark.parametrize("options", [{"aggregate": "gossip"}, {"schedule": "top-k"}, {"prefer": "rounds"}], ids=str)
+@pytest.mark.parametrize("options", [{"aggregate": "flood"}, {"schedule": "top-k"}, {"prefer": "rounds"}], ids=str)
 def test_options_of_e_dcp_change_the_cost_and_not_the_values(options):
     rng = np.random.default_rng(1)
     devices = [rng.integers(0, 30, rng.integers(0, 60)) for _ in range(12)]

@@ -74,7 +74,7 @@ def test_memory_order_changes_no_bit(method, large, monkeypatch):
         ("q-dcp", {"bound": "paper", "rounds": 20}),
         ("q-dcp", {"continuation": 2, "rounds": 20}),
         ("e-dcp", {"aggregate": "flood"}),
-        ("e-dcp", {"aggregate": "finite-time"}),
+        ("e-dcp", {"schedule": "count", "aggregate": "flood"}),
     ],
     ids=str,
 )

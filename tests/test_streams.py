@@ -12,7 +12,6 @@ from conformesh.data.digits import load_digits_at, split
 from conformesh.data.partition import partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.graph.topologies import TOPOLOGIES
-from conformesh.planning.terrain import terrain_of
 from conformesh.streams import SEEDS, digest_of, recorded_seed, seed_of
 
 RANDOM = [name for name, topology in TOPOLOGIES.items() if topology.random]
@@ -30,7 +29,6 @@ DRAWERS = {  # what draws, as something that can be compared
     **{name: lambda name=name, **how: edges(TOPOLOGIES[name].build(30, **how)) for name in RANDOM},
     "positions": lambda **how: Network.from_pairs(4, [(0, 1), (1, 2), (2, 3)]).positions(**how).tolist(),
     "networks_of": lambda **how: edges(networks_of(["erdos-renyi"], [*"abcdefgh"], **how)[0][0]),
-    "terrain_of": lambda **how: edges(terrain_of("erdos-renyi", 20, 100, **how).map),
     "choose_centres": lambda **how: choose_centres(INPUTS, 5, **how).points.tolist(),
     "partition": lambda **how: partition(DRAWN, 5, "dirichlet", **how).tolist(),
     "split_rows": lambda **how: split_rows(partition(DRAWN, 2), 20, **how)[0].tolist(),

@@ -16,7 +16,7 @@ from conformesh.scores import SCORES
 SOURCE = Path(__file__).parents[1] / "src" / "conformesh"
 HOMES = {
     "methods.py": METHODS,
-    "protocols/aggregate/__init__.py": AGGREGATORS,
+    "protocols/aggregate.py": AGGREGATORS,
     "protocols/averages.py": WAYS,
     "engines/__init__.py": ENGINES,
     "graph/topologies.py": TOPOLOGIES,
@@ -25,7 +25,7 @@ HOMES = {
 }
 CONCRETE = {  # what is about these entries and no others, and why
     "cli/demo.py": "two networks of the demonstration",
-    "graph/sketch.py": "what to choose where a number of devices has no two factors",
+    "graph/topologies.py": "what to choose where a number of devices has no two factors",
 }
 
 
@@ -70,7 +70,7 @@ def test_a_shadow_is_found(tmp_path, monkeypatch):
     for line in (
         'EXACT = ("tree", "flood")',
         'COPIES = {"wfcp": 3.0, "fcp": 1.0}',
-        'HELP = "how sums are formed: auto, tree, finite-time or flood"',
+        'HELP = "which network: chain, cycle, star or torus"',
         'name != "e-dcp"',
         'if name != "mpi": pass',
     ):

@@ -9,16 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from conformesh.protocols.aggregate.base import (
-    Aggregator,
-    CannotAggregate,
-    Ints,
-    Price,
-    Total,
-    bits_of,
-)
+from conformesh.protocols.aggregate import Aggregator, CannotAggregate, Ints, Price, Total
 from conformesh.protocols.messages import Each, Protocol, narrow_type
-from conformesh.protocols.predicting import Stretch, Terrain
 from conformesh.protocols.site import Site
 
 
@@ -48,21 +40,7 @@ def hub_price(site: Site) -> Price:
     return Price(rounds=2, per_number=1.0)
 
 
-def hub_stretches(terrain: Terrain, what: str, numbers: int, largest: int | None) -> list[Stretch]:
-    """Predict a sum, for plans. Without this function the price would stand for it, in 64 bits a number."""
-    K, bits = terrain.devices, bits_of(largest)
-    up = Stretch(what, 1, numbers, bits, spoken=(K - 1) / K, most=1, copies=K - 1)
-    return [up, Stretch(what, 1, numbers, bits, spoken=1 / K, most=0, copies=K - 1)]
-
-
-# The line for AGGREGATORS in protocols/aggregate/__init__.py; what is exact has its place in `auto`:
+# The line for AGGREGATORS in protocols/aggregate.py; there it has its place in `auto`:
 LINE = {
-    "hub": Aggregator(
-        hub_total,
-        hub_price,
-        "through a device that is everybody's neighbour: two rounds",
-        exact=True,
-        stretches=hub_stretches,
-        uses=frozenset({"hops", "degree"}),
-    )
+    "hub": Aggregator(hub_total, hub_price, "through a device that is everybody's neighbour: two rounds"),
 }

@@ -18,7 +18,6 @@ from conformesh.methods import Method
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.predicting import Prediction, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
@@ -47,12 +46,7 @@ def largest_score(
     return Outcome(thresholds, certificates)
 
 
-def predict_largest_score(terrain: Terrain, alpha: Fraction, options: LargestScore) -> Prediction:
-    """Predict what is sent, for plans: a maximum over the network, in as many rounds as the diameter."""
-    return Prediction((hops(terrain, "agree on the largest", 1, options.wire),), "counted")
-
-
-# The line for METHODS in methods.py; there the three are named by their places, at("name.largest_score") and so on:
+# The line for METHODS in methods.py; there both are named by their places, at("name.largest_score") and so on:
 LINE = {
     "largest": Method(
         largest_score,
@@ -62,6 +56,5 @@ LINE = {
         sends="1 number, and again when it rises",
         paper="",
         summary="the largest score",
-        predict=predict_largest_score,
     )
 }

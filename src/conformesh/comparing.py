@@ -537,7 +537,7 @@ def _on(network: Network, ways: Sequence[Way], measure: _Measure, how: _How) -> 
         how.begin(way, network)
         try:
             batch = _calibrated(way, network, how)
-        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, InexactCount, or scores it cannot use
+        except (ValueError, ArithmeticError) as reason:  # CannotAggregate, or scores it cannot use
             refused[way] = str(reason)
             how.ended(way, network, str(reason))
         else:

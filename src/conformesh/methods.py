@@ -22,7 +22,6 @@ from conformesh.protocols.gathering import flooded
 from conformesh.protocols.joint import joint, on_its_own
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import as_option, choices_of
-from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.site import Outcome, Shown, Site
 from conformesh.scores.base import Score
 
@@ -31,7 +30,6 @@ if TYPE_CHECKING:  # which a device of a mesh need not hold in memory
     from conformesh.protocols.masks import Secrets
 
 MethodProtocol = Callable[[Site, WeightedScores, tuple[Fraction, ...], Any], Gathering[Outcome]]
-Predict = Callable[[Terrain, Fraction, Any], Prediction]
 Needs = Literal["neighbours", "nothing", "server"]
 Weights = Literal["scores", "devices", "said", "none"]
 REACH: tuple[Needs, ...] = ("neighbours", "nothing", "server")  # the order of tables: first what needs no server
@@ -68,8 +66,6 @@ class Method:
         The generator that runs it on any engine.
     options
         The dataclass of its options; each field carries its help.
-    predict
-        What it would send, without running it: its rows of a plan. None where nobody has said.
     guarantee
         What its certificate says, in a few words.
     needs
@@ -114,7 +110,6 @@ class Method:
 
     protocol: MethodProtocol
     options: type[Any]
-    predict: Predict | None
     _: KW_ONLY
     guarantee: str
     needs: Needs
@@ -166,7 +161,6 @@ METHODS: dict[str, Method] = {
     "e-dcp": Method(
         at("e_dcp.e_dcp"),
         at("e_dcp.EDCP"),
-        at("schedule_prices.predict_e_dcp"),
         guarantee="counted",
         needs="neighbours",
         sends="a sketch, then the scores of a window",
@@ -180,7 +174,6 @@ METHODS: dict[str, Method] = {
     "q-dcp": Method(
         at("q_dcp.q_dcp"),
         at("q_dcp.QDCP"),
-        at("q_dcp.predict_q_dcp"),
         guarantee="assumed, or counted",
         needs="neighbours",
         sends="1 number a round",
@@ -198,7 +191,6 @@ METHODS: dict[str, Method] = {
     "h-dcp": Method(
         at("h_dcp.h_dcp"),
         at("h_dcp.HDCP"),
-        at("h_dcp.predict_h_dcp"),
         guarantee="bounded or counted",
         needs="neighbours",
         sends="M numbers a round",
@@ -216,7 +208,6 @@ METHODS: dict[str, Method] = {
     "r-dcp": Method(
         at("r_dcp.r_dcp"),
         at("r_dcp.RDCP"),
-        at("r_dcp.predict_r_dcp"),
         guarantee="counted",
         needs="neighbours",
         sends="everybody's histogram, once",
@@ -231,7 +222,6 @@ METHODS: dict[str, Method] = {
     "p-dcp": Method(
         at("p_dcp.p_dcp"),
         at("p_dcp.PDCP"),
-        at("p_dcp.predict_p_dcp"),
         guarantee="counted, or counted with noise",
         needs="neighbours",
         sends="a key, then masked counts",
@@ -245,7 +235,6 @@ METHODS: dict[str, Method] = {
     "cp": Method(
         at("baselines.cp"),
         at("baselines.Pooled"),
-        at("baselines.predict_cp"),
         guarantee="counted",
         needs="server",
         sends="all scores",
@@ -257,7 +246,6 @@ METHODS: dict[str, Method] = {
     "fcp": Method(
         at("baselines.fcp"),
         at("baselines.Pooled"),
-        at("baselines.predict_fcp"),
         guarantee="counted",
         needs="server",
         sends="all scores",
@@ -269,7 +257,6 @@ METHODS: dict[str, Method] = {
     "fedcp-qq": Method(
         at("fedcp_qq.fedcp_qq"),
         at("fedcp_qq.FedCPQQ"),
-        at("fedcp_qq.predict_fedcp_qq"),
         guarantee="assumed",
         needs="server",
         sends="1 number",
@@ -283,7 +270,6 @@ METHODS: dict[str, Method] = {
     "wfcp": Method(
         at("wfcp.wfcp"),
         at("wfcp.WFCP"),
-        at("wfcp.predict_wfcp"),
         guarantee="counted",
         needs="server",
         sends="M numbers",
@@ -296,7 +282,6 @@ METHODS: dict[str, Method] = {
     "local": Method(
         at("baselines.local"),
         at("baselines.Alone"),
-        at("baselines.predict_local"),
         guarantee="counted, own data",
         needs="nothing",
         sends="nothing",
@@ -309,7 +294,6 @@ METHODS: dict[str, Method] = {
     "average": Method(
         at("baselines.average"),
         at("baselines.Averaged"),
-        at("baselines.predict_average"),
         guarantee="none",
         needs="neighbours",
         sends="1 number a round",

@@ -268,7 +268,7 @@ def test_the_front_has_every_way_and_ends_at_both_floors(data):
     held, _ = data
     [found] = fronts([*held.values()], [Network.torus(12)], 0.1)
     names = {point.name for point in found.points}
-    assert {"prefer rounds", "prefer bits", "top-k flood", "window tree", "count finite-time", "q-dcp"} <= names
+    assert {"prefer rounds", "prefer bits", "top-k flood", "window tree", "count flood", "q-dcp"} <= names
     best = found.best()
     assert best[0].rounds == found.diameter == 3
     assert best[-1].bits == min(point.bits for point in found.points if point.guarantee == "counted") > found.floor

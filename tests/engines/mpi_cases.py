@@ -15,6 +15,7 @@ OPTIONS = {
         {"prefer": "rounds"},
         *({"aggregate": name, "width": 2} for name in AGGREGATORS),
         {"schedule": "top-k", "aggregate": "flood"},
+        {"schedule": "count", "aggregate": "flood", "width": 2},
         {"schedule": "top-k", "aggregate": "tree"},
         {"schedule": "window"},
         {"schedule": "count"},

@@ -112,8 +112,8 @@ def world():
 
 @pytest.fixture
 def adding_up():
-    """In a round that sums: trees say each number by itself, so another way to add up."""
-    world = World(aggregate="finite-time").mid_run(4)
+    """In a round that sums over neighbours: e-dcp has none, so a method that averages."""
+    world = World("average").mid_run(4)
     world.until(lambda: question(world) == "sum" and len(world.target._heard) == 1)
     return world
 

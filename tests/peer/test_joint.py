@@ -8,10 +8,10 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.peer.journal import MemoryJournal
 from conformesh.peer.loopback import Faults, Pause, play
 from conformesh.protocols.joint import joint
-from conformesh.protocols.predicting import distances
 from conformesh.protocols.site import Outcome
 from conformesh.solver import solve_draws
 from tests.peer.devices import expected, starter, thresholds
+from tests.reference import distances
 
 SHORT = {"q-dcp": {"rounds": 20}, "h-dcp": {"rounds": 20}}
 

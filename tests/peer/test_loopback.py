@@ -69,7 +69,7 @@ SCHEDULES = [
     {"schedule": "window"},
     {"schedule": "count"},
 ]
-STAGES = {"schedule": "count", "aggregate": "finite-time"}
+STAGES = {"schedule": "count", "aggregate": "flood"}
 
 
 @pytest.mark.parametrize("options", SCHEDULES, ids=lambda options: "-".join(options.values()))

@@ -5,10 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, calibrate, p_values
+from conformesh import Network, TooFewScores, WeightedScores, calibrate, solve_draws
 from conformesh.kernels.keys import from_keys, to_keys
-from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import AGGREGATORS, CannotAggregate, InexactCount
+from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import Logit
 from conformesh.solver import solve_draws
 from tests.campaigns import campaign_seeds
@@ -39,11 +38,7 @@ def test_theorem_the_search_ends_at_the_pooled_sort(network, alpha, width, data)
     """Bit for bit, with ties, infinities, heavy tails, unequal and empty devices, by any aggregator that can."""
     scores = data.draw(device_scores(network.devices))
     name = data.draw(st.sampled_from(["auto", *AGGREGATORS]))
-    try:
-        result = run(scores, network, alpha, aggregate=name, width=width)
-    except (CannotAggregate, InexactCount):
-        assert name in ("finite-time", "chebyshev", "gossip")
-        return
+    result = run(scores, network, alpha, aggregate=name, width=width)
     assert_is_the_pooled_sort(scores, network, alpha, result)
 
 
@@ -72,17 +67,10 @@ def random_case(seed):
 def check_random_cases(seeds):
     for seed in seeds:
         network, scores, alpha, rng = random_case(seed)
-        names = list(AGGREGATORS)[:3]  # the exact ones on every graph; the others where rounds stay reasonable
-        if network.devices <= 12:
-            names = list(AGGREGATORS)
-        for name in names:
+        for name in AGGREGATORS:
             if name == "flood" and network.devices > 60:
                 continue
-            try:
-                result = run(scores, network, alpha, aggregate=name, width=int(rng.choice([1, 2, 4, 16])))
-            except (CannotAggregate, InexactCount):
-                assert name in ("finite-time", "chebyshev", "gossip")
-                continue
+            result = run(scores, network, alpha, aggregate=name, width=int(rng.choice([1, 2, 4, 16])))
             assert_is_the_pooled_sort(scores, network, alpha, result)
 
 
@@ -99,7 +87,9 @@ def test_a_thousand_ties_at_zero_cost_few_stages():
     """Halving real intervals towards 0.0 would take a thousand stages."""
     rng = np.random.default_rng(0)
     scores = [np.where(rng.random(100) < 0.8, 0.0, rng.normal(size=100)) for _ in range(20)]
-    result = run(scores, Network.star(20), 0.4, width=1, aggregate="finite-time", target="paper", rank="ghost")
+    result = run(
+        scores, Network.star(20), 0.4, width=1, schedule="count", aggregate="flood", target="paper", rank="ghost"
+    )
     assert result.threshold == 0.0
     assert result.cost.rounds <= 2 * 20
 
@@ -149,20 +139,6 @@ def test_shared_stages_equal_single_runs(twenty_devices):
     assert batch.cost.rounds < sum(cost.rounds for cost in singles)
 
 
-def test_failed_integer_check_goes_to_the_next_aggregator(monkeypatch, twenty_devices):
-    """Finite-time with spoilt eigenvalues is never believed: auto moves on, a given one is a clear error."""
-    from conformesh.protocols.aggregate import finite_time
-
-    honest = finite_time.finite_time_plan
-    monkeypatch.setattr(finite_time, "finite_time_plan", lambda net: (honest(net)[0] * 1.01, honest(net)[1]))
-    net = Network.complete(20)
-    right = p_values(twenty_devices, Network.star(20), [0.5, 0.6]).values
-    with pytest.warns(UserWarning, match="sums by finite-time failed their integer check"):
-        assert (p_values(twenty_devices, net, [0.5, 0.6]).values == right).all()
-    with pytest.raises(InexactCount, match="use --aggregate tree"):
-        calibrate(twenty_devices, net, 0.1, "e-dcp", aggregate="finite-time")
-
-
 @pytest.mark.parametrize("prefer", ["rounds", "bits", "balanced"])
 def test_a_window_lists_what_is_near_the_rank(prefer):
     """Of 40,000 scores 2,000 are a device's own, and the window a few hundred: two passes of the tree, exact."""
@@ -186,27 +162,19 @@ def test_a_flood_hears_of_what_was_held_back(name):
 
 @pytest.mark.shared_data
 def test_numbers_sent_on_real_logits(real_data):
-    """CIFAR-100 logits, K = 20, alpha = 0.1, 20 draws: by finite-time with width 1 at most 250 / 135 / 30 / 95 / 15.
-
-    Over a tree fewer, and at most 25.
-    """
+    """CIFAR-100 logits, K = 20, alpha = 0.1, 20 draws: at most 25 over a tree."""
     data = real_data("cifar100_logits.npz")
     logits, labels = data["logits"], data["labels"].astype(int)
-    limits = {"chain": 250, "cycle": 135, "star": 30, "torus": 95, "complete": 15}
-    for name, limit in limits.items():
-        net = Network.of(name, 20)
-        sent = {"finite-time": [], "tree": []}
+    for name in ("chain", "cycle", "star", "torus", "complete"):
+        net, sent = Network.of(name, 20), []
         for seed in range(20):
             rows = np.random.default_rng(seed).permutation(10_000)[:1000]
             scores = Logit()(logits[rows], labels[rows])
             devices = [scores[labels[rows] // 5 == k] for k in range(20)]
-            for aggregate, width in (("finite-time", 1), ("tree", None)):
-                result = calibrate(devices, net, 0.1, "e-dcp", aggregate=aggregate, width=width)
-                assert result.threshold == np.sort(scores)[900]
-                sent[aggregate].append(result.cost.numbers_per_device)
-        assert np.mean(sent["finite-time"]) <= limit
-        assert np.mean(sent["tree"]) < np.mean(sent["finite-time"]) or name == "complete"
-        assert np.mean(sent["tree"]) <= 25
+            result = calibrate(devices, net, 0.1, "e-dcp", aggregate="tree")
+            assert result.threshold == np.sort(scores)[900]
+            sent.append(result.cost.numbers_per_device)
+        assert np.mean(sent) <= 25
 
 
 @given(st.lists(st.floats(allow_nan=False), min_size=1, max_size=20))

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from conformesh import Network
 from conformesh.engines import Simulator
-from conformesh.graph.sketch import Tree
+from conformesh.graph.network import weights_below
 from conformesh.protocols.messages import Heard
 from conformesh.protocols.site import Site
 from conformesh.protocols.tree import grow
+from conformesh.protocols.waves import mean_depth
 from tests.strategies import networks
 
 
@@ -102,10 +103,13 @@ def test_a_parent_is_named_in_as_few_bits_as_hold_all_rows(devices, bits):
 
 def test_the_mean_subtree_has_one_device_more_than_the_mean_depth(topology):
     """Everybody is counted once in the subtree of each device above it, and in its own."""
-    tree = Tree.of(topology)
+    site = site_of(topology, np.arange(20))
     levels, _ = Simulator(topology).run(grow(site_of(topology, np.arange(20))))
     below = np.ones(20)
     for level in levels[:0:-1]:
         np.add.at(below, level.above, below[level.rows])
     assert below[topology.centre] == 20
-    assert tree.mean_depth + 1 == pytest.approx(below.mean())
+    assert mean_depth(site) + 1 == pytest.approx(below.mean())
+    parent, weights = weights_below(topology, np.ones(20, dtype=np.int64))
+    assert weights.tolist() == below.tolist()
+    assert parent[topology.centre] == -1

@@ -31,7 +31,7 @@ from conformesh.sweeping.running import cells_of
 ALPHAS = [0.1, 0.3]
 RUNS = [
     *({"name": name} for name in METHODS if name != "q-dcp"),
-    {"name": "e-dcp", "options": {"aggregate": "gossip"}},
+    {"name": "e-dcp", "options": {"aggregate": "flood"}},
     {"name": "h-dcp", "options": {"rounds": 30, "bins": 60}},
     {"name": "h-dcp", "options": {"bins": 50, "range": [-8.0, 8.0]}},
     {"name": "q-dcp", "options": {"rounds": 80}},

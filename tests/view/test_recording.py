@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:q-dcp. the error terms:conformes
 WAYS = [
     ("e-dcp", {}),
     ("e-dcp", {"prefer": "rounds"}),
-    ("e-dcp", {"schedule": "count", "aggregate": "gossip"}),
+    ("e-dcp", {"schedule": "count", "aggregate": "flood"}),
     ("e-dcp", {"schedule": "count", "aggregate": "tree"}),
     ("q-dcp", {"rounds": 40}),
     ("q-dcp", {"rounds": 40, "continuation": 4}),
@@ -139,7 +139,7 @@ def test_the_bracket_closes_on_the_threshold():
 
 
 def test_the_bracket_of_stages_holds_the_rank_between_its_counts():
-    recorder, result = recorded(Network.cycle(8), schedule="count", aggregate="gossip", width=1)
+    recorder, result = recorded(Network.cycle(8), schedule="count", aggregate="flood", width=1)
     brackets = [step.bracket for step in recorder.trace().runs[0].steps if step.bracket is not None]
     assert len(brackets) > 3
     for low, high, below, upto in brackets[:-1]:

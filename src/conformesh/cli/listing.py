@@ -77,11 +77,8 @@ def aggregators(as_json: AsJson = False) -> None:
     """List the ways to add up over all devices, which --aggregate chooses from."""
     from conformesh.protocols.aggregate import AGGREGATORS
 
-    rows = [
-        {"aggregator": name, "summary": aggregator.summary, "auto": aggregator.exact}
-        for name, aggregator in AGGREGATORS.items()
-    ]
-    _show(rows, ("aggregator", "summary", "auto"), as_json)
+    rows = [{"aggregator": name, "summary": aggregator.summary} for name, aggregator in AGGREGATORS.items()]
+    _show(rows, ("aggregator", "summary"), as_json)
 
 
 def engines(as_json: AsJson = False) -> None:

@@ -10,8 +10,7 @@ import typer
 from conformesh.cli import console
 from conformesh.cli.options import key_values
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import divisor
-from conformesh.graph.topologies import TOPOLOGIES, build
+from conformesh.graph.topologies import TOPOLOGIES, build, divisor
 from conformesh.io.score_files import ScoreFile
 
 Topology = Annotated[

@@ -1,11 +1,10 @@
-"""``conformesh plan``: what each method would cost on a network and a link, without running any."""
+"""``conformesh plan``: what each method costs on a network and a link, simulated on drawn scores."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
@@ -24,14 +23,13 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
+from conformesh.planning.measuring import ANY, SHAPES, TIME_LIMIT
+from conformesh.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
 from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
-from conformesh.planning.planner import plan as predict
-from conformesh.planning.search import ANY, SHAPES
-from conformesh.planning.terrain import Terrain, terrain_of
+from conformesh.planning.planner import plan as simulate
 from conformesh.plots.pictures import picture_file
-from conformesh.progress import Progress
 
-MOST = 10**12  # devices: beyond, the laws of growth were never looked at
+MOST = 10**12  # devices: a larger number is a typing mistake
 
 
 @with_flags
@@ -74,7 +72,7 @@ def plan(
         str | None,
         typer.Option(
             metavar="SCORES",
-            help="Instead: the scores themselves, with which e-dcp's search is no estimate.",
+            help="Instead of drawn scores: the scores themselves.",
             show_default=False,
             rich_help_panel=FILES,
         ),
@@ -83,28 +81,35 @@ def plan(
         str,
         typer.Option(
             metavar="|".join((ANY, *SHAPES)),
-            help="What scores look like, for the stages of e-dcp's search.",
+            help="What drawn scores look like; any: one draw of each shape.",
             rich_help_panel=FILES,
         ),
     ] = ANY,
-    build: Annotated[
-        bool,
+    simulate_up_to: Annotated[
+        str,
         typer.Option(
-            "--build/--sketch",
-            help="Build the network, up to a million devices; or go by laws of growth.",
+            metavar="<int>",
+            help="Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
             rich_help_panel=RUNNING,
         ),
-    ] = True,
+    ] = str(SIMULATED_UP_TO),
+    time_limit: Annotated[
+        float,
+        typer.Option(
+            metavar="<float>",
+            help="Seconds that simulating one run may take; else it is stopped.",
+            rich_help_panel=RUNNING,
+        ),
+    ] = TIME_LIMIT,
     seed: Annotated[
         str, typer.Option(metavar="<int>", help="Seed of topologies that draw.", rich_help_panel=RUNNING)
     ] = "0",
     **options: Any,
 ) -> None:
-    """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
+    """Simulate every method on drawn scores: rounds, numbers, bytes, time on a link, and which method to use.
 
-    Rounds and bytes are exact where the scores do not matter; e-dcp's search depends on them and is predicted as a mean
-    over draws, unless --scores has them. A network of more than a million devices is not built: closed forms or laws of
-    growth stand in for it.
+    The figures are those of real runs on the network, or on a smaller one of the same kind where it has more than
+    --simulate-up-to devices; the first line says which.
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
@@ -112,27 +117,34 @@ def plan(
     names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
     uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
     chosen = _options(names, options)
-    with Progress("planning") as progress:
-        if scores is None:
-            terrain = _terrain(devices, topology, topology_option or [], graph, held, whole(seed, "seed", 0), build)
-        else:
-            terrain = _known_terrain(scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0))
-        progress.step()
-        terrain = replace(terrain, requirement=chosen_promise(target, rank, pac_confidence, scores))
-        found = predict(
-            terrain,
-            alpha=alpha,
-            link=uplink,
-            methods=names,
-            options=chosen,
-            sort=sort,  # type: ignore[arg-type]  # checked there
-            guarantee=guarantee,  # type: ignore[arg-type]
-            shape=shape,
+    most = whole(simulate_up_to, "simulate up to", 1)
+    known = None
+    if scores is None:
+        where = _network(devices, topology, topology_option or [], graph, whole(seed, "seed", 0), most)
+    else:
+        where, known = _with_scores(
+            scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0), most
         )
-        if plot is not None:
-            from conformesh.plots.plan import draw_plan
-
-            draw_plan(plot, found, None if graph is not None else topology or "torus", chosen)
+    shares = chosen_promise(target, rank, pac_confidence, scores).shares
+    found = simulate(
+        where,
+        held,
+        alpha,
+        uplink,
+        scores=known,
+        target=target if shares is None else shares,
+        rank=rank,
+        pac_confidence=pac_confidence,
+        methods=names,
+        options=chosen,
+        sort=sort,  # type: ignore[arg-type]  # checked there
+        guarantee=guarantee,  # type: ignore[arg-type]
+        shape=shape,
+        time_limit=time_limit,
+        progress=True,
+    )
+    if plot is not None:
+        found.plot(plot, None if graph is not None or scores is not None else topology or "torus", chosen)
     if as_json:
         print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
     elif as_csv:
@@ -161,28 +173,26 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _terrain(
-    devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, held: int, seed: int, build: bool
-) -> Terrain:
+def _network(
+    devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int, most: int
+) -> SimulatedNetwork:
     if graph is not None:
         if topology is not None or pairs or devices is not None:
             raise ValueError(f"give --devices and a topology, or --graph, not both: got --graph {graph} and more")
-        return Terrain.of(Network.from_edges(graph), held)
+        return network_itself(Network.from_edges(graph), most)
     if devices is None:
         raise ValueError("say how many devices there are with --devices, or give a network with --graph")
     name = "torus" if topology is None else topology
     if name not in TOPOLOGIES:
         raise ValueError(unknown("topology", name, TOPOLOGIES))
     hints = get_type_hints(TOPOLOGIES[name].build)
-    return terrain_of(
-        name, _count(devices), held, seed=seed, build=build, **key_values(pairs, "topology option", hints)
-    )
+    return network_of_topology(name, _count(devices), most, seed, key_values(pairs, "topology option", hints))
 
 
-def _known_terrain(
-    scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
-) -> Terrain:
-    """Return where the devices of a file of scores would calibrate."""
+def _with_scores(
+    scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int, most: int
+) -> tuple[SimulatedNetwork, WeightedScores]:
+    """Return where the devices of a file of scores would calibrate, and their scores."""
     if scores.isdecimal() and not Path(scores).exists():
         raise ValueError(
             f"--scores is a file of scores, got the number {scores}; for {scores} scores on each device write "
@@ -192,7 +202,7 @@ def _known_terrain(
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
     held = read_scores(scores)
     network = chosen_network(held, topology, pairs, graph, seed)
-    return Terrain.with_scores(network, WeightedScores.of(held.for_devices(network.ids), network.ids))
+    return network_itself(network, most), WeightedScores.of(held.for_devices(network.ids), network.ids)
 
 
 def _count(text: str) -> int:
@@ -210,23 +220,18 @@ def _count(text: str) -> int:
 
 
 def _report(found: Plan, picture: Path | None) -> None:
-    where = found.terrain
-    origin = "" if not where.laws else f" (by a law of growth: {', '.join(sorted(where.laws))})"
     print(
-        f"{where.map.name}: {where.devices:,} devices, {where.map.edges:,} edges, diameter {where.map.diameter:,}, "
-        f"largest degree {where.map.largest_degree:,}{origin}\n"
-        f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
-        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
-        "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
-        "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
+        f"{found.describe()}\n"
+        f"{found.scores:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
+        "numbers, bytes, largest: what a device sends, mean and most; a message to all neighbours counts once.\n"
+        "time: of all rounds, each latency + bits x degree / bandwidth of the slowest device.\n"
     )
     console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        if row.likely is not None and row.way.variant != AUTO:
-            low, high = row.likely
-            most = "" if row.at_most is None else f", at most {row.at_most[0]:,.0f}"
-            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten{most}")
+        low, high = row.rounds_between
+        if low < high and row.way.variant != AUTO:
+            print(f"~ {row.way}: {low:,} to {high:,} rounds, depending on the scores")
     for row in found.rows:
         for words in row.notes:
             print(f"note: {words} ({row.way})")
@@ -245,7 +250,6 @@ def _print_csv(found: Plan) -> None:
         {name: value for name, value in row.to_dict().items() if not isinstance(value, list | dict | tuple)}
         for row in found.rows
     ]
-    names = [name for name in (rows[0] if rows else {}) if name not in ("likely_rounds", "at_most")]
-    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
+    writer = csv.DictWriter(sys.stdout, [*(rows[0] if rows else {})], lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -16,8 +16,7 @@ from conformesh.cli.predict import read_json
 from conformesh.cli.private_runs import Explanation, explain_account, explain_plan, explain_result
 from conformesh.cli.saved_results import Saved, saved_result
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import divisor
-from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.graph.topologies import TOPOLOGIES, divisor
 from conformesh.io.json_numbers import in_json
 from conformesh.kernels.ranks import exact_alpha
 from conformesh.methods import METHODS, get_method

@@ -20,7 +20,7 @@ from conformesh.cli import console
 from conformesh.cli.saved_results import Private, Saved, releases_in
 from conformesh.io.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
-from conformesh.methods import get_method, make_options
+from conformesh.methods import Way, make_options
 from conformesh.privacy.account import EXACT, FILE, Account, AccountFields, read_account
 from conformesh.privacy.histogram import HistogramPlan, Release
 from conformesh.quantities import in_bits, in_count, several
@@ -222,7 +222,7 @@ def explain_plan(network: Network, alpha: Fraction, given: dict[str, Any]) -> Ex
         whole = needed
         enough = f"{K:,} are too few, and the run would be refused" if refused else f"{K:,} are enough"
         facts.append(("devices needed", f"{needed:,} to protect whole devices; {enough}"))
-    rounds, bits = _sent(network, held, alpha, given) if not refused else (None, None)
+    rounds, bits = _sent(network, alpha, given) if not refused else (None, None)
     if rounds is not None and bits is not None:
         facts.append(("cost", f"{in_count(rounds)} rounds, each device sends {in_bits(bits)} with its key"))
     facts += [
@@ -267,14 +267,19 @@ def _for_whole_devices(plan: HistogramPlan, alpha: Fraction, held: int) -> tuple
     return needed, f"not protected, only single scores; {how} would need at least {needed:,} devices"
 
 
-def _sent(network: Network, held: int, alpha: Fraction, given: dict[str, Any]) -> tuple[float, float]:
-    from conformesh.planning.sending import Sent
-    from conformesh.planning.terrain import Terrain
+def _sent(network: Network, alpha: Fraction, given: dict[str, Any]) -> tuple[float, float] | tuple[None, None]:
+    """Simulate a release and return its rounds and the bits that a device sends; nothing where that takes too long.
 
-    predict = get_method("p-dcp").predict
-    assert predict is not None
-    sent = Sent.of(predict(Terrain.of(network, held), alpha, make_options("p-dcp", given)).stretches)
-    return sent.rounds, sent.bits
+    A release sends the same whatever the scores are, so one score on each device will do.
+    """
+    from conformesh.planning.measuring import RunTooLong, draw_scores, run_way
+
+    scores = draw_scores(np.ones(network.devices, dtype=np.int64), "uniform")[0]
+    try:
+        cost = run_way(Way("p-dcp"), network, scores, alpha, DEFAULT, given)[1]
+    except RunTooLong:
+        return None, None
+    return cost.rounds, cost.bits
 
 
 def _budget(releases: int, epsilon: float, unit: str) -> str:

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -456,6 +457,23 @@ def _compressed_rows(K: int, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64]
     indptr = np.zeros(K + 1, dtype=np.int64)
     np.cumsum(np.bincount(receiver, minlength=K), out=indptr[1:])
     return indptr, sender.astype(np.int32)
+
+
+def weights_below(network: Network, own: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return every device's parent in the tree from the centre, -1 for the root, and what it weighs with all below."""
+    K, levels = network.devices, _walk(network, network.centre)[0]
+    receivers = np.repeat(np.arange(K), network.degree)
+    upward = np.flatnonzero(levels[network.indices] == levels[receivers] - 1)
+    rows, first = np.unique(receivers[upward], return_index=True)
+    parent = np.full(K, -1, dtype=np.int64)
+    parent[rows] = network.indices[upward[first]]
+    below, order = own.astype(np.int64), np.argsort(-levels, kind="stable")
+    cuts = np.flatnonzero(np.diff(levels[order], prepend=-1))
+    for a, b in pairwise((*cuts.tolist(), K)):
+        members = order[a:b]
+        members = members[parent[members] >= 0]
+        np.add.at(below, parent[members], below[members])
+    return parent, below
 
 
 def _parts_of(network: Network) -> str:

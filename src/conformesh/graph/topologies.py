@@ -16,9 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph import sketch as sketches
 from conformesh.graph.network import DisconnectedError, Known, Network
-from conformesh.graph.sketch import Growth, Sketch, at_least_one, cycle_ends, outwards, path_ends, product_ends, sides
 from conformesh.kernels.graph import attach
 from conformesh.names import unknown
 from conformesh.streams import Rng, seed_of
@@ -42,15 +40,11 @@ class Topology:
         What it is, in a sentence.
     options
         Each with its meaning.
-    sketch
-        What is known of it without building it, for plans of any size: a closed form (called as `build` is), a law of
-        growth, or None.
     """
 
     build: Callable[..., Network]
     summary: str
     options: Mapping[str, str] = field(default_factory=dict)
-    sketch: Callable[..., Sketch] | Growth | None = None
 
     @property
     def random(self) -> bool:
@@ -64,16 +58,6 @@ def build(topology: str, devices: int, *, seed: int = 0, rng: Rng | None = None,
     return chosen.build(devices, **options, **({"seed": seed_of(rng, seed)} if chosen.random else {}))
 
 
-def sketch(topology: str, devices: int, **options: Any) -> Sketch:
-    """Return what is known of the topology of that name, with any number of devices, without building it."""
-    chosen = _known(topology, options)
-    if chosen.sketch is None:
-        raise ValueError(f"no law of growth is known for {topology!r}; plan with fewer devices, so that it is built")
-    if isinstance(chosen.sketch, Growth):
-        return chosen.sketch.sketch(topology, at_least_one(devices), **options)
-    return chosen.sketch(at_least_one(devices), **options)
-
-
 def _known(topology: str, options: Mapping[str, Any]) -> Topology:
     if topology not in TOPOLOGIES:
         raise ValueError(unknown("topology", topology, TOPOLOGIES))
@@ -83,6 +67,87 @@ def _known(topology: str, options: Mapping[str, Any]) -> Topology:
             known = ", ".join(chosen.options) or "none"
             raise ValueError(f"topology {topology!r} has no option {option!r}; its options: {known}")
     return chosen
+
+
+# --- sizes and eigenvalues --------------------------------------------------------------------------------------------
+
+
+def at_least_one(devices: int) -> int:
+    """Return a number of devices after checking it."""
+    if isinstance(devices, bool) or not isinstance(devices, int | np.integer):
+        raise TypeError(f"the number of devices must be an integer, got {devices!r}")
+    if devices < 1:
+        raise ValueError(f"a network needs at least 1 device, got {devices}")
+    return int(devices)
+
+
+def sides(kind: str, size: tuple[int, ...], rows: int | None, columns: int | None, shortest: int) -> tuple[int, int]:
+    """Rows and columns from what the caller said: a number of devices, both sides, or a number and one side."""
+    match size:
+        case (_, _) if rows is None and columns is None:
+            r, c = size
+        case () if rows is not None and columns is not None:
+            r, c = rows, columns
+        case (devices,):
+            r, c = _sides_of(kind, at_least_one(devices), rows, columns)
+        case ():
+            raise TypeError(f"{kind} needs a number of devices, or rows and columns")
+        case _:
+            raise TypeError(f"{kind} takes a number of devices, or rows and columns, got {size}")
+    if min(r, c) < shortest:
+        raise ValueError(f"{kind} needs sides of at least {shortest}, got {r}x{c}")
+    return r, c
+
+
+def _sides_of(kind: str, devices: int, rows: int | None, columns: int | None) -> tuple[int, int]:
+    """Rows and columns of so many devices: as given, as one given side leaves, or as square as can be."""
+    if rows is None and columns is None:
+        columns = divisor(devices)
+        if columns is None:
+            raise ValueError(_no_rectangle(kind, devices))
+    given = columns if rows is None else rows
+    if given is None or given < 1 or devices % given:
+        raise ValueError(f"{kind} of {devices} devices: a side of {given} does not divide {devices}")
+    r, c = (devices // given, given) if rows is None else (given, devices // given)
+    if columns is not None and columns != c:
+        raise ValueError(f"{kind} needs rows * columns = {devices}, got {rows}x{columns}")
+    return r, c
+
+
+def divisor(n: int) -> int | None:
+    """Return the largest divisor from 2 up to the square root, the shorter side of the squarest rectangle."""
+    return next((d for d in range(math.isqrt(n), 1, -1) if n % d == 0), None)
+
+
+def _no_rectangle(kind: str, devices: int) -> str:
+    below = next((n for n in range(devices - 1, 3, -1) if divisor(n)), None)
+    above = next(n for n in range(devices + 1, 2 * devices + 4) if divisor(n))
+    sizes = " or ".join(str(n) for n in (below, above) if n is not None)
+    return (
+        f"{kind} needs a number of devices that is rows x columns with both at least 2, got {devices}; "
+        f"nearest: {sizes}; or choose chain, cycle, geometric or random-regular"
+    )
+
+
+def path_ends(n: int) -> tuple[float, float]:
+    """Smallest non-zero and largest Laplacian eigenvalue of a path, 4 sin^2(pi i / 2n) at i = 1 and n - 1."""
+    return 4 * math.sin(math.pi / (2 * n)) ** 2, 4 * math.sin(math.pi * (n - 1) / (2 * n)) ** 2
+
+
+def cycle_ends(n: int) -> tuple[float, float]:
+    """The same of a cycle, 4 sin^2(pi i / n) at i = 1 and n // 2; a cycle of two is a path."""
+    return (4 * math.sin(math.pi / n) ** 2, 4 * math.sin(math.pi * (n // 2) / n) ** 2) if n > 2 else path_ends(n)
+
+
+def product_ends(one: tuple[float, float], other: tuple[float, float]) -> tuple[float, float]:
+    """The same of a Cartesian product, whose eigenvalues are all sums of one of each; of a path of one, only zero."""
+    return outwards(min(one[0], other[0]), one[1] + other[1])
+
+
+def outwards(smallest: float, largest: float) -> tuple[float, float]:
+    """Leave room for the rounding of a few operations, so that bounds built on the values hold."""
+    slack = 8 * float(np.finfo(np.float64).eps)
+    return smallest * (1 - slack), largest * (1 + slack)
 
 
 # --- without chance ---------------------------------------------------------------------------------------------------
@@ -419,40 +484,32 @@ def _first_connected(
 SHAPE = {"rows": "length of one side", "columns": "length of the other side"}
 
 TOPOLOGIES: dict[str, Topology] = {
-    "chain": Topology(chain, "a line", sketch=sketches.chain),
-    "cycle": Topology(cycle, "a ring", sketch=sketches.cycle),
-    "star": Topology(star, "one device in the middle", sketch=sketches.star),
-    "torus": Topology(torus, "a grid with opposite borders joined", SHAPE, sketches.torus),
-    "grid": Topology(grid, "a rectangular grid", SHAPE, sketches.grid),
-    "complete": Topology(complete, "everyone with everyone", sketch=sketches.complete),
-    "erdos-renyi": Topology(
-        erdos_renyi, "every pair with probability p", {"p": "chance of an edge"}, sketches.ERDOS_RENYI
-    ),
-    "random-regular": Topology(
-        random_regular, "random, equal degrees", {"degree": "neighbours of every device"}, sketches.EXPANDER
-    ),
+    "chain": Topology(chain, "a line"),
+    "cycle": Topology(cycle, "a ring"),
+    "star": Topology(star, "one device in the middle"),
+    "torus": Topology(torus, "a grid with opposite borders joined", SHAPE),
+    "grid": Topology(grid, "a rectangular grid", SHAPE),
+    "complete": Topology(complete, "everyone with everyone"),
+    "erdos-renyi": Topology(erdos_renyi, "every pair with probability p", {"p": "chance of an edge"}),
+    "random-regular": Topology(random_regular, "random, equal degrees", {"degree": "neighbours of every device"}),
     "geometric": Topology(
         geometric,
         "random points, joined when near",
         {"radius": "longest edge in the unit square"},
-        sketches.GEOMETRIC,
     ),
     "small-world": Topology(
         small_world,
         "a ring with some edges re-aimed",
         {"neighbours": "nearest devices on the ring", "rewire": "chance that an edge is re-aimed"},
-        sketches.SMALL_WORLD,
     ),
     "tree": Topology(
         tree,
         "a random or balanced tree",
         {"branching": "children of a device; random when left out"},
-        sketches.TREE,
     ),
     "scale-free": Topology(
         scale_free,
         "devices join others by their degrees",
         {"links": "edges that a new device brings"},
-        sketches.SCALE_FREE,
     ),
 }

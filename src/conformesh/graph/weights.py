@@ -22,8 +22,6 @@ from conformesh.graph.spectrum import Spectrum, extremes_of
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from conformesh.graph.sketch import Sketch
-
 
 @dataclass(frozen=True, eq=False)
 class Weights:
@@ -156,9 +154,9 @@ WEIGHTS: dict[str, Callable[[Network], Weights]] = {
 }
 
 
-def _constant(network: Network | Sketch, a: float, spectrum: Spectrum, name: str) -> Weights:
-    """Eigenvalues of I - a L are 1 - a l; of a sketch these are all that is known."""
-    strength = a * network.degree.astype(np.float64) if isinstance(network, Network) else np.zeros(0)
+def _constant(network: Network, a: float, spectrum: Spectrum, name: str) -> Weights:
+    """Eigenvalues of I - a L are 1 - a l."""
+    strength = a * network.degree.astype(np.float64)
     if network.devices == 1:
         return Weights(name, a, strength, 0.0, 0.0, spectrum.source)
     return Weights(name, a, strength, 1 - a * spectrum.smallest, 1 - a * spectrum.largest, spectrum.source)

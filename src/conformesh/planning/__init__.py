@@ -1,1 +1,1 @@
-"""What a calibration would cost, without running it: predictions, and a planner that compares and recommends."""
+"""What a calibration would cost: every method simulated on drawn scores, compared, and one recommended."""

@@ -1,4 +1,8 @@
-"""`plan`: what every way to calibrate would cost on a network and a link, without running it, and which to use."""
+"""`plan`: what every way to calibrate costs on a network and a link, simulated on drawn scores, and which to use.
+
+Where the network is too large to be simulated, a smaller one of the same kind stands for it (`planning.networks`). A
+plan says which network its figures come from.
+"""
 
 from __future__ import annotations
 
@@ -9,47 +13,29 @@ from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from typing import Any, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import Sketch
-from conformesh.kernels.ranks import (
-    AUTO,
-    DEFAULT,
-    Alpha,
-    check_alpha,
-    exact_alpha,
-    explain_confidence,
-    make_requirement,
-)
-from conformesh.methods import Way, get_method, make_options, ways_of
+from conformesh.kernels.ranks import AUTO, Alpha, check_alpha, check_shares, explain_confidence, make_requirement
+from conformesh.kernels.weighted_scores import WeightedScores
+from conformesh.methods import Way, get_method, ways_of
 from conformesh.names import unknown
 from conformesh.planning.link import Link
-from conformesh.planning.search import ANY, SHAPES
-from conformesh.planning.sending import Sent, bytes_on_the_wire, fits_a_mesh, mesh_seconds_on, on_a_mesh, seconds_on
-from conformesh.planning.simulation import Speed, simulated
-from conformesh.planning.terrain import Terrain
-from conformesh.protocols.predicting import Prediction, Stretch
-from conformesh.quantities import in_bytes, in_time
+from conformesh.planning.measuring import ANY, TIME_LIMIT, RunCost, draw_scores, run_way
+from conformesh.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself
+from conformesh.progress import Progress
+from conformesh.protocols.site import Site
+from conformesh.quantities import in_bytes, in_count, in_time
 from conformesh.result.certificate import Kind
 
-Certainty = Literal["exact", "estimate"]
+Ints = NDArray[np.int64]
 Sort = Literal["time", "bytes", "rounds"]
 SORTS: tuple[Sort, ...] = ("time", "bytes", "rounds")
-KIND_ORDER: tuple[Kind, ...] = ("counted", "bounded", "assumed", "none")
+KIND_ORDER: tuple[Kind, ...] = ("counted", "counted with noise", "bounded", "assumed", "none")
 
-COLUMNS = (  # of the table
-    *("method", "guarantee", "server", "rounds", "bytes", "largest", "time"),
-    *("on the wire", "mesh time", "sim memory", "sim time", "is"),
-)
-NUMBERS = (
-    "rounds",
-    "bytes",
-    "largest",
-    "time",
-    "on the wire",
-    "mesh time",
-    "sim memory",
-    "sim time",
-)  # which end at the right
+COLUMNS = ("method", "guarantee", "server", "rounds", "numbers", "bytes", "largest", "time")  # of the table
+NUMBERS = COLUMNS[3:]  # which end at the right
 
 
 @dataclass(frozen=True)
@@ -60,58 +46,48 @@ class Row:
     ----------
     way
         Method, and how it asks or averages.
-    certainty
-        `exact`: a run costs this. `estimate`: a mean over draws of scores, or a law of growth stands behind it.
     guarantee, assumption
         The kind of its certificate, and what that rests on.
-    needs
-        Whom a device must reach: `neighbours`, `server` or `nothing`.
-    rounds, numbers, bits, most_bits
-        As on the simulator's ledger: sent by a device on average, and by the busiest.
-    likely, at_most
-        Rounds between which nine runs in ten end, and that no scores exceed; None where `rounds` is certain.
+    cost
+        Mean of its runs, as on the simulator's ledger.
     seconds
-        On the link, for the numbers alone.
-    wire_bytes, mesh_seconds
-        On a real mesh, with every copy, header and transport; infinite where a frame would be too large.
-    memory, simulation
-        Bytes and seconds that simulating it takes on this machine.
+        How long a run takes on the link.
+    rounds_between
+        The fewest and the most rounds of a run.
     useful
-        False where the error bound would be too loose to say anything.
+        False where the threshold covers all calibration scores though fewer are required: its error bound is too loose.
     exact
         Whether the threshold is the very score of the required rank.
+    notes, facts
+        What the method has to say about its result, and what it chose on the way.
     """
 
     way: Way
-    certainty: Certainty
     guarantee: Kind
     assumption: str
-    needs: str
-    rounds: float
-    numbers: float
-    bits: float
-    most_bits: float
+    cost: RunCost
     seconds: float
-    wire_bytes: float
-    mesh_seconds: float
-    memory: float
-    simulation: float
-    likely: tuple[float, float] | None = None
-    at_most: tuple[float, float] | None = None
+    rounds_between: tuple[int, int]
     useful: bool = True
     exact: bool = False
     notes: tuple[str, ...] = ()
     facts: dict[str, str] = field(default_factory=dict)
-    stretches: tuple[Stretch, ...] = ()
+
+    @property
+    def needs(self) -> str:
+        """Whom a device must reach: `neighbours`, `server` or `nothing`."""
+        return self.way.needs
 
     @property
     def tier(self) -> int:
-        """How good its guarantee is: 0 counted or 1 bounded without a server, 2 with one, 3 assumed, 4 none."""
+        """How good its guarantee is: 0 counted, 1 bounded or with noise, 2 with a server, 3 assumed, 4 none."""
         if self.guarantee == "none":
             return 4
         if self.assumption or self.guarantee == "assumed" or not self.useful:
             return 3
-        return 2 if self.needs == "server" else KIND_ORDER.index(self.guarantee)
+        if self.needs == "server":
+            return 2
+        return 0 if self.guarantee == "counted" else 1
 
     def cells(self) -> list[str]:
         """Return a row of the table, in the order of `COLUMNS`."""
@@ -119,50 +95,34 @@ class Row:
             str(self.way) + (f" ({self.facts['schedule']})" if self.way.variant == AUTO else ""),
             self.guarantee + "*" * bool(self.assumption),
             "yes" if self.needs == "server" else "no",
-            f"{self.rounds:,.0f}",
-            in_bytes(self.bits / 8),
-            in_bytes(self.most_bits / 8),
+            in_count(self.cost.rounds),
+            in_count(self.cost.numbers),
+            in_bytes(self.cost.bits / 8),
+            in_bytes(self.cost.largest_bits / 8),
             in_time(self.seconds),
-            "too large" if math.isinf(self.wire_bytes) else in_bytes(self.wire_bytes),
-            "" if math.isinf(self.mesh_seconds) else in_time(self.mesh_seconds),
-            in_bytes(self.memory),
-            in_time(self.simulation),
-            self.certainty,
         ]
 
     def price(self, sort: Sort) -> float:
         """Return what rows are sorted by."""
-        return {"time": self.seconds, "bytes": self.bits, "rounds": self.rounds}[sort]
+        return {"time": self.seconds, "bytes": self.cost.bits, "rounds": self.cost.rounds}[sort]
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
         return {
             "method": self.way.method,
             "variant": self.way.variant,
-            "certainty": self.certainty,
             "guarantee": self.guarantee,
             "assumption": self.assumption,
             "needs": self.needs,
-            "rounds": _plain(self.rounds),
-            "likely_rounds": None if self.likely is None else [*self.likely],
-            "at_most": None
-            if self.at_most is None
-            else {"rounds": self.at_most[0], "bytes_per_device": self.at_most[1]},
-            "numbers_per_device": _plain(self.numbers),
-            "bits_per_device": _plain(self.bits),
-            "bytes_per_device": _plain(self.bits / 8),
-            "largest_bytes": _plain(self.most_bits / 8),
+            "rounds": _plain(self.cost.rounds),
+            "rounds_between": [*self.rounds_between],
+            "numbers_per_device": _plain(self.cost.numbers),
+            "bits_per_device": _plain(self.cost.bits),
+            "bytes_per_device": _plain(self.cost.bits / 8),
+            "largest_bytes": _plain(self.cost.largest_bits / 8),
             "seconds": self.seconds,
-            "wire_bytes_per_device": _finite(self.wire_bytes),
-            "mesh_seconds": _finite(self.mesh_seconds),
-            "simulation_bytes": round(self.memory),
-            "simulation_seconds": self.simulation,
             "notes": list(self.notes),
             "facts": self.facts,
-            "stretches": [
-                {"what": one.what, "rounds": _plain(one.rounds), "numbers": _plain(one.numbers), "bits": one.bits}
-                for one in self.stretches
-            ],
         }
 
 
@@ -172,38 +132,53 @@ class Plan:
 
     Attributes
     ----------
-    terrain, alpha, link, sort
+    where
+        The network that was asked for, and the one that was simulated.
+    sizes
+        How many scores each device of the simulated network holds.
+    draws
+        How many sets of scores each way ran on; 0 where the scores were given.
+    alpha, link, sort
         What was asked.
+    required_rank
+        How many of the scores of the simulated network must lie at or below a threshold.
     rows
         What can run.
     refused
-        What cannot run here or cannot be predicted, each with its reason.
+        What cannot run here or takes too long to simulate, each with its reason.
     """
 
-    terrain: Terrain
+    where: SimulatedNetwork
+    sizes: Ints
+    draws: int
     alpha: float
     link: Link
     sort: Sort
+    required_rank: int
     rows: tuple[Row, ...]
     refused: dict[Way, str]
 
     @property
-    def required_rank(self) -> int:
-        """How many of the scores must lie at or below a threshold."""
-        return self.terrain.rank(exact_alpha(self.alpha))
+    def scores(self) -> int:
+        """Scores of the simulated network in all."""
+        return int(self.sizes.sum())
 
     @property
     def recommended(self) -> Row | None:
         """The cheapest of those with the best guarantee."""
         return min(self.rows, key=lambda row: (row.tier, row.price(self.sort), row.price("bytes")), default=None)
 
+    def describe(self) -> str:
+        """Say where the figures come from: on which network and which scores the methods ran."""
+        scores = {0: "with the scores given", 1: "scores drawn once"}
+        return f"{self.where.describe()}; {scores.get(self.draws, f'mean over {self.draws} draws of the scores')}"
+
     def _repr_html_(self) -> str:
         from conformesh import cards
 
-        where = self.terrain
         facts = [
-            ("network", f"{where.map.name}: {where.devices:,} devices, diameter {where.map.diameter:,}"),
-            ("required", f"rank {self.required_rank:,} of {where.n:,} scores, alpha {self.alpha:g}"),
+            ("figures", self.describe()),
+            ("required", f"rank {self.required_rank:,} of {self.scores:,} scores, alpha {self.alpha:g}"),
             ("link", str(self.link)),
         ]
         assumed = [(f"* {row.way}", row.assumption) for row in self.rows if row.assumption]
@@ -217,8 +192,8 @@ class Plan:
         )
 
     def __repr__(self) -> str:
-        where = self.terrain
-        return f"Plan({where.map.name}, {where.devices:,} devices, alpha={self.alpha:g}, {self.link}: {self.reason()})"
+        smaller = f" (simulated: {self.where.network.name})" if self.where.is_smaller else ""
+        return f"Plan({self.where.asked}{smaller}, alpha={self.alpha:g}, {self.link}: {self.reason()})"
 
     def plot(
         self,
@@ -236,9 +211,9 @@ class Plan:
         best = self.recommended
         if best is None:
             return "Nothing can be recommended: none of these methods can run here."
-        if self.required_rank > self.terrain.n:
+        if self.required_rank > self.scores:
             return (
-                f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.terrain.n:,} "
+                f"None yet: alpha {self.alpha:g} requires rank {self.required_rank:,} of only {self.scores:,} "
                 "scores, so every threshold is +inf; collect more scores or raise alpha."
             )
         twin = best.facts.get("schedule") if best.way.variant == AUTO else AUTO  # the same under another name
@@ -265,21 +240,29 @@ class Plan:
         if not best.exact and best.tier == 0 and exact:
             other = min(exact, key=lambda row: row.price(self.sort))
             words += f" Its threshold is rounded up to a bin; {other.way.flags} gives the exact one ({_short(other)})."
+        if self.where.is_smaller:
+            words += (
+                f" That is on {self.where.network.name}; on {self.where.asked} costs, and perhaps the choice, differ."
+            )
         return words
 
     def to_dict(self) -> dict[str, Any]:
         """Return the JSON object."""
-        where, best = self.terrain, self.recommended
+        one, best = self.where.network, self.recommended
         return {
-            "network": where.map.name,
-            "built": where.built is not None,
-            "laws": sorted(where.laws),
-            "devices": where.devices,
-            "edges": where.map.edges,
-            "diameter": where.map.diameter,
-            "largest_degree": where.map.largest_degree,
-            "tree_depth": where.tree.depth,
-            "scores": where.n,
+            "network": self.where.asked,
+            "devices": self.where.asked_devices,
+            "simulated": {
+                "network": one.name,
+                "devices": one.devices,
+                "edges": one.edges,
+                "diameter": one.diameter,
+                "largest_degree": one.largest_degree,
+                "scores": self.scores,
+                "draws": self.draws,
+                "is_smaller": self.where.is_smaller,
+                "words": self.describe(),
+            },
             "alpha": self.alpha,
             "required_rank": self.required_rank,
             "link": {"latency": self.link.latency, "bandwidth": self.link.bandwidth},
@@ -298,11 +281,12 @@ class Plan:
 
 @explain_confidence
 def plan(
-    where: Network | Sketch | Terrain,
-    scores_per_device: int | Sequence[int] = 50,
+    where: Network | SimulatedNetwork,
+    scores_per_device: int | Sequence[int] | Ints = 50,
     alpha: Alpha = 0.1,
     link: Link | str = "100ms,1Mbit",
     *,
+    scores: WeightedScores | None = None,
     target: str | Mapping[Any, Any] = "sizes",
     rank: str = AUTO,
     pac_confidence: Alpha | None = None,
@@ -311,23 +295,26 @@ def plan(
     sort: Sort = "time",
     guarantee: Kind = "none",
     shape: str = ANY,
-    speed: Speed | None = None,
+    time_limit: float = TIME_LIMIT,
+    progress: bool = False,
 ) -> Plan:
-    """Predict what every method, and every schedule of E-DCP, would cost.
+    """Simulate every method, and every schedule of E-DCP, and say what each costs.
 
     Parameters
     ----------
     where
-        A network, a `sketch` of one that is too large to build, or a `Terrain`; `Terrain.with_scores` knows the scores,
-        and then E-DCP's rounds and bytes are exact too.
+        The network. Of one with more than `SIMULATED_UP_TO` devices a part is simulated. `network_of_topology` makes a
+        smaller network of a topology of any size, and `network_itself` takes another limit.
     scores_per_device
-        How many scores a device holds; a number, or one per device.
+        How many scores a device holds; a number, or one per device of the network asked for.
     alpha
         Tolerated miscoverage.
     link
         Latency and bandwidth of a device's uplink, as ``100ms,1Mbit``.
+    scores
+        The scores of all devices of the network asked for, if they are known; else scores are drawn.
     target, rank, pac_confidence
-        The promise, as in `calibrate`; a `Terrain` may have another.
+        The promise, as in `calibrate`.
     methods, options
         Names of `METHODS`, by default all; options go to the methods that have them.
     sort
@@ -335,53 +322,59 @@ def plan(
     guarantee
         Leave out whatever promises less than this.
     shape
-        What the scores look like, a name of `SHAPES` or `any`: E-DCP's search depends on it, a little.
-    speed
-        How fast this machine simulates, see `planning.simulation`; measured when left out.
+        What drawn scores look like, a name of `SHAPES`, or `any`: one draw of each.
+    time_limit
+        Seconds that simulating one run may take. A way that takes longer is refused, with this reason.
+    progress
+        Show a bar, in a terminal or a notebook.
 
     Examples
     --------
     >>> from conformesh import Network
-    >>> found = plan(Network.torus(5, 4), 50, 0.1, "100ms,1Mbit", methods=["h-dcp"])
-    >>> [(str(row.way), row.rounds, round(row.bits), row.certainty) for row in found.rows[:2]]
-    [('h-dcp finite-time', 12, 512428, 'estimate'), ('h-dcp chebyshev', 15, 704428, 'estimate')]
+    >>> found = plan(Network.torus(5, 4), 50, 0.1, "100ms,1Mbit", methods=["fcp", "local"])
+    >>> [(str(row.way), row.cost.rounds, row.cost.bits) for row in found.rows]
+    [('fcp', 2.0, 3200.0), ('local', 0.0, 0.0)]
     """
     if sort not in SORTS:
         raise ValueError(f"sort must be one of {', '.join(SORTS)}, got {sort!r}")
     if guarantee not in KIND_ORDER:
         raise ValueError(unknown("guarantee", guarantee, KIND_ORDER))
-    if shape != ANY and shape not in SHAPES:
-        raise ValueError(unknown("shape", shape, (ANY, *SHAPES)))
+    if not time_limit > 0:
+        raise ValueError(f"time_limit must be more than 0 seconds, got {time_limit}")
     _check_plan(where, link, methods, options)
-    level, found_link = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
-    terrain = replace(where if isinstance(where, Terrain) else Terrain.of(where, scores_per_device), shape=shape)
-    if (asked := make_requirement(target, rank, pac_confidence)) != DEFAULT:
-        terrain = replace(terrain, requirement=asked)
-    given = dict(options or {})
-    rows, refused = [], {}
-    for way in ways_of(methods, given):
-        try:
-            found = predict(way, terrain, level, given)
-        except (ValueError, ArithmeticError) as reason:
-            refused[way] = str(reason)
-            continue
-        rows.append(_row(way, found, terrain, found_link, speed or Speed.here()))
+    level, uplink = check_alpha(alpha), Link.parse(link) if isinstance(link, str) else link
+    place = network_itself(where, SIMULATED_UP_TO) if isinstance(where, Network) else where
+    samples = _scores(place, scores_per_device, shape) if scores is None else [_given(place, scores)]
+    requirement = make_requirement(target, rank, pac_confidence)
+    check_shares(requirement, place.network.ids)
+    site = replace(Site.everywhere(place.network, samples[0].sizes), requirement=requirement, alphas=(level,))
+    given, rows, refused = dict(options or {}), [], {}
+    ways = ways_of(methods, given)
+    with Progress("planning", len(ways), shown=progress) as bar:
+        for way in ways:
+            bar.step(str(way))
+            try:
+                rows.append(_row(way, site, samples, uplink, given, time_limit))
+            except (ValueError, ArithmeticError) as reason:
+                refused[way] = str(reason)
     kept = [row for row in rows if KIND_ORDER.index(row.guarantee) <= KIND_ORDER.index(guarantee)]
     kept.sort(key=lambda row: (row.tier, row.price(sort), row.price("bytes")))
-    return Plan(terrain, float(level), found_link, sort, tuple(kept), refused)
+    sizes = samples[0].sizes[:, 0]
+    drawn = len(samples) if scores is None else 0
+    return Plan(place, sizes, drawn, float(level), uplink, sort, _required_rank(site), tuple(kept), refused)
 
 
 def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
     """Refuse arguments of `plan` that are of the wrong kind."""
-    if not isinstance(where, Network | Sketch | Terrain):
+    if not isinstance(where, Network | SimulatedNetwork):
         instead = "Network.of('torus', 20)"
         if hasattr(where, "adj"):
             instead = "Network.from_networkx(graph)"
         elif isinstance(where, str | int):
             instead = f"Network.of({where!r}, 20)" if isinstance(where, str) else f"Network.of('torus', {where})"
         raise TypeError(
-            f"where must be a Network, a sketch of one or a Terrain, got {type(where).__name__} {str(where)[:40]!r}; "
-            f"{instead} makes a Network"
+            f"where must be a Network, or what network_of_topology returns, got {type(where).__name__} "
+            f"{str(where)[:40]!r}; {instead} makes a Network"
         )
     if not isinstance(link, str | Link):
         raise TypeError(f"link must be a Link or a text such as '100ms,1Mbit', got {type(link).__name__} {link!r:.40}")
@@ -398,59 +391,89 @@ def _check_plan(where: Any, link: Any, methods: Any, options: Any) -> None:
         )
 
 
-def predict(way: Way, terrain: Terrain, alpha: Fraction, options: Mapping[str, Any]) -> Prediction:
-    """Predict one way; raises `ValueError` with the reason where it cannot run, or cannot be predicted."""
-    entry = get_method(way.method)
-    if entry.predict is None:
-        raise ValueError("nobody has said what it sends; give its line in METHODS a `predict`")
-    mine = {name: value for name, value in options.items() if name in entry.option_names()}
-    return entry.predict(terrain, alpha, make_options(way.method, {**mine, **way.options}))
+def _scores(place: SimulatedNetwork, per_device: Any, shape: str) -> list[WeightedScores]:
+    """Draw scores for the devices of the simulated network."""
+    given = np.asarray(per_device)
+    if given.dtype.kind not in "iu" or given.ndim > 1:
+        raise TypeError(
+            "scores_per_device must be a whole number, or one per device, got "
+            f"{per_device if given.ndim == 0 else f'an array of shape {given.shape} and type {given.dtype}'}"
+        )
+    if int(given.min(initial=0)) < 0 or (given.ndim == 0 and given < 1):
+        raise ValueError(f"a plan needs at least 1 score per device, got {int(given.min())}")
+    if given.ndim and given.shape != (place.asked_devices,):
+        raise ValueError(
+            f"a plan needs one number of scores, or one for each of {place.asked_devices:,} devices, got {given.shape}"
+        )
+    sizes = (
+        np.broadcast_to(given, (place.asked_devices,))[place.rows] if given.ndim else np.full(len(place.rows), given)
+    )
+    return draw_scores(sizes.astype(np.int64), shape)
 
 
-def certainty_of(found: Prediction, terrain: Terrain) -> Certainty:
-    """Say whether a run would cost exactly this."""
-    depends = found.varies or any(one.expected for one in found.stretches)
-    return "estimate" if depends or found.uses & terrain.laws else "exact"
+def _given(place: SimulatedNetwork, scores: WeightedScores) -> WeightedScores:
+    """Take the scores of the devices that are simulated."""
+    if not isinstance(scores, WeightedScores):
+        raise TypeError(
+            f"scores must be WeightedScores, such as WeightedScores.of(arrays), got {type(scores).__name__}"
+        )
+    if scores.devices != place.asked_devices or scores.trials != 1:
+        raise ValueError(
+            f"a plan needs one trial of scores of {place.asked_devices:,} devices, got {scores.trials} of "
+            f"{scores.devices:,}"
+        )
+    return scores.taken(place.rows) if place.is_smaller else scores
 
 
-def _row(way: Way, found: Prediction, terrain: Terrain, link: Link, speed: Speed) -> Row:
-    sent, degree = Sent.of(found.stretches), terrain.map.largest_degree
-    worst = None if found.most is None else Sent.of(found.most)
-    memory, simulation = simulated(found, terrain, speed)
-    meshed = on_a_mesh(found.stretches, terrain)
-    fits = fits_a_mesh(meshed)
+def _required_rank(site: Site) -> int:
+    """Return how many scores must be covered; of scores with weights, as large a part of them."""
+    required, total, n = int(site.ranks()[0, 0]), int(site.masses.sum()), int(site.totals[0])
+    return required if site.alike(0) else math.ceil(Fraction(required * n, max(total, 1)))
+
+
+def _row(
+    way: Way, site: Site, samples: Sequence[WeightedScores], link: Link, options: Mapping[str, Any], time_limit: float
+) -> Row:
+    runs = [
+        run_way(way, site.network, drawn, site.alphas[0], site.requirement, options, time_limit) for drawn in samples
+    ]
+    certificates = [batch.outcome.certificates[0][0] for batch, _ in runs]
+    worst = max(certificates, key=lambda one: KIND_ORDER.index(one.kind))
+    quality = [_quality(site, drawn, batch.outcome.thresholds) for drawn, (batch, _) in zip(samples, runs, strict=True)]
+    costs = [cost for _, cost in runs]
+    cost, first = RunCost.mean(costs), runs[0][0].outcome
+    between = round(min(one.rounds for one in costs)), round(max(one.rounds for one in costs))
     return Row(
-        way=way,
-        certainty=certainty_of(found, terrain),
-        guarantee=found.guarantee,
-        assumption=found.assumption,
-        needs=way.needs,
-        rounds=_plain(sent.rounds),
-        numbers=_plain(sent.numbers),
-        bits=_plain(sent.bits),
-        most_bits=_plain(sent.most_bits),
-        seconds=seconds_on(link, found.stretches, degree),
-        wire_bytes=bytes_on_the_wire(meshed, terrain.mean_degree, terrain.devices) if fits else math.inf,
-        mesh_seconds=mesh_seconds_on(link, meshed, degree, terrain.devices) if fits else math.inf,
-        memory=memory,
-        simulation=simulation,
-        likely=found.rounds,
-        at_most=None if worst is None else (worst.rounds, worst.bits / 8),
-        useful=found.useful,
-        exact=found.exact,
-        notes=found.notes,
-        facts=found.facts,
-        stretches=found.stretches,
+        way,
+        worst.kind,
+        worst.assumption,
+        cost,
+        cost.seconds(link),
+        between,
+        useful=all(useful for useful, _ in quality),
+        exact=all(exact for _, exact in quality),
+        notes=first.notes,
+        facts=first.facts,
     )
 
 
+def _quality(site: Site, drawn: WeightedScores, thresholds: NDArray[np.float64]) -> tuple[bool, bool]:
+    """Say whether thresholds exclude any score, where that is allowed, and whether they are the required score."""
+    scores, required = site.weighed(drawn), int(site.ranks()[0, 0])
+    total, smallest, largest = int(scores.masses.sum()), float(thresholds.min()), float(thresholds.max())
+    if required > total:
+        return True, True  # every threshold must be +inf
+
+    def count(threshold: float) -> int:
+        return int(scores.counts(np.array([[threshold]])).sum())
+
+    reached, before = count(smallest), count(float(np.nextafter(smallest, -np.inf)))
+    exact = smallest == largest and before < required <= reached
+    return exact or count(largest) < total, exact
+
+
 def _short(row: Row) -> str:
-    about = "" if row.certainty == "exact" else "about "
-    return f"{about}{row.rounds:,.0f} rounds, {in_bytes(row.bits / 8)} a device, {in_time(row.seconds)}"
-
-
-def _finite(number: float) -> float | None:
-    return None if math.isinf(number) else _plain(number)
+    return f"{in_count(row.cost.rounds)} rounds, {in_bytes(row.cost.bits / 8)} a device, {in_time(row.seconds)}"
 
 
 def _plain(number: float) -> float:

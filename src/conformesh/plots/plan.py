@@ -11,10 +11,8 @@ import numpy as np
 from conformesh.kernels.ranks import AUTO
 from conformesh.methods import METHODS, Way, ways_of
 from conformesh.planning.link import Link
+from conformesh.planning.networks import network_of_topology
 from conformesh.planning.planner import Plan, Row, plan
-from conformesh.planning.sending import seconds_on
-from conformesh.planning.simulation import Speed
-from conformesh.planning.terrain import terrain_of
 from conformesh.plots.pictures import INK, MUTED, STYLE, Where, hues_of_methods
 
 
@@ -28,11 +26,12 @@ class _Vertex(NamedTuple):
 
 Lines = dict[Way, list[_Vertex]]
 LATENCIES = np.geomspace(1e-5, 10, 241)
-SIDES = (4, 6, 10, 18, 32, 56, 100, 178, 316, 562, 1000, 3162, 10_000, 31_622)  # of networks of side^2 devices
+SIDES = (4, 6, 10, 16, 24)  # of networks of side^2 devices that are simulated, besides the one of the plan
+POINT_LIMIT = 2.0  # seconds that one run for a point of a line may take, so that a picture takes less than a minute
 DASHES = ("-", (0, (5, 2)), (0, (1.5, 1.5)), (0, (6, 2, 1.5, 2)), (0, (3, 1, 1, 1, 1, 1)), (0, (9, 3)))
-TICKS = {
+TICKS: dict[str, tuple[list[float], list[str]]] = {
     "latency of a link": ([1e-5, 1e-3, 1e-1, 10], ["10 us", "1 ms", "100 ms", "10 s"]),
-    "devices": ([100, 1e4, 1e6, 1e8], ["100", "10,000", "1 million", "100 million"]),
+    "devices": ([10, 30, 100, 300, 1000], ["10", "30", "100", "300", "1,000"]),
     "time": ([1e-3, 1, 60, 3600, 86_400, 31_557_600], ["1 ms", "1 s", "1 min", "1 h", "1 day", "1 year"]),
 }
 
@@ -44,10 +43,10 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
     from conformesh.plots.figures import Picture, kept
 
     bandwidth = str(found.link).split(",")[1]
-    panels = [(_by_latency(found), "latency of a link", f"{found.terrain.map.name}, uplinks of {bandwidth}")]
+    panels = [(_by_latency(found), "latency of a link", f"{found.where.network.name}, uplinks of {bandwidth}")]
     if topology is not None:
         lines = _by_devices(found, topology, options)
-        panels.append((lines, "devices", f"{topology} of any size, link {found.link}"))
+        panels.append((lines, "devices", f"{topology} of other sizes, link {found.link}"))
     styles = _styles([*dict.fromkeys(way for lines, _, _ in panels for way in lines)])
     with mpl.rc_context(STYLE):
         figure = Picture(figsize=(1.2 + 5.2 * len(panels), 5.9), layout="constrained")
@@ -56,21 +55,24 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
             _draw_lines(axes, lines, styles)
             axes.set_title(title)
             axes.set_xlabel(what)
-            here = found.terrain.devices if what == "devices" else found.link.latency
+            here = found.where.network.devices if what == "devices" else found.link.latency
             if here > 0:
                 axes.axvline(here, color="#e4e4e4", linewidth=5, zorder=0)
             axes.set_xticks(*TICKS[what])
-        every[0].set_yticks(*TICKS["time"])
+        longest = max((p.seconds for lines, _, _ in panels for points in lines.values() for p in points), default=1.0)
+        below = sum(at <= max(longest, 1.0) for at in TICKS["time"][0])  # a tick above all lines would stretch the axis
+        every[0].set_yticks(*(marks[:below] for marks in TICKS["time"]))
         every[0].set_ylabel("time until every device has its threshold")
         handles = [mpl.lines.Line2D([], [], **style) for style in styles.values()]
-        words = "circle: the lead changes, among those whose rank is counted without a server;  grey band: as asked for"
+        words = (
+            "circle: the lead changes, among those whose rank is counted without a server;  grey band: as in the table"
+        )
         names, many = [*map(str, styles)], -(-len(styles) // 2) if len(panels) > 1 else 3
         figure.legend(
             handles, names, loc="outside lower center", ncols=many, fontsize=9, title=words, title_fontsize=8.5
         )
         figure.suptitle(
-            f"When is which way the fastest?   {found.terrain.n // found.terrain.devices:,} scores a device, alpha = "
-            f"{found.alpha:g}",
+            f"When is which way the fastest?   {_scores_each(found):,} scores a device, alpha = {found.alpha:g}",
             fontsize=12.5 if len(panels) > 1 else 11,
             fontweight="bold",
             x=0.012,
@@ -80,30 +82,42 @@ def draw_plan(path: Where, found: Plan, topology: str | None, options: Mapping[s
 
 
 def _is_drawn(row: Row) -> bool:
-    return bool(row.rounds) and row.useful and row.guarantee != "none" and row.way.variant != AUTO
+    return bool(row.cost.rounds) and row.useful and row.guarantee != "none" and row.way.variant != AUTO
+
+
+def _scores_each(found: Plan) -> int:
+    return max(found.scores // found.where.network.devices, 1)
 
 
 def _by_latency(found: Plan) -> Lines:
-    degree = found.terrain.map.largest_degree
     at = [Link(float(latency), found.link.bandwidth) for latency in LATENCIES]
     return {
-        row.way: [_Vertex(link.latency, seconds_on(link, row.stretches, degree), row.tier == 0) for link in at]
+        row.way: [_Vertex(link.latency, row.cost.seconds(link), row.tier == 0) for link in at]
         for row in found.rows
         if _is_drawn(row)
     }
 
 
 def _by_devices(found: Plan, topology: str, options: Mapping[str, Any]) -> Lines:
-    """Plan networks of many sizes: small ones are built, large ones sketched."""
-    scores = max(found.terrain.n // found.terrain.devices, 1)
+    """Simulate networks of several sizes; the one of the plan is among them."""
     methods = [*dict.fromkeys(way.method for way in (*(row.way for row in found.rows), *found.refused))]
-    lines: Lines = {}
+    plans = {found.where.network.devices: found}
     for side in SIDES:
-        terrain = terrain_of(topology, side * side, scores, build=False)
-        planned = plan(terrain, alpha=found.alpha, link=found.link, methods=methods, options=options, speed=Speed())
-        for row in planned.rows:
+        if side * side not in plans:
+            plans[side * side] = plan(
+                network_of_topology(topology, side * side),
+                _scores_each(found),
+                found.alpha,
+                found.link,
+                methods=methods,
+                options=options,
+                time_limit=POINT_LIMIT,
+            )
+    lines: Lines = {}
+    for devices in sorted(plans):
+        for row in plans[devices].rows:
             if _is_drawn(row):
-                lines.setdefault(row.way, []).append(_Vertex(side * side, row.seconds, row.tier == 0))
+                lines.setdefault(row.way, []).append(_Vertex(devices, row.seconds, row.tier == 0))
     return lines
 
 

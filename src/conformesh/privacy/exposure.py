@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from conformesh.graph.network import Network
-from conformesh.graph.sketch import weights_below
+from conformesh.graph.network import Network, weights_below
 from conformesh.kernels.ranks import Alpha, check_alpha, exact_alpha
 from conformesh.names import listed
 from conformesh.privacy.attack import within_earshot

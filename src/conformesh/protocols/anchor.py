@@ -17,7 +17,6 @@ from conformesh.graph.weights import constant_rate, constant_weights
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.consensus import EXACT, agreed_mean, rounds_to_shrink, smallest
 from conformesh.protocols.messages import Protocol
-from conformesh.protocols.predicting import Stretch, Terrain, hops
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
@@ -98,9 +97,3 @@ def averaging_rounds(site: Site, spectrum: Spectrum, given: int | None) -> int:
     if site.devices == 1:
         return 0
     return rounds_to_shrink(constant_rate(spectrum), AGREEMENT / math.sqrt(site.devices))
-
-
-def predict_mean(terrain: Terrain, spectrum: Spectrum, given: int | None, wire: int, what: str) -> list[Stretch]:
-    """Predict one averaging, after which everybody takes the largest: the same bits everywhere."""
-    rounds = averaging_rounds(terrain.site, spectrum, given)
-    return [Stretch(what, rounds, 1, wire), hops(terrain, what, 1, wire)]

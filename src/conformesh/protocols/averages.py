@@ -9,14 +9,14 @@ projection   any messages in any order: every device tracks of whom its numbers 
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conformesh.graph.network import Network
 from conformesh.graph.weights import Weights
-from conformesh.protocols.aggregate.chebyshev import ARRAYS, NUMBER_NS, chebyshev, chebyshev_rounds
-from conformesh.protocols.aggregate.finite_time import LARGEST_DENSE, finite_time, finite_time_plan
 from conformesh.protocols.bounds.histogram import (
     UNIT,
     Mixing,
@@ -28,27 +28,24 @@ from conformesh.protocols.bounds.histogram import (
     row_epsilon,
 )
 from conformesh.protocols.consensus import gossip, rate_at, rounds_to_shrink
-from conformesh.protocols.messages import Protocol
-from conformesh.protocols.predicting import AVERAGING
-from conformesh.protocols.projection import COPIES, check_memory, default_rounds
+from conformesh.protocols.messages import Protocol, Sum
+from conformesh.protocols.projection import check_memory, default_rounds
 from conformesh.protocols.site import Site
 from conformesh.protocols.wire import Wire
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
+LARGEST_DENSE = 1500  # devices up to which all eigenvalues are computed: K x K matrices, a few seconds
+DISTINCT = 1e-9  # eigenvalues nearer than this, relative to the largest, are one
 
 
 class Gossip:
     """Linear consensus with W_eta, as the paper prints it. `options` are those of H-DCP.
 
-    `uses`, `arrays` and `number_ns` are what predictions say of it, see `Prediction` and `Stretch`; `as_printed` says
-    whether the paper's bound, eta and the bound for rounded messages hold for it, and `tracked` whether devices track
-    weights instead of knowing a matrix.
+    `as_printed` says whether the paper's bound, eta and the bound for rounded messages hold for it, and `tracked`
+    whether devices track weights instead of knowing a matrix.
     """
 
-    uses: ClassVar[frozenset[str]] = AVERAGING
-    arrays: ClassVar[float] = 6.1
-    number_ns: ClassVar[float] = 1.5
     as_printed: ClassVar[bool] = True
     tracked: ClassVar[bool] = False
 
@@ -109,8 +106,6 @@ class Gossip:
 class Chebyshev(Gossip):
     """Chebyshev-accelerated gossip; the same number of messages a round."""
 
-    arrays = ARRAYS
-    number_ns = NUMBER_NS
     as_printed = False
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
@@ -138,7 +133,6 @@ class Chebyshev(Gossip):
 class FiniteTime(Gossip):
     """Averaging that ends: one round per distinct non-zero eigenvalue of the Laplacian."""
 
-    uses = AVERAGING | {"eigenvalues"}
     as_printed = False
 
     def __init__(self, site: Site, weights: Weights, options: Any) -> None:
@@ -167,9 +161,6 @@ class FiniteTime(Gossip):
 class Projection(Gossip):
     """Projection gossip (`projection`): what it needs to know of the network is how long to go on."""
 
-    uses = frozenset({"hops"})
-    arrays = 2.0 * COPIES
-    number_ns = 40.0
     as_printed = False
     tracked = True
 
@@ -186,6 +177,96 @@ def _chebyshev_share(modes: Floats, rate: float, rounds: int) -> Floats:
     """Return T_T(mode / rate) / T_T(1 / rate), which never leaves [-1, 1] on the modes of W."""
     inside = np.clip(modes / rate, -1.0, 1.0)
     return np.asarray(np.cos(rounds * np.arccos(inside)) / math.cosh(min(rounds * math.acosh(1 / rate), 700.0)))
+
+
+# --- Chebyshev-accelerated gossip: p = T_T(l / rate) / T_T(1 / rate) --------------------------------------------------
+# Disagreement shrinks as 1 / cosh(T arccosh(1 / rate)).
+
+
+def chebyshev_rounds(rate: float, factor: float) -> int:
+    """Return the fewest rounds after which disagreement is at most `factor` of what it was."""
+    if factor >= 1:
+        return 0
+    if rate <= 1e-12:
+        return 1
+    return max(1, math.ceil(math.acosh(1 / factor) / math.acosh(1 / rate)))
+
+
+def chebyshev(x: Floats, site: Site, edge: float, rate: float, rounds: int) -> Protocol[Floats]:
+    """Run p_T(W) x with W = I - edge L; `rate` bounds every other eigenvalue of W in magnitude."""
+    degree = site.degree.reshape(-1, *[1] * (x.ndim - 1))
+    if rounds == 0:
+        return x
+
+    def mixed(x: Floats, neighbours: Floats) -> Floats:
+        return x + edge * (neighbours - degree * x)
+
+    before, now = x, mixed(x, (yield Sum(x)))
+    omega = 2.0  # of round 1 in the recurrence omega <- 1 / (1 - rate^2 omega / 4)
+    for _ in range(rounds - 1):
+        omega = 1 / (1 - rate * rate * omega / 4)
+        after = omega * (mixed(now, (yield Sum(now))) - before) + before
+        before, now = now, after
+    return now
+
+
+# --- averaging that ends: p = prod over distinct non-zero Laplacian eigenvalues of (1 - L / l_i) ----------------------
+# That is zero on every eigenvector but the constant one, after as many rounds as there are such eigenvalues.
+
+
+def finite_time(x: Floats, site: Site, roots: Floats) -> Protocol[Floats]:
+    """Take the eigenvalues in `roots` out of x, one a round: what is left is the mean."""
+    degree = site.degree.reshape(-1, *[1] * (x.ndim - 1))
+    for root in roots:
+        x = x - (degree * x - (yield Sum(x))) / root
+    return x
+
+
+@lru_cache(maxsize=64)  # networks are immutable and compared by identity
+def finite_time_plan(network: Network) -> tuple[Floats, float]:
+    """Return the eigenvalues in Leja order and a bound on the relative error: ``|x_k - mean| <= bound * ||x(0)||``.
+
+    With factors f_t(l) = 1 - l / l_t the round-off of round t is multiplied by the later factors and is relative to
+    what the earlier ones left, both at their worst over the spectrum; eigenvalues themselves are known to about 1e-14
+    of the largest, which leaves of eigenvector j the product of its other factors times that error.
+    """
+    if network.devices == 1:
+        return np.zeros(0), 0.0
+    if network.devices > LARGEST_DENSE:
+        raise ValueError(f"finite-time needs all eigenvalues, computed up to {LARGEST_DENSE:,} devices only")
+    laplacian = np.diag(network.degree.astype(np.float64))
+    laplacian[network.receivers, network.indices] = -1.0
+    eigenvalues = np.linalg.eigvalsh(laplacian)[1:]
+    new = np.concatenate([[True], np.diff(eigenvalues) > DISTINCT * eigenvalues[-1]])
+    groups = np.split(eigenvalues, np.flatnonzero(new)[1:])
+    distinct = np.array([group.mean() for group in groups])
+    roots = leja(distinct)
+    factors = np.abs(1 - eigenvalues[None, :] / roots[:, None])  # (rounds, eigenvalues)
+    known = 1e-14 * eigenvalues[-1] / eigenvalues  # relative error of an eigenvalue, generously
+    factors = np.maximum(factors, known[None, :])
+    ones = np.ones((1, len(eigenvalues)))
+    before = np.concatenate([ones, np.cumprod(factors, axis=0)]).max(axis=1)
+    after = np.concatenate([np.cumprod(factors[::-1], axis=0)[::-1], ones]).max(axis=1)
+    left = np.prod(factors, axis=0).max()
+    growth = 1 + 2 * network.degree.max() / roots
+    noise = (int(network.degree.max()) + 6) * UNIT * growth * np.maximum(before[:-1], 1.0) * np.maximum(after[1:], 1.0)
+    roots.flags.writeable = False  # shared by whoever asks
+    return roots, float(left + noise.sum())
+
+
+def leja(points: Floats) -> Floats:
+    """Order points so that each next one is farthest from those before, in the product of distances."""
+    left = np.ones(len(points), dtype=bool)
+    order = [int(np.argmax(points))]
+    left[order[0]] = False
+    distance = np.zeros(len(points))
+    while left.any():
+        with np.errstate(divide="ignore"):
+            distance += np.log(np.abs(points - points[order[-1]]))
+        nearest = int(np.argmax(np.where(left, distance, -np.inf)))
+        order.append(nearest)
+        left[nearest] = False
+    return points[order]
 
 
 WAYS: dict[str, type[Gossip]] = {

@@ -8,7 +8,7 @@ average the mean of the devices' own quantiles, by consensus: what one might try
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.anchor import anchor, predict_mean
+from conformesh.protocols.anchor import anchor
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.predicting import AVERAGING, NOTHING, Prediction, Terrain, upload
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
@@ -28,7 +27,6 @@ from conformesh.result.certificate import Certificate, too_few
 
 EXCHANGEABLE = "all scores are exchangeable with the test point, whichever device they come from"
 OWN_DATA = "each device covers test points from its own distribution only"
-SCORE_NS, ALONE_NS = 15.0, 15_000.0  # of a simulation: a score at a server, a device that calibrates alone
 
 
 @dataclass(frozen=True)
@@ -122,32 +120,3 @@ def average(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], o
     nothing = Certificate("none", assumption="no promise at all: an average of quantiles is not a quantile")
     certificates = [[too_few(int(r), int(n[t])) if r > n[t] else nothing for r in ranks[t]] for t in range(site.trials)]
     return Outcome(thresholds, certificates)
-
-
-# --- what they would send ---------------------------------------------------------------------------------------------
-
-
-def predict_cp(terrain: Terrain, alpha: Fraction, options: Pooled) -> Prediction:
-    """Predict `cp`: as for `fcp`, but the guarantee asks for more."""
-    return replace(predict_fcp(terrain, alpha, options), assumption=EXCHANGEABLE)
-
-
-def predict_fcp(terrain: Terrain, alpha: Fraction, options: Pooled) -> Prediction:
-    """Predict `fcp`: all scores go up."""
-    sent = upload("all scores", terrain.n / terrain.devices, terrain.most, 64)
-    work = terrain.n * SCORE_NS
-    return Prediction((sent,), "counted", uses=NOTHING, exact=True, arrays=1.0, nanoseconds=work)
-
-
-def predict_local(terrain: Terrain, alpha: Fraction, options: Alone) -> Prediction:
-    """Predict `local`: nothing is sent."""
-    rank = conformal_rank(terrain.most, alpha)
-    notes = ("with so few scores of its own every device ends at +inf",) if rank > terrain.most else ()
-    return Prediction((), "counted", OWN_DATA, NOTHING, notes=notes, nanoseconds=terrain.devices * ALONE_NS)
-
-
-def predict_average(terrain: Terrain, alpha: Fraction, options: Averaged) -> Prediction:
-    """Predict `average`."""
-    before, spectrum = terrain.spectrum(options.spectrum)
-    sent = [*before, *predict_mean(terrain, spectrum, options.averaging, options.wire, "average the quantiles")]
-    return Prediction(tuple(sent), "none", "an average of quantiles is not a quantile", AVERAGING)

@@ -5,8 +5,8 @@ The answer is the score of rank r of all scores, and four schedules find it, wit
 top-k    the n - r + 1 largest scores (or r smallest): flooded in as many rounds as the diameter (`top_k`), or merged
          over a spanning tree (`waves`)
 window   a sketch of all scores rises in a spanning tree; then all scores in the window that should hold rank r
-count    sketches of ever narrower brackets, until few scores are left; or, with sums by another way than a tree, counts
-         at a few thresholds a stage, as below
+count    sketches of ever narrower brackets, until few scores are left; or, with sums by flooding, counts at a few
+         thresholds a stage, as below
 
 Where devices talk without rounds, a sketch of each of them goes to everybody, then its scores of a window (`entries`).
 
@@ -20,7 +20,7 @@ Where devices talk without rounds, a sketch of each of them goes to everybody, t
 Thresholds interpolate between the counts at the ends, kept within the middle half of the bracket; after PATIENCE stages
 they halve the *keys* of the floats instead, of which no interval has more than 2^64, so the search always ends.
 
-Assumes     graph connected; an aggregator that is exact on it
+Assumes     graph connected
 Guarantees  the smallest score at which the count, or the weight, reaches r, bit for bit, on every device: *counted*
 Message     that of the schedule; by stages `width` integers through the aggregator, two numbers a round for the ends,
             one for the answer
@@ -45,12 +45,11 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import (
     AGGREGATORS,
     PREFERENCES,
-    InexactCount,
     Total,
     aggregate_choices,
     by_price,
-    exact_prices,
     get_aggregator,
+    prices_on,
     ranked,
 )
 from conformesh.protocols.consensus import largest
@@ -228,7 +227,7 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     minimises the predicted rounds, numbers, or their product.
     """
     rounds_count, numbers_count = PREFERENCES[prefer]
-    prices = exact_prices(site) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(site)}
+    prices = prices_on(site) if aggregate == AUTO else {aggregate: get_aggregator(aggregate).price(site)}
 
     def predicted(width: int) -> float:
         price = by_price(prices, prefer, width)[0][1]
@@ -240,45 +239,35 @@ def best_width(site: Site, aggregate: str, prefer: str) -> int:
     return min(WIDTHS, key=predicted)
 
 
-def ways_to_add(site: Site, aggregate: str, prefer: str, width: int) -> list[str]:
-    """Return the aggregators to try, best first: the one asked for, or those that are exact on this network."""
+def way_to_add(site: Site, aggregate: str, prefer: str, width: int) -> str:
+    """Return the aggregator to use: the one asked for, or the best one for `prefer` on this network."""
     if aggregate == AUTO:
-        return [name for name, _ in ranked(site, prefer, width)]
-    get_aggregator(aggregate).price(site)  # refuses, saying why, where sums could not be exact
-    return [aggregate]
+        return ranked(site, prefer, width)[0][0]
+    get_aggregator(aggregate).price(site)  # refuses, saying why, where it cannot be used on this network
+    return aggregate
 
 
-class Noted(TypingProtocol):
-    """A dataclass that says what was chosen on the way, and what deserves a warning."""
+class HasFacts(TypingProtocol):
+    """A dataclass that says what was chosen on the way."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     @property
-    def notes(self) -> tuple[str, ...]: ...  # noqa: D102 - as in `Outcome`
-
-    @property
-    def facts(self) -> dict[str, str]: ...  # noqa: D102
+    def facts(self) -> dict[str, str]: ...  # noqa: D102 - as in `Outcome`
 
 
-N = TypeVar("N", bound=Noted)
+F = TypeVar("F", bound=HasFacts)
 
 
 def with_exact_sums(
-    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[N]]
-) -> Protocol[N]:
-    """Run `attempt` on the chosen way to add up; a sum that fails its integer check moves on to the next way."""
-    notes: list[str] = []
-    for name in ways_to_add(site, aggregate, prefer, width):
-        try:
-            total = yield from get_aggregator(name).prepare(site)
-            outcome = yield from attempt(total)
-        except InexactCount as error:  # never a count: the next aggregator, or a clear end
-            notes.append(f"sums by {name} failed their integer check ({error})")
-            continue
-        why = "as asked for" if aggregate != AUTO else f"best for {prefer} of the exact ways on this network"
-        facts = {**outcome.facts, "sums_by": name, "sums_why": why}
-        return replace(outcome, notes=(*outcome.notes, *notes), facts=facts)
-    raise InexactCount("; ".join(notes) + "; use --aggregate tree, which adds integers as integers")
+    site: Site, aggregate: str, prefer: str, width: int, attempt: Callable[[Total], Protocol[F]]
+) -> Protocol[F]:
+    """Run `attempt` on the chosen way to add up, and note in its facts which one that was."""
+    name = way_to_add(site, aggregate, prefer, width)
+    total = yield from get_aggregator(name).prepare(site)
+    outcome = yield from attempt(total)
+    why = "as asked for" if aggregate != AUTO else f"best for {prefer} of the exact ways on this network"
+    return replace(outcome, facts={**outcome.facts, "sums_by": name, "sums_why": why})
 
 
 def search(

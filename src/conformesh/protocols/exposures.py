@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from conformesh.graph.sketch import weights_below
+from conformesh.graph.network import weights_below
 from conformesh.privacy.attack import LARGEST, observable
 from conformesh.privacy.exposure import ALL, EACH, Revealed, Where, parts_without, sums_in_tree
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.protocols.anchor import ANCHORS
 from conformesh.protocols.averages import WAYS
-from conformesh.protocols.e_dcp import EDCP, POINTS, best_width, chosen, ways_to_add
+from conformesh.protocols.e_dcp import EDCP, POINTS, best_width, chosen, way_to_add
 from conformesh.protocols.entries import POINTS as TOLD
 from conformesh.protocols.fedcp_qq import FedCPQQ
 from conformesh.protocols.h_dcp import HDCP
@@ -108,8 +108,6 @@ def _summed(where: Where, what: str, numbers: int | None, by: str) -> list[Revea
     summands = AGGREGATORS[by].summands
     if summands == "below":
         return [*_below(where, what, numbers, total=True), totals]
-    if summands == "mixed":
-        return [*_mixed(where, what, numbers), totals]
     return _everybody(where, what, numbers)
 
 
@@ -157,7 +155,7 @@ def _schedule(where: Where, options: EDCP) -> tuple[str, str]:
     if plan.schedule != "count" or plan.over == "tree":
         return plan.schedule, plan.over
     width = options.width or best_width(site, options.aggregate, options.prefer)
-    return plan.schedule, ways_to_add(site, options.aggregate, options.prefer, width)[0]
+    return plan.schedule, way_to_add(site, options.aggregate, options.prefer, width)
 
 
 def _stages(where: Where, ends: bool, by: str) -> list[Revealed]:
@@ -225,7 +223,7 @@ def _sums_by(where: Where, aggregate: str) -> str:
     if where.network is None:
         return "tree" if aggregate not in AGGREGATORS else aggregate
     site = Site.everywhere(where.network, np.full((where.devices, 1), where.scores))
-    return ways_to_add(replace(site, alphas=(where.alpha,)), aggregate, "balanced", 1)[0]
+    return way_to_add(replace(site, alphas=(where.alpha,)), aggregate, "balanced", 1)
 
 
 def r_dcp(where: Where, options: RDCP) -> list[Revealed]:

@@ -18,12 +18,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.bounds.quantile_of_quantiles import best_ranks
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.predicting import NOTHING, Prediction, Terrain, upload
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.wire import Wire
 from conformesh.result.certificate import Certificate, too_few
-
-RANKS_NS = 5e8  # of a simulation: choosing the two ranks
 
 
 @dataclass(frozen=True)
@@ -67,10 +64,3 @@ def fedcp_qq(site: Site, samples: WeightedScores, alphas: tuple[Fraction, ...], 
             row.append(Certificate("assumed", assumption=words))
         certificates.append(row)
     return Outcome(thresholds, certificates)
-
-
-def predict_fedcp_qq(terrain: Terrain, alpha: Fraction, options: FedCPQQ) -> Prediction:
-    """Predict `fedcp_qq`: one quantile goes up."""
-    words = "all devices draw from one distribution, which nobody checks"
-    sent = upload("a quantile", 1, 1, options.wire)
-    return Prediction((sent,), "assumed", words, NOTHING, nanoseconds=RANKS_NS)

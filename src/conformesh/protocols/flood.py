@@ -21,17 +21,13 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.graph.network import Network
 from conformesh.kernels.bits import Bits, marked, marks, unions, words_for
 from conformesh.kernels.segments import take_segments
 from conformesh.kernels.varints import lengths, read, read_at, written
 from conformesh.protocols.messages import Packets, Protocol, Quiet, Tell, Told
-from conformesh.protocols.predicting import Stretch, Terrain, balls_of, distances
 from conformesh.protocols.site import Site
 
 Ints = NDArray[np.int64]
-LARGEST_EXACT = 4000  # devices up to which a prediction looks at all distances
-ENTRY_NS = 12.0  # that a simulation takes for an entry passed on
 SHORT = 16  # bytes up to which entries are copied by rows of a table
 
 
@@ -82,58 +78,6 @@ def everybodys_numbers(site: Site, mine: NDArray[np.integer]) -> Protocol[Ints]:
             "same version of conformesh on every device, and look whether this one can be trusted"
         )
     return read(found.values).reshape(site.devices, *mine.shape[1:])
-
-
-def flood_of(terrain: Terrain, what: str, numbers: Ints, strings: Ints) -> Stretch:
-    """Predict `everybody`: strings of so many bytes, for so many numbers, of every device.
-
-    Everybody passes on every entry that comes from less than D hops away, in the round after it came. Exact up to
-    `LARGEST_EXACT` devices; beyond, and on a sketch, everybody passes on as much as `balls_of` says.
-    """
-    D, K = terrain.map.diameter, terrain.devices
-    if D == 0:
-        return Stretch(what, 0, 0, 8, told=True)
-    owners = np.arange(K) if len(strings) == K else np.array([K // 2])
-    entries = lengths(owners) + lengths(strings) + strings
-    exact = K <= LARGEST_EXACT
-    if exact and isinstance(terrain.map, Network):
-        said = np.array([_passed_on(levels, D, numbers, entries) for levels in distances(terrain.map, np.arange(K))])
-    else:
-        balls = balls_of(terrain.map)
-        share, spoken = balls[:, min(D - 1, balls.shape[1] - 1)] / K, np.minimum((balls < K).sum(axis=1) + 1, D)
-        ring = max(float(np.diff(balls, axis=1).max(initial=1.0)), terrain.map.largest_degree if D > 1 else 1)
-        each = float(numbers.mean()), float(entries.mean())
-        columns = spoken, share * K * each[0], share * K * each[1], ring * each[1], _announced(D - spoken)
-        said = np.stack(np.broadcast_arrays(*columns), axis=1)
-    messages, many, size, _, announced = said.mean(axis=0).tolist()
-    return Stretch(
-        what,
-        D,
-        many / messages,
-        8 * size / many if many else 0.0,
-        messages,
-        messages * float(said[:, 2].max()) / size,
-        told=True,
-        longest=float(said[:, 3].max()),
-        expected=not (exact and isinstance(terrain.map, Network)),
-        edge_ns=0.0,
-        number_ns=ENTRY_NS,
-        silent=0.0,  # there is news in every round until somebody knows all, and then it says so
-        announced=announced,
-    )
-
-
-def _passed_on(levels: Ints, D: int, numbers: Ints, entries: Ints) -> tuple[float, float, float, float, float]:
-    """Return what a device says, by how far everybody is: messages, numbers, bytes, its longest, its announcement."""
-    near, spoken = levels < D, min(int(levels.max()) + 1, D)
-    rings = np.bincount(levels[near], entries[near])
-    announced = float(_announced(np.array(D - spoken)))
-    return spoken, float(numbers[near].sum()), float(rings.sum()), float(rings.max()), announced
-
-
-def _announced(quiet: Ints) -> Ints:
-    """Return the bytes in which quiet rounds are announced, if there are any."""
-    return np.where(quiet > 0, lengths(quiet), 0)
 
 
 def _strings(table: Ints) -> Packets:

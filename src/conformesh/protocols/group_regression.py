@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from conformesh.kernels.group_fit import Bends, Vertices, first_vertex, improved, leaning
 from conformesh.kernels.weighted_scores import WeightedScores
-from conformesh.protocols.aggregate import InexactCount, Total
+from conformesh.protocols.aggregate import Total
 from conformesh.protocols.consensus import largest
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.quantiser import agree_on_ends
@@ -429,7 +429,7 @@ def _agreed_counts(site: Site, samples: WeightedScores, trials: Ints, asked: Flo
     words = np.concatenate([mine, np.full((len(mine), 1), check)], axis=1)
     sums = np.asarray((yield from total(words, max(int(site.sizes.sum()), 0xFFFF * site.devices)))[0], dtype=np.int64)
     if sums[-1] != check * site.devices:
-        raise InexactCount("devices asked for counts at different thresholds: their arithmetic differs")
+        raise ArithmeticError("devices asked for counts at different thresholds: their arithmetic differs")
     return sums[:-1]
 
 

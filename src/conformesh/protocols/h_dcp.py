@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
@@ -29,19 +29,16 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.averages import WAYS, Gossip
 from conformesh.protocols.messages import Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import COUNT_NS, Prediction, Stretch, Terrain, farthest, hops
 from conformesh.protocols.projected import projected
-from conformesh.protocols.projection import message_numbers
 from conformesh.protocols.quantiser import Quantiser, agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
-from conformesh.protocols.spectral import check_weights, known_weights, mixing_weights
+from conformesh.protocols.spectral import check_weights, mixing_weights
 from conformesh.protocols.wire import Wire
-from conformesh.result.certificate import Certificate, Kind, too_few
+from conformesh.result.certificate import Certificate, too_few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 AUTO_ROUNDS = 10_000  # beyond this the library does not go on its own accord
-SURELY_EXACT = 40  # devices up to which projection ended exact on every topology
 
 
 @dataclass(frozen=True)
@@ -250,82 +247,3 @@ def _loose(consensus: float, precision: float, chosen: bool) -> str:
         )
     more = "set more rounds than the automatic limit" if chosen else "set more rounds, or none to have them chosen"
     return f"h-dcp: after these rounds the error bound is still {consensus:.3g}, too large to say much; {more}"
-
-
-# --- what it would send -----------------------------------------------------------------------------------------------
-
-
-def predict_h_dcp(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
-    """Predict `h_dcp`: no score matters, but the range must be finite."""
-    if WAYS[options.consensus].tracked:
-        return _predict_projected(terrain, alpha, options)
-    source = options.spectrum if isinstance(options.weights, str) else "map"
-    before, spectrum = terrain.spectrum(source)
-    weights = known_weights(terrain.map, options.weights, None if source == "map" else spectrum)
-    way = WAYS[options.consensus](terrain.site, weights, options)
-    start = _of_all(terrain, way.start)
-    rounds, _ = consensus_rounds(way, options, [(start, terrain.n)])
-    sent = list(before)
-    if options.range is None:
-        sent.append(hops(terrain, "agree on a range", 2, options.wire))
-    what = "average the histogram"
-    average = Stretch(what, rounds, options.bins, options.wire, number_ns=way.number_ns)
-    kind, loose = _claim(terrain, alpha, options, way, rounds)
-    words = ""
-    if source == "estimated":
-        kind, words = "assumed", "the spectral gap estimated by message passing is not larger than the true one"
-    return Prediction(
-        (*sent, average),
-        kind,
-        words,
-        way.uses,
-        useful=not loose,
-        notes=loose,
-        arrays=way.arrays,
-        nanoseconds=terrain.devices * options.bins * COUNT_NS,
-    )
-
-
-def _predict_projected(terrain: Terrain, alpha: Fraction, options: HDCP) -> Prediction:
-    """Predict `projected` where nothing is lost: a device knows the range after as many rounds as its farthest is away.
-
-    Whether counts end exact depends on the network. They do up to some dozens of devices; of more nobody knows before.
-    """
-    way = WAYS[options.consensus](terrain.site, known_weights(terrain.map, options.weights, None), options)
-    usual = way.rounds_for(1.0, 0.0)
-    rounds = usual if options.rounds is None else options.rounds
-    short, long = message_numbers(terrain.devices, options.bins, 1, options.range is None)
-    sent = [Stretch("average the histogram", rounds, long, 64, told=True, number_ns=way.number_ns)]
-    if options.range is None and terrain.devices > 1:
-        far = np.minimum(farthest(terrain.map), rounds)
-        until, first, busiest = float(far.max()), float(far.mean()), float(far.min())
-        sent = [
-            Stretch("agree on a range", until, short, 64, first, busiest, told=True, silent=0.0),
-            replace(sent[0], rounds=rounds - until, spoken=rounds - first, most=rounds - busiest, silent=0.0),
-        ]
-    exact = terrain.rank(alpha) > terrain.n or (rounds >= usual and terrain.devices <= SURELY_EXACT)
-    return Prediction(
-        tuple(sent), "counted" if exact and options.rounding else "bounded", "", way.uses, arrays=way.arrays
-    )
-
-
-def _claim(terrain: Terrain, alpha: Fraction, options: HDCP, way: Gossip, rounds: int) -> tuple[Kind, tuple[str, ...]]:
-    """Say whether the counts would be exact, and whether the bound says anything."""
-    n = terrain.n
-    rank = terrain.rank(alpha)
-    if rank > n:
-        return "counted", ()
-    wire = Wire(options.wire)
-    epsilon = _of_all(terrain, lambda sizes: sum(way.epsilon(sizes, rounds, wire)))
-    if options.rounding and n * epsilon < 0.5:
-        return "counted", ()
-    if rank + n * epsilon > n:
-        return "bounded", (f"the error bound would be {epsilon:.2g}, so loose that sets hold all calibration scores",)
-    return "bounded", ()
-
-
-def _of_all(terrain: Terrain, bound: Callable[[Ints], float]) -> float:
-    """Return an error bound for all devices; for equal ones it grows as the square root of their number."""
-    if terrain.sizes is not None:
-        return bound(terrain.sizes)
-    return bound(np.array([terrain.most])) * math.sqrt(terrain.devices)

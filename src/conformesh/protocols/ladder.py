@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import Sketch
 from conformesh.kernels.graph import breadth_first
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Packets, Protocol, Tell
@@ -36,7 +35,7 @@ RUNGS = 2 * HALVINGS + 2
 ENDS, LADDER, COUNTS, ANSWER = range(4)  # what a message is about; its first number
 
 
-def default_rounds(network: Network | Sketch) -> int:
+def default_rounds(network: Network) -> int:
     """Return rounds in which ladder, counts and answer cross the tree even where two of three messages get lost."""
     return 10 * network.centre_depth + 60
 

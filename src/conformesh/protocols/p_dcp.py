@@ -45,11 +45,9 @@ from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.privacy.grids import GridName, check_grid, grid_points
 from conformesh.privacy.histogram import Answer, HistogramPlan, Mixture, Release, chosen_cells
 from conformesh.protocols.aggregate import AGGREGATORS, get_aggregator
-from conformesh.protocols.flood import flood_of
-from conformesh.protocols.masks import KEY, LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
+from conformesh.protocols.masks import LARGEST, MaskedSums, Secrets, agree_on_masks, refuse_many
 from conformesh.protocols.messages import Gathering, Protocol
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import Prediction, Stretch, Terrain
 from conformesh.protocols.site import Outcome, Site
 from conformesh.quantities import several
 from conformesh.result.certificate import Certificate, Noise
@@ -547,44 +545,3 @@ def _everywhere(site: Site, thresholds: Floats) -> Floats:
 
 def _rows(certificates: list[Certificate], levels: int) -> list[list[Certificate]]:
     return [certificates[at : at + levels] for at in range(0, len(certificates), levels)]
-
-
-# --- what it would send -----------------------------------------------------------------------------------------------
-
-
-KEY_NS, WORD_NS = 65_000.0, 1.0  # of a simulation: for the keys of a device, and a masked number of a pair; measured
-
-
-def predict_p_dcp(terrain: Terrain, alpha: Fraction, options: PDCP) -> Prediction:
-    """Predict `p_dcp`: without epsilon a search may end early; a release always sends the same."""
-    K, way = terrain.devices, get_aggregator(options.aggregate)
-    _refuse_number(K, options)
-    keys = np.full(K, KEY)
-    before = [flood_of(terrain, "keys", keys // 8, keys), *way.sent_before(terrain)]  # in a simulation nobody signs
-    last = Stretch("compare totals", 1, 1, 64)
-    if options.epsilon is not None:
-        _refuse_unproven(terrain.requirement, options)
-        plan = options.plan(K, terrain.requirement)
-        plan.check_devices((alpha,))
-        both = [
-            part
-            for what in ("add up masked cells", "reveal self-masks")
-            for part in way.sent_for_masked(terrain, what, plan.numbers + 1)
-        ]
-        work = K * KEY_NS + K * K / 2 * plan.numbers * WORD_NS
-        return Prediction((*before, *both, last), "counted with noise", uses=way.uses, nanoseconds=work)
-    width = options.width
-    most = math.ceil(math.log(POINTS + 1, width + 1))
-    usual = math.log(max(terrain.n, 2), width + 1)  # until as few scores as one are between two thresholds
-    first = way.sent_for_masked(terrain, "count devices and scores", 2)
-    counts = way.sent_for_masked(terrain, "count at thresholds", width + 1)
-    few = [replace(part.times(min(usual, most)), expected=True) for part in counts]
-    return Prediction(
-        (*before, *first, *few, last),
-        "counted",
-        uses=way.uses,
-        varies=True,
-        most=(*before, *first, *[part for _ in range(most) for part in counts], last),
-        notes=(f"thresholds are rounded up to one of {POINTS:,} points",),
-        nanoseconds=K * KEY_NS + K * K / 2 * (2 + usual * (width + 1)) * WORD_NS,
-    )

@@ -36,17 +36,15 @@ from conformesh.protocols.anchor import (
     anchor,
     averaging_rounds,
     local_quantiles,
-    predict_mean,
     refuse_overflow,
 )
 from conformesh.protocols.asynchronous import relaxed_admm
 from conformesh.protocols.bounds import quantile as bounds
 from conformesh.protocols.consensus import agreed_mean, largest
-from conformesh.protocols.e_dcp import counted_outcome, search, ways_to_add, with_exact_sums
-from conformesh.protocols.ladder import RUNGS, Counting, default_rounds
+from conformesh.protocols.e_dcp import counted_outcome, search, with_exact_sums
+from conformesh.protocols.ladder import Counting, default_rounds
 from conformesh.protocols.messages import Pool, Protocol, Sum
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import AVERAGING, Prediction, Stretch, Terrain, hops
 from conformesh.protocols.site import Outcome, Site
 from conformesh.protocols.spectral import estimate_spectrum
 from conformesh.protocols.wire import Wire
@@ -55,7 +53,6 @@ from conformesh.result.certificate import Certificate, Kind, too_few
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
-STEP_NS = 100.0  # of a simulation: a device's own step of ADMM
 MOST_FALSE_ALARMS = 0.05  # chance that a device warns of a threshold that is right, scores being alike
 FALL = 2.5  # the scale of the continuation falls this much from one run to the next
 
@@ -464,55 +461,3 @@ def _is_finite(text: str | float) -> bool:
         return math.isfinite(float(text))
     except ValueError:
         return False
-
-
-# --- what it would send -----------------------------------------------------------------------------------------------
-
-
-def predict_q_dcp(terrain: Terrain, alpha: Fraction, options: QDCP) -> Prediction:
-    """Predict `q_dcp`."""
-    if options.asynchronous:
-        return _predict_unreliable(terrain, options)
-    before, spectrum = terrain.spectrum(options.spectrum)
-    sent, wire = list(before), options.wire
-    if str(options.s0) == "min":
-        sent.append(hops(terrain, "agree on s0", 1, wire))
-    elif str(options.s0) in ANCHORS:
-        sent += predict_mean(terrain, spectrum, options.averaging, wire, "average s0")
-    if options.continuation:
-        sent.append(hops(terrain, "agree on the spread", 2, wire))
-    run = [Stretch("ADMM", rounds_of_a_run(options), 1, wire, device_ns=STEP_NS)]
-    run += predict_mean(terrain, spectrum, options.averaging, wire, "average the result")
-    sent += [stretch.times(max(options.continuation, 1)) for stretch in run]
-    if not (options.certify or options.continuation):
-        words = f"|s0 - s*| <= epsilon0 = {options.epsilon0:g}, which nobody checks"
-        return Prediction(tuple(sent), "assumed" if wire == 64 else "none", words, AVERAGING)
-    return _predict_count(terrain, alpha, options, sent)
-
-
-def _predict_unreliable(terrain: Terrain, options: QDCP) -> Prediction:
-    """Predict the asynchronous form where nothing is lost: most rounds of the count only repeat the answer."""
-    rounds = default_rounds(terrain.map) if options.counting is None else options.counting
-    degree = 2 * terrain.map.edges / terrain.devices
-    run = Stretch("ADMM", options.rounds, degree + 3, 64, told=True, device_ns=STEP_NS)
-    depth = terrain.map.centre_depth
-    counted = min(2.0 * depth, rounds)
-    count = Stretch("count", counted, 4 + RUNGS / 2, 64, told=True, expected=True)
-    repeat = Stretch("repeat the answer", rounds - counted, 3, 64, told=True, expected=True)
-    return Prediction((run, count, repeat), "counted", uses=frozenset({"hops", "tree", "degree"}), varies=True)
-
-
-def _predict_count(terrain: Terrain, alpha: Fraction, options: QDCP, sent: list[Stretch]) -> Prediction:
-    """Add the count of the estimate's rank; it falls short in about half of all runs, and a search goes on upward."""
-    name = ways_to_add(terrain.site, options.aggregate, "balanced", 1)[0]
-    way, n = get_aggregator(name), terrain.n
-    rank = terrain.rank(alpha)
-    sent = [*sent, *way.sent_before(terrain)]
-    counted = Prediction(tuple(sent), "counted", uses=AVERAGING | way.uses, facts={"sums_by": name}, arrays=way.arrays)
-    if rank > n:
-        return counted
-    sent += way.sent_for(terrain, "count the estimate", 1, n)
-    stages = float(terrain.searches(rank, 1).stages.mean())
-    half = [hops(terrain, "agree on the ends", 2, 64), hops(terrain, "name the answer", 1, 64)]
-    half += [stretch.times(stages) for stretch in way.sent_for(terrain, "a stage", 1, n)]
-    return replace(counted, stretches=(*sent, *(stretch.times(0.5) for stretch in half)), varies=True)

@@ -31,13 +31,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.kernels.ranks import LARGEST_SUM, DeviceRanks
-from conformesh.kernels.varints import lengths
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.names import listed
-from conformesh.protocols.flood import flood_of
 from conformesh.protocols.messages import Gather, Gathered, Gathering, Packets
 from conformesh.protocols.options import check_choice, option
-from conformesh.protocols.predicting import Prediction, Terrain
 from conformesh.protocols.quantiser import check_quantiser
 from conformesh.protocols.reports import MOST_BINS, Report, ends_read, ends_said, reports_read, reports_said
 from conformesh.protocols.site import Outcome, Site
@@ -312,42 +309,3 @@ def _bearing_words(devices: int, alpha: Fraction, f: int) -> str:
     return (
         "give a cap on how many scores a device holds, hear those that are missing, or leave out whom you do not trust"
     )
-
-
-# --- what it would send -----------------------------------------------------------------------------------------------
-
-
-def predict_r_dcp(terrain: Terrain, alpha: Fraction, options: RDCP) -> Prediction:
-    """Predict `r_dcp`: two floods; how long histograms are depends on how many bins hold scores."""
-    own, f = terrain.own, options.liars_of(terrain.devices)
-    ends = np.full_like(own, 17)
-    alone = options.range is not None or options.grid == "own"
-    first = [] if alone else [flood_of(terrain, "agree on a grid", _words(ends), ends)]
-    spread = options.bins * -np.expm1(own * math.log1p(-1 / max(options.bins, 2)))
-    likely = np.rint(np.minimum(spread, options.bins)).astype(np.int64)  # bins that hold any of scores spread evenly
-    usual = _bytes(own, options.bins, likely, options.bins // np.maximum(likely, 1), np.ones_like(own))
-    longest = _bytes(own, options.bins, np.minimum(own, options.bins), np.full_like(own, options.bins), own)
-    sent, most = (flood_of(terrain, "histograms", _words(size), size) for size in (usual, longest))
-    words = f"liars can make the threshold infinite; {_bearing_words(terrain.devices, alpha, f)}"
-    return Prediction(
-        (*first, replace(sent, expected=True)),
-        "counted",
-        varies=True,
-        most=(*first, most),
-        notes=(
-            f"thresholds are rounded up to one of {options.bins:,} bins",
-            *([words] if f > bearable(terrain.devices, alpha) else []),
-        ),
-        arrays=2.0,
-    )
-
-
-def _bytes(own: Ints, bins: int, occupied: Ints, gap: Ints, count: Ints) -> Ints:
-    """Return how long reports are with so many occupied bins, as far apart and with as many scores as these."""
-    heads = 25 + lengths(own) + lengths(np.full_like(own, bins)) + lengths(occupied) + lengths(own * (count > 1))
-    return np.asarray(heads + occupied * (lengths(gap) + lengths(count)))
-
-
-def _words(sizes: Ints) -> Ints:
-    """Return how many words of 64 bits strings fill."""
-    return -(-sizes // 8)

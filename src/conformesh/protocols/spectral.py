@@ -19,13 +19,10 @@ Message     three numbers per round, nine per round of a maximum; one or two int
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 from numpy.typing import NDArray
 
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import Sketch
 from conformesh.graph.spectrum import Spectrum
 from conformesh.graph.weights import WEIGHTS, Weights, best_constant, constant_weights, weights_from_matrix
 from conformesh.names import unknown
@@ -49,11 +46,10 @@ def mixing_weights(site: Site, name: str | Weights | Floats, source: str) -> Pro
     return known_weights(site.network, name, spectrum)
 
 
-def known_weights(where: Network | Sketch, name: str | Weights | Floats, spectrum: Spectrum | None) -> Weights:
-    """Return the consensus matrix on a network, or what a sketch knows of it; with a given spectrum, or the map's."""
+def known_weights(network: Network, name: str | Weights | Floats, spectrum: Spectrum | None) -> Weights:
+    """Return the consensus matrix on a network; with a given spectrum, or the map's."""
     if isinstance(name, Weights):
         return name
-    network = cast(Network, where)  # a sketch has what one weight for all edges needs, and refuses the rest
     if not isinstance(name, str):
         return weights_from_matrix(network, name)
     return WEIGHTS[name](network) if spectrum is None else constant_weights(network, spectrum)

@@ -838,6 +838,9 @@ def _totals(asked: Asked, heard: list[Any], site: Site) -> list[int]:
 
 def mean_depth(site: Site) -> float:
     """Return how many hops a device is from the root, on average, as the map has it."""
-    from conformesh.graph.sketch import Tree
+    from conformesh.kernels.graph import breadth_first
 
-    return Tree.of(site.network).mean_depth
+    network = site.network
+    levels, queue = np.empty((2, network.devices), dtype=np.int64)
+    breadth_first(network.indptr, network.indices, network.centre, levels, queue)
+    return float(levels.mean())

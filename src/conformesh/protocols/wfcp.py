@@ -22,7 +22,6 @@ from conformesh.kernels.ranks import conformal_rank
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.messages import Pool, Protocol
 from conformesh.protocols.options import option
-from conformesh.protocols.predicting import COUNT_NS, Prediction, Terrain, hops, upload
 from conformesh.protocols.quantiser import agree_on_edges, check_quantiser, crowding
 from conformesh.protocols.site import Outcome, Site
 from conformesh.result.certificate import Certificate, too_few
@@ -95,21 +94,6 @@ def _certificate(
         "scores, which nobody checked"
     )
     return Certificate("assumed", rank, None, margin / n, assumption=words)
-
-
-def predict_wfcp(terrain: Terrain, alpha: Fraction, options: WFCP) -> Prediction:
-    """Predict `wfcp`: agree on a range, then the histogram goes up."""
-    sent = [] if options.range is not None else [hops(terrain, "agree on a range", 2, 64)]
-    sent.append(upload("the histogram", options.bins, options.bins, 64))
-    words = "the channel noise is Gaussian, which nobody checks" if options.noise else ""
-    return Prediction(
-        tuple(sent),
-        "assumed" if options.noise else "counted",
-        words,
-        notes=() if options.noise else (f"thresholds are rounded up to one of {options.bins:,} bins",),
-        arrays=3.0,
-        nanoseconds=terrain.devices * options.bins * COUNT_NS,
-    )
 
 
 def _normal_quantile(level: float) -> float:

@@ -1,0 +1,241 @@
+"""AGGREGATORS: ways to add up an integer vector over all devices, so that every device knows the sum.
+
+tree   up a spanning tree to its root and back. The tree is grown once, from a centre (`protocols.tree`); then each sum
+       goes up the levels and the total comes down. In a round only one level speaks.
+flood  every device learns the numbers of all devices, in as many rounds as the diameter (`protocols.flood`), and adds
+       them up itself.
+
+Assumes     graph connected, its centre or diameter known; numbers >= 0
+Guarantees  integers added as integers: exact, at any size
+Message     tree: one number once to build it; then at most two per number and sum. flood: the numbers of all devices
+            once, in as few bytes as they need, except those from as far away as the diameter
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
+from typing import Literal
+from typing import Protocol as TypingProtocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conformesh.graph.network import Network
+from conformesh.kernels.graph import breadth_first
+from conformesh.kernels.ranks import AUTO
+from conformesh.kernels.segments import add_rows
+from conformesh.names import unknown
+from conformesh.protocols.flood import everybody, everybodys_numbers
+from conformesh.protocols.messages import Each, Packets, Protocol, narrow_type
+from conformesh.protocols.site import Site
+from conformesh.protocols.tree import Turns, grow
+
+Ints = NDArray[np.int64]
+LARGEST_TABLE = 3000  # devices up to which a table of the numbers of all devices is of reasonable size
+# Price of flooding: the devices near each device are counted around all devices up to the first number of devices, and
+# around as many as the second number beyond. The choice of `auto` depends on these two, so all devices must agree.
+ALL_BALLS, SOME_BALLS = 512, 16
+
+
+class Total(TypingProtocol):
+    """Adds up: integers >= 0 of shape (devices here, ...) in, the same shape out, every row the sum over all.
+
+    The answer's integers are as wide as `largest` asks for, not always int64, and may take the memory of `values`.
+    """
+
+    def __call__(self, values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        """Return the protocol; `largest` is a known upper bound of any sum, so that integers travel in few bits."""
+
+
+class CannotAggregate(ValueError):  # noqa: N818 - reads as a sentence where it is raised
+    """An aggregator cannot add up on this network; another may."""
+
+
+@dataclass(frozen=True)
+class Price:
+    """What a sum of M numbers costs each device: rounds, and M * `per_number` numbers; `setup` rounds once before."""
+
+    rounds: int
+    per_number: float
+    setup: int = 0
+
+
+@dataclass(frozen=True)
+class Aggregator:
+    """One way to add up over all devices.
+
+    Attributes
+    ----------
+    prepare
+        Protocol that sets it up (a spanning tree is built by messages) and returns the function that adds up.
+    price
+        What a sum costs on this network; raises `CannotAggregate`, with the reason, where it cannot be used.
+    summary
+        One sentence.
+    schedules
+        Of E-DCP, those that can go this way; first what is done unless one is asked for.
+    masked
+        Whether masked numbers (uint32) can be added up this way: modulo 2^32, in words of fixed width.
+    summands
+        How a device's own numbers travel, for the privacy report: `below`, added to those of all devices below it in a
+        tree; `everybody`, unchanged, to all devices.
+    """
+
+    prepare: Callable[[Site], Protocol[Total]]
+    price: Callable[[Site], Price]
+    summary: str
+    schedules: tuple[str, ...] = ("count",)
+    masked: bool = False
+    summands: Literal["below", "everybody"] = "everybody"
+
+
+# --- tree -------------------------------------------------------------------------------------------------------------
+
+
+def tree_total(site: Site) -> Protocol[Total]:
+    """Build the tree by messages, then add up over it."""
+    levels = yield from grow(site)
+    turns, depth = Turns(levels, len(site.here)), len(levels) - 1
+
+    def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        x = np.ascontiguousarray(values, narrow_type(largest))  # no partial sum exceeds `largest`
+        table = x.reshape(len(x), -1)
+        for at, level in enumerate(reversed(levels[1:]), 1):  # up: children of one level speak at the same time
+            heard = yield Each(x, level.members, turns.quiet(at, level.members if at > 1 else None))
+            if len(level.children):
+                said = heard.said_by(level.parent_rows, level.children)
+                add_rows(table, level.parents, said.reshape(-1, table.shape[1]))
+        for at, (level, below) in enumerate(pairwise(levels), depth + 1):  # down: who has heard the total passes it on
+            heard = yield Each(x, level.speaking_down, turns.quiet(at, level.speaking_down))
+            if len(below.members):
+                x[below.members] = heard.said_by(below.rows, below.above)
+        return x
+
+    return total
+
+
+def tree_price(site: Site) -> Price:
+    """Twice the depth in rounds, two numbers a device."""
+    depth = site.network.centre_depth
+    return Price(2 * depth, 2.0 * min(depth, 1), depth + 1)
+
+
+# --- flood ------------------------------------------------------------------------------------------------------------
+
+
+def flood_total(site: Site) -> Protocol[Total]:
+    """Return the function that floods and adds up."""
+    yield from ()
+
+    def total(values: Ints, largest: int | None = None) -> Protocol[Ints]:
+        if values.dtype == np.uint32:  # masked: uniform numbers are shortest as they are, and fixed width tells nothing
+            words = np.ascontiguousarray(values.reshape(len(values), -1), dtype="<u4")
+            strings = Packets.of([row.tobytes() for row in words])
+            found = yield from everybody(site, strings, np.full(site.devices, words.shape[1]))
+            everyone = _as_words(found, site, words.shape[1]).reshape(site.devices, *values.shape[1:])
+        else:
+            everyone = yield from everybodys_numbers(site, values)
+        return np.repeat(everyone.sum(axis=0, dtype=np.int64)[None], len(values), axis=0)
+
+    return total
+
+
+def _as_words(found: Packets, site: Site, each: int) -> Ints:
+    """Return the words of all devices, if every device sent as many."""
+    wrong = np.flatnonzero(np.diff(found.offsets) != 4 * each)
+    if len(wrong):
+        raise ValueError(
+            f"device {site.network.ids[int(wrong[0])]} sent another number of words than {each}; run the same version "
+            "of conformesh on every device"
+        )
+    return found.values.view("<u4").astype(np.int64)
+
+
+def flood_price(site: Site) -> Price:
+    """The diameter in rounds, and the number of every device once, except those that arrive in the last round."""
+    if site.devices > LARGEST_TABLE:
+        raise CannotAggregate(
+            f"flooding tells everybody all devices' numbers, too much beyond {LARGEST_TABLE:,} devices"
+        )
+    rounds = site.network.diameter
+    return Price(rounds, _within(site.network, rounds - 1) if rounds else 0.0)
+
+
+@lru_cache(maxsize=16)  # networks are immutable and compared by identity; a search asks for prices several times
+def _within(network: Network, hops: int) -> float:
+    """Return how many devices are at most so many hops away from a device, itself included, on average."""
+    rows = np.arange(network.devices)
+    if network.devices > ALL_BALLS:
+        rows = np.linspace(0, network.devices - 1, SOME_BALLS).astype(np.int64)
+    levels, queue = np.empty((2, network.devices), dtype=np.int64)
+    near = []
+    for row in rows.tolist():
+        breadth_first(network.indptr, network.indices, row, levels, queue)
+        near.append(float((levels <= hops).sum()))
+    return float(np.mean(near))
+
+
+# --- the table, and the choice ----------------------------------------------------------------------------------------
+
+
+AGGREGATORS: dict[str, Aggregator] = {
+    "tree": Aggregator(
+        tree_total,
+        tree_price,
+        "spanning tree, up and down: fewest numbers",
+        schedules=(AUTO, "top-k", "window", "count"),
+        masked=True,
+        summands="below",
+    ),
+    "flood": Aggregator(
+        flood_total,
+        flood_price,
+        "everybody's numbers to everybody: fewest rounds, most numbers",
+        schedules=("top-k", "count"),
+        masked=True,
+    ),
+}
+# Exponents of rounds and of numbers in the product that `auto` minimises.
+PREFERENCES = {"rounds": (1.0, 0.0), "numbers": (0.0, 1.0), "bits": (0.0, 1.0), "balanced": (1.0, 1.0)}
+
+
+def ranked(site: Site, prefer: str, width: int) -> list[tuple[str, Price]]:
+    """Return the aggregators that can serve this network, best first, by rounds^a * numbers^b."""
+    if prefer not in PREFERENCES:
+        raise ValueError(f"prefer must be one of {', '.join(PREFERENCES)}, got {prefer!r}")
+    return by_price(prices_on(site), prefer, width)
+
+
+def prices_on(site: Site) -> dict[str, Price]:
+    """Return what a sum costs by each aggregator that can be used here; the tree always can."""
+    prices = {}
+    for name, aggregator in AGGREGATORS.items():
+        with suppress(CannotAggregate):
+            prices[name] = aggregator.price(site)
+    return prices
+
+
+def by_price(prices: dict[str, Price], prefer: str, width: int) -> list[tuple[str, Price]]:
+    """Sort ways to add up `width` numbers, best first."""
+    a, b = PREFERENCES[prefer]
+    cost = {name: (price.rounds, width * price.per_number) for name, price in prices.items()}
+    weighed = {
+        name: ((rounds + 1) ** a * (numbers + 1) ** b, rounds + numbers) for name, (rounds, numbers) in cost.items()
+    }
+    return sorted(prices.items(), key=lambda entry: weighed[entry[0]])
+
+
+def get_aggregator(name: str) -> Aggregator:
+    """Look an aggregator up, or say what there is."""
+    if name not in AGGREGATORS:
+        raise ValueError(unknown("aggregator", name, aggregate_choices()))
+    return AGGREGATORS[name]
+
+
+def aggregate_choices() -> tuple[str, ...]:
+    """Return what an option `aggregate` may say."""
+    return (AUTO, *AGGREGATORS)
