@@ -7,7 +7,6 @@ import warnings
 from pathlib import Path
 
 import pytest
-from conformesh._moved import MOVED
 
 import conformesh
 

@@ -5,8 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Network, TooFewScores, WeightedScores, calibrate, solve_draws
+from conformesh import Network, TooFewScores, calibrate
 from conformesh.kernels.keys import from_keys, to_keys
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.aggregate import AGGREGATORS
 from conformesh.scores import Logit
 from conformesh.solver import solve_draws

@@ -99,7 +99,7 @@ def over_loads(case: Case) -> list[Point]:
                     points.append(case.point(f"{name}, f = {width}", run, load))
     points += [point for point in case.references(20, (0.1,)) if point.line != "E-DCP"]
     points.append(case.point("E-DCP", Run("e-dcp", {}), "bits"))
-    points.append(case.point("swap rank", Run("e-dcp", {"target": "paper", "rank": "swap"}), "bits"))
+    points.append(case.point("swap rank", Run("e-dcp", {"mixture": "paper", "rank_rule": "swap"}), "bits"))
     return points
 
 

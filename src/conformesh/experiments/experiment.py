@@ -123,7 +123,7 @@ def _solver(method: str, options: Mapping[str, Any]) -> Solver:
     if method in CONVENTIONS:
         return ConventionSpec(method, _sorted(options))
     if get_method(method).requirement is None:  # it would keep another promise than the paper's methods
-        options = {"target": PUBLISHED.target, "rank": PUBLISHED.rule, **options}
+        options = {"mixture": PUBLISHED.mixture, "rank_rule": PUBLISHED.rank_rule, **options}
     return MethodSpec(method, _sorted(options))
 
 

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.calibrating import Batch, solve_draws
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import Alpha, Requirement
 from conformesh.kernels.weighted_scores import WeightedScores
@@ -25,6 +24,7 @@ from conformesh.names import unknown
 from conformesh.planning.link import Link
 from conformesh.protocols.messages import Message, Pool, Tell
 from conformesh.protocols.site import Site
+from conformesh.solver import Batch, solve_draws
 
 Floats = NDArray[np.float64]
 ANY = "any"  # nobody has said what scores look like: each draw has another shape

@@ -51,7 +51,7 @@ class Solver(Protocol):
 
 @dataclass(frozen=True)
 class MethodSpec:
-    """A method of `METHODS` with its options, and target and rank of its promise."""
+    """A method of `METHODS` with its options, and its mixture and rank_rule."""
 
     name: str
     options: Options

@@ -21,18 +21,7 @@ NUMBERS = (  # the files of the package on which every calibration depends
     "data/synthetic.py",
     "faults.py",
     "result/certificate.py",
-    *(
-        f"{name}.py"
-        for name in (
-            "calibrating",
-            "inputs",
-            "methods",
-            "kernels/ranks",
-            "kernels/weighted_scores",
-            "shifting",
-            "streams",
-        )
-    ),
+    *(f"{name}.py" for name in ("centres", "guarantee", "methods", "problems", "shift", "solver", "streams", "table")),
 )
 
 

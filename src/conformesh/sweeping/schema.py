@@ -77,7 +77,7 @@ class MethodTable(Struct, forbid_unknown_fields=True, kw_only=True):
     """One method, or several that differ in a grid."""
 
     name: Annotated[Text, Meta(description="a name of METHODS")]
-    options: Annotated[dict[str, Any], Meta(description="its options, and target and rank of the requirement")] = {}
+    options: Annotated[dict[str, Any], Meta(description="its options, and its mixture and rank_rule")] = {}
     grid: Annotated[Grid, Meta(description="options with a list of values each: a method for every combination")] = {}
 
 
