@@ -347,9 +347,9 @@ for command in [[], *(name.split() for name in sys.argv[1:])]:
 
 def command_line() -> str:
     """The help page of every command, as a pipe sees it: plain text of a fixed width."""
-    from conformesh.cli import COMMANDS, GROUPS
+    from conformesh.cli import COMMANDS, SUBCOMMANDS
 
-    names = [word for name in COMMANDS for word in (name, *(f"{name} {sub}" for sub in GROUPS.get(name, ())))]
+    names = [word for name in COMMANDS for word in (name, *(f"{name} {sub}" for sub in SUBCOMMANDS.get(name, ())))]
     plain = {key: value for key, value in os.environ.items() if key not in ("FORCE_COLOR", "CLICOLOR_FORCE")}
     plain |= {"NO_COLOR": "1", "TERM": "dumb", "COLUMNS": str(WIDTH), "PYTHONIOENCODING": "utf-8"}
     command = [sys.executable, "-c", SHOW_HELP, *names]

@@ -223,9 +223,9 @@ def test_every_entry_has_its_place():
     assert [name for name in METHODS if f"\n## {name}\n" not in methods] == []
     assert [name for table in TABLES[1:] for name in table if f"\n| `{name}` |" not in tables] == []
     helps = (DOCS / "command-line.md").read_text()
-    from conformesh.cli import COMMANDS, GROUPS
+    from conformesh.cli import COMMANDS, SUBCOMMANDS
 
-    names = [*COMMANDS, *(f"{group} {name}" for group, table in GROUPS.items() for name in table)]
+    names = [*COMMANDS, *(f"{group} {name}" for group, table in SUBCOMMANDS.items() for name in table)]
     assert [name for name in names if f"\n## conformesh {name}\n" not in helps] == []
 
 

@@ -154,4 +154,4 @@ def test_importing_the_library_loads_nothing_heavy():
     loaded = set(
         subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     )
-    assert not loaded & {"matplotlib", "sklearn", "polars", "pandas", "networkx", "typer", "rich", "mpi4py", "zenoh"}
+    assert not loaded & {"matplotlib", "sklearn", "polars", "pandas", "networkx", "click", "rich", "mpi4py", "zenoh"}

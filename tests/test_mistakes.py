@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
+from click.testing import CliRunner
 from sklearn.linear_model import LinearRegression, LogisticRegression
-from typer.testing import CliRunner
 
 from conformesh import (
     Calibration,

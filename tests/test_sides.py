@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conformesh import Network, Sides, TooFewScores, calibrate, calibrate_sides, scores
-from conformesh.cli.predict import load_result
+from conformesh.cli.results import load_result
 from conformesh.kernels.weighted_scores import WeightedScores
 from tests.statistics import assert_coverage
 

@@ -54,12 +54,12 @@ COMMANDS = {
     "compare help": "compare --help",
     **{f"{kind}s": f"{kind}s" for kind in TABLES if kind != "topology"},
     "topologies": "topologies",
-    "loops": "calibrate scores.csv --topology wheel --engine loops --json",
-    "simulator": "calibrate scores.csv --topology wheel --engine simulator --json",
-    "hub": "calibrate scores.csv --topology wheel --aggregate hub --score shortfall --json",
-    "largest": "calibrate scores.csv --topology wheel --method largest --json",
-    "compare": "compare scores.csv --topologies wheel --methods e-dcp,largest --no-picture --json",
-    "plan": "plan --scores scores.csv --topology wheel --method e-dcp,largest --json",
+    "loops": "calibrate scores.csv --network wheel --engine loops --json",
+    "simulator": "calibrate scores.csv --network wheel --engine simulator --json",
+    "hub": "calibrate scores.csv --network wheel --aggregate hub --score shortfall --json",
+    "largest": "calibrate scores.csv --network wheel --method largest --json",
+    "compare": "compare scores.csv --network wheel --method e-dcp,largest --no-picture --json",
+    "plan": "plan --scores scores.csv --network wheel --method e-dcp,largest --json",
 }
 
 
@@ -203,10 +203,10 @@ def test_help_names_all_of_them(typed):
     assert "loops,oneprocessforalldevices,inplainloops" in calibrating
     for words in (calibrating, planning):
         assert "auto|tree|flood|hub" in words
-        assert f"Oneof{','.join(TOPOLOGIES)},wheel;" in words
+        assert f"Oneof{','.join(TOPOLOGIES)},wheel,orafile" in words
     assert f"Oneof{','.join(METHODS)},largest." in calibrating
-    assert f"Bydefaultall:{','.join(METHODS)},largest." in planning
-    assert f"Bydefaultall:{','.join(METHODS)},largest." in comparing
+    assert f"Someof{','.join(METHODS)},largest;bydefaultall." in planning
+    assert f"Someof{','.join(METHODS)},largest;bydefaultall." in comparing
     assert f"{','.join(SCORES)},shortfall" in calibrating
 
 
@@ -281,7 +281,7 @@ def test_ranks_agree_as_the_simulator_does(folder, typed, kind):
     words = [
         "calibrate",
         folder / "scores.csv",
-        "--topology",
+        "--network",
         "wheel",
         "--method",
         method,

@@ -6,8 +6,7 @@ import math
 import sys
 
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh.cli import console
 from conformesh.cli.train import train
@@ -34,9 +33,7 @@ def test_its_absence_names_the_extra(call):
 @pytest.mark.usefixtures("without_torch")
 def test_the_command_says_so_in_one_line_before_it_does_anything(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(train)
-    result = CliRunner().invoke(app, ["cifar100", "--data", "images"])
+    result = CliRunner().invoke(train, ["cifar100", "--data", "images"])
     assert isinstance(result.exception, ValueError)
     with pytest.raises(SystemExit) as exit, console.errors_in_one_line():
         raise result.exception
@@ -48,9 +45,7 @@ def test_the_command_says_so_in_one_line_before_it_does_anything(tmp_path, monke
 
 
 def test_the_help_needs_no_torch(without_torch):
-    app = typer.Typer()
-    app.command()(train)
-    page = CliRunner().invoke(app, ["--help"])
+    page = CliRunner().invoke(train, ["--help"])
     assert page.exit_code == 0
     assert "--checkpoint" in page.stdout
 

@@ -8,8 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 torch = pytest.importorskip("torch", reason="training needs PyTorch: pip install 'conformesh[torch]'")
 
@@ -291,10 +290,8 @@ def test_a_checkpoint_of_another_run_is_refused(data, tmp_path):
 @pytest.fixture
 def run(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    app = typer.Typer()
-    app.command()(train)
     small = ("--epochs", "2", "--batch", "20", "--width", "0.25", "--device", "cpu", "--threads", "1")
-    return lambda *words: CliRunner().invoke(app, [*map(str, words), *small])
+    return lambda *words: CliRunner().invoke(train, [*map(str, words), *small])
 
 
 def test_from_cifar_files_to_outputs_that_others_read(run, tmp_path):

@@ -38,7 +38,7 @@ def main():
             rows = ((k, repr(float(s))) for k, own in enumerate(held) for s in own)
             csv.writer(file).writerows([("device", "score"), *rows])
         report = path.with_name("run.html")
-        command = [sys.executable, "-m", "conformesh", "calibrate", str(path), "--topology", "chain", "--json"]
+        command = [sys.executable, "-m", "conformesh", "calibrate", str(path), "--network", "chain", "--json"]
         command += ["--report", str(report)]
         said = subprocess.run(command, check=True, capture_output=True, text=True).stdout
         assert "uPlot" in report.read_text(), "the page is not in the wheel"

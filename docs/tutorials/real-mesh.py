@@ -41,7 +41,7 @@ def conformesh(line):
 
 
 port = free_ports(5)
-print(conformesh(f"mesh init mesh --scores scores.csv --topology cycle --base-port {port}"))
+print(conformesh(f"mesh init mesh --scores scores.csv --network cycle --base-port {port}"))
 print(*sorted(path.name for path in Path("mesh/pump-0").iterdir()), sep="\n")
 
 # `check` looks at every folder before anything starts: files, certificates, scores, and whether

@@ -78,7 +78,7 @@ def _nothing(found: Comparison) -> str:
         )
     return (
         "None of these: nothing here reaches the required rank by a count of its own, without a server and without an "
-        "assumption; leave --methods out to compare all."
+        "assumption; leave --method out to compare all."
     )
 
 

@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from conformesh import METHODS, Calibration, Network, calibrate
-from conformesh.cli.options import checked_options, flags_of_methods, key_values, with_flags
+from conformesh.cli.options import checked_options, key_values, method_options, options_of_methods
 from conformesh.names import natural_order
 from conformesh.protocols.options import option
 
@@ -28,7 +28,7 @@ CERTIFICATE = {
     "epsilon_T",
     "epsilon_bias",
     "assumption",
-    "mixture",
+    "target",
     "rule",
     "weight",
     "pac_confidence",
@@ -44,7 +44,7 @@ COST = {"rounds", "numbers_per_device", "bits_per_device"}
 
 @pytest.mark.parametrize("method", METHODS)
 def test_every_method_prints_one_json_object(run, scores, held, method):
-    result = run("calibrate", scores, "--method", method, "--topology", "cycle", "--json")
+    result = run("calibrate", scores, "--method", method, "--network", "cycle", "--json")
     assert result.exit_code == 0, result.output
     assert result.stdout.count("\n") == 1
     found = json.loads(result.stdout)
@@ -111,7 +111,7 @@ def test_without_a_torus_the_devices_talk_around_a_cycle(run, csv):
     rows = "".join(f"{device},{score / 10}\n" for device in range(5) for score in range(10))
     result = run("calibrate", csv("device,score\n" + rows), "--json")
     assert json.loads(result.stdout)["network"] == "cycle 5"
-    assert result.stderr == "note: 5 devices form no torus, they talk around a cycle; choose with --topology\n"
+    assert result.stderr == "note: 5 devices form no torus, they talk around a cycle; choose with --network\n"
 
 
 def test_one_device_is_alone(run, csv):
@@ -132,7 +132,7 @@ def test_devices_come_in_natural_order(run, csv):
 def test_a_device_of_the_graph_may_have_no_scores(run, csv):
     path = csv("device,score\n" + "".join(f"{'abc'[i % 3]},{i}\n" for i in range(60)))
     graph = csv("a b\nb c\nc quiet\n", "edges.txt")
-    result = run("calibrate", path, "--graph", graph, "--json", "--method", "fcp")
+    result = run("calibrate", path, "--network", graph, "--json", "--method", "fcp")
     found = json.loads(result.stdout)
     assert found["device_ids"] == ["a", "b", "c", "quiet"]
     assert found["network"] == "edges.txt"
@@ -141,7 +141,7 @@ def test_a_device_of_the_graph_may_have_no_scores(run, csv):
 
 def test_seed_and_options_reach_the_topology(run, scores):
     def network(*words: str) -> tuple[str, float]:
-        result = run("calibrate", scores, "--json", "--topology", "erdos-renyi", "--topology-option", "p=0.4", *words)
+        result = run("calibrate", scores, "--json", "--network", "erdos-renyi", "--network-option", "p=0.4", *words)
         found = json.loads(result.stdout)
         return found["network"], found["cost"]["numbers_per_device"]
 
@@ -164,9 +164,9 @@ def test_every_option_of_every_method_is_a_flag(run):
     """Each flag is in the help, in the panel of its method or with the names of those that have it."""
     page = run("calibrate", "--help", env={"COLUMNS": "200"}).stdout
     panels = dict(re.findall(r"(?ms)^(\S[^\n]*):\n(.*?)(?=^\S|\Z)", page))
-    assert [*panels][:5] == ["Arguments", "Options", "The promise", "Files and columns", "Running"]
+    assert [*panels][:5] == ["Arguments", "Options", "Guarantee", "Files and columns", "Running"]
     assert [*panels][-1] == "Options of several methods"
-    for name, flag in flags_of_methods().items():
+    for name, flag in options_of_methods().items():
         if name == "seed":
             continue
         own, shared = panels.get(f"Options of {next(iter(flag.fields))}", ""), panels["Options of several methods"]
@@ -174,7 +174,7 @@ def test_every_option_of_every_method_is_a_flag(run):
         assert len(flag.fields) == 1 or all(method in flag.help for method in flag.fields)
     for method, entry in METHODS.items():
         assert {f.name for f in fields(entry.options) if "help" in f.metadata} == {
-            name for name, flag in flags_of_methods().items() if method in flag.fields
+            name for name, flag in options_of_methods().items() if method in flag.fields
         }
 
 
@@ -211,12 +211,10 @@ def test_a_new_method_brings_its_flags(monkeypatch):
 
     monkeypatch.setitem(METHODS, "fancy", replace(METHODS["cp"], options=Fancy))
 
-    def command(scores: str, **options: object) -> None: ...
-
-    parameters = with_flags(command).__signature__.parameters  # type: ignore[attr-defined]
-    assert {"scores", "rounds", "brand_new", "twice"} <= parameters.keys()
-    assert "options" not in parameters
-    assert "fancy rounds".capitalize() in flags_of_methods()["rounds"].help
+    declared = method_options().options
+    assert callable(declared)
+    assert {"rounds", "brand_new", "twice"} <= {option.name for option in declared()}
+    assert "fancy rounds".capitalize() in options_of_methods()["rounds"].help
     assert checked_options("fancy", {"rounds": "3", "twice": True}) == {"rounds": 3.0, "twice": True}
     assert checked_options("h-dcp", {"rounds": "3", "twice": None}) == {"rounds": 3}
     with pytest.raises(ValueError, match="brand_new must be a or b, got 'c'"):
@@ -275,27 +273,36 @@ def test_a_target_is_a_name_a_column_or_a_file(run, csv, tmp_path):
     (tmp_path / "w.csv").write_text("device,share\n" + "".join(f"{d},{w}\n" for d, w in shares.items()))
 
     def found(*words):
-        answer = run("calibrate", "s.csv", "--topology", "cycle", "--json", *words)
+        answer = run("calibrate", "s.csv", "--network", "cycle", "--json", *words)
         assert answer.exit_code == 0, answer.output
         return json.loads(answer.stdout)
 
     network = Network.cycle(6).relabelled([*held])
-    for word, target in (("equal", "equal"), ("paper", "paper"), ("share", shares), ("w.csv", shares)):
+    for words, target in (
+        ("--mixture equal", "equal"),
+        ("--mixture paper", "paper"),
+        ("--share-column share", shares),
+        ("--mixture w.csv", shares),
+        ("--mixture w.csv --share-column share", shares),
+    ):
         expected = calibrate(held, network, 0.1, target=target)
-        assert found("--target", word)["threshold"] == expected.threshold
-        assert found("--target", word)["certificate"]["mixture"] == expected.certificate.mixture
+        answer = found(*words.split())
+        assert answer["threshold"] == expected.threshold
+        assert answer["certificate"]["target"] == expected.certificate.target
     sure = found("--pac-confidence", "0.9")["certificate"]
     assert (sure["rule"], sure["pac_confidence"]) == ("binomial", 0.9)
-    assert found("--target", "paper", "--rank", "ghost")["certificate"]["rule"] == "ghost"
+    assert found("--mixture", "paper", "--rank-rule", "ghost")["certificate"]["rule"] == "ghost"
     for words, said in (
-        (("--target", "shares"), "needs a column 'shares'"),
-        (("--rank", "rank"), "unknown rank rule 'rank'"),
+        (("--share-column", "shares"), "needs a column 'shares'"),
+        (("--mixture", "shares"), "--mixture must be sizes, paper, equal or a file"),
+        (("--mixture", "equal", "--share-column", "share"), "--mixture equal names no shares"),
+        (("--rank-rule", "rank"), "unknown rank rule 'rank'"),
         (("--pac-confidence", "sure"), "pac_confidence must be a number"),
     ):
         answer = run("calibrate", "s.csv", *words)
         assert answer.exit_code == 2
         assert said in answer.stderr
-    shown = run("calibrate", "s.csv", "--target", "equal").stdout
+    shown = run("calibrate", "s.csv", "--mixture", "equal").stdout
     assert "about: a new example is as likely from any device; by the swap rank" in shown
 
 
@@ -311,7 +318,7 @@ def test_the_option_confidence_is_explained(run, command):
     "words",
     [
         ("calibrate", "SCORES"),
-        ("compare", "SCORES", "--methods", "e-dcp,fcp", "--topologies", "cycle"),
+        ("compare", "SCORES", "--method", "e-dcp,fcp", "--network", "cycle"),
         ("plan", "--devices", "4", "--method", "fcp"),
         ("privacy", "--plan", "--devices", "4", "--method", "e-dcp"),
         ("mesh", "init", "MESH", "--devices", "2", "--insecure"),

@@ -8,8 +8,8 @@ import math
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from matplotlib.image import imread
-from typer.testing import CliRunner
 
 from conformesh import TOPOLOGIES, Network, calibrate
 from conformesh.cli import app
@@ -152,7 +152,7 @@ def test_the_sentence_follows_from_the_table(report):
 
 def test_plain_tables_in_a_pipe(run, data, tmp_path):
     scores = write(tmp_path / "s.csv", data[0])
-    result = run("compare", scores, "--topologies", "chain,star", "--methods", "e-dcp,fcp,local")
+    result = run("compare", scores, "--network", "chain,star", "--method", "e-dcp,fcp,local")
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
     lines = result.stdout.splitlines()
@@ -173,7 +173,7 @@ def test_plain_tables_in_a_pipe(run, data, tmp_path):
 
 def test_the_same_seed_tells_the_same_story(run, data, tmp_path):
     scores = write(tmp_path / "s.csv", data[0])
-    words = ("compare", scores, "--topologies", "geometric", "--methods", "e-dcp", "--no-picture", "--json", "--seed")
+    words = ("compare", scores, "--network", "geometric", "--method", "e-dcp", "--no-picture", "--json", "--seed")
     one, again, other = (json.loads(run(*words, seed).stdout) for seed in (1, 1, 2))
     assert one == again
     assert one["networks"] != other["networks"]
@@ -184,7 +184,7 @@ def test_the_same_seed_tells_the_same_story(run, data, tmp_path):
 def test_topologies_left_out_are_named(run, csv):
     rows = "".join(f"{k},{(7 * k + 3 * i) % 31}\n" for k in range(5) for i in range(20))
     scores = csv("device,score\n" + rows)
-    words = ("compare", scores, "--topologies", "torus,cycle", "--methods", "e-dcp", "--no-picture")
+    words = ("compare", scores, "--network", "torus,cycle", "--method", "e-dcp", "--no-picture")
     assert "\nleft out: torus needs a number of devices that is rows x columns" in run(*words).stdout
     found = json.loads(run(*words, "--json").stdout)
     assert [one["topology"] for one in found["skipped"]] == ["torus"]
@@ -195,8 +195,8 @@ def test_ones_own_graph(run, data, tmp_path):
     """Alone, or beside topologies over the same devices, of which one may have no scores."""
     scores = write(tmp_path / "s.csv", data[0])
     Network.cycle(13).relabelled([f"d{k}" for k in range(13)]).to_edges(tmp_path / "g.txt")
-    words = ("compare", scores, "--graph", "g.txt", "--methods", "fcp", "--no-picture", "--json")
-    alone, both = (json.loads(run(*words, *more).stdout) for more in ((), ("--topologies", "star")))
+    words = ("compare", scores, "--network", "g.txt", "--method", "fcp", "--no-picture", "--json")
+    alone, both = (json.loads(run(*words, *more).stdout) for more in ((), ("--network", "star")))
     assert [network["network"] for network in alone["networks"]] == ["g.txt"]
     assert [network["network"] for network in both["networks"]] == ["g.txt", "star 13"]
     assert alone["required_rank"] == math.ceil(0.9 * 300) + 1
@@ -205,9 +205,10 @@ def test_ones_own_graph(run, data, tmp_path):
 def test_rows_with_a_device_use_its_own_threshold(run, data, tmp_path):
     held, outputs = data
     scores = write(tmp_path / "s.csv", held)
+    scores.write_text(scores.read_text().replace("device", "site"))
     at = [f"d{k % 12}" for k in range(len(outputs))]
     np.savez("o.npz", probabilities=outputs, site=np.array(at))
-    words = ("compare", scores, "--methods", "local", "--topologies", "star", "--no-picture", "--json")
+    words = ("compare", scores, "--method", "local", "--network", "star", "--no-picture", "--json")
     found = run(*words, "--outputs", "o.npz", "--device-column", "site")
     assert found.stderr == "note: taking the scores for 'lac'; name them with --score\n"
     names = natural_order(held)
@@ -248,7 +249,7 @@ def test_any_comparison_can_be_drawn(tmp_path, devices):
 def test_the_front_is_drawn(data, tmp_path):
     held, _ = data
     write(tmp_path / "scores.csv", held)
-    words = ["compare", tmp_path / "scores.csv", "--topologies", "torus,chain", "--methods", "e-dcp", "--no-picture"]
+    words = ["compare", tmp_path / "scores.csv", "--network", "torus,chain", "--method", "e-dcp", "--no-picture"]
     result = CliRunner().invoke(app, [*map(str, words), "--front", str(tmp_path)])
     assert result.exit_code == 0, result.output
     assert f"rounds against bits: {tmp_path / 'conformesh-front.png'}\n" in result.stdout
@@ -309,16 +310,16 @@ def test_slack_in_words():
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        ("--methods edcp", "unknown method 'edcp', did you mean 'e-dcp'?"),
-        ("--methods ,", "--methods needs names with commas between them"),
-        ("--topologies torsu", "unknown topology 'torsu', did you mean 'torus'?"),
-        ("--topologies torus", "torus needs a number of devices that is rows x columns"),
+        ("--method edcp", "unknown method 'edcp', did you mean 'e-dcp'?"),
+        ("--method ,", "--method needs a value, or several with commas between them"),
+        ("--network torsu", "unknown topology 'torsu', did you mean 'torus'?"),
+        ("--network torus", "torus needs a number of devices that is rows x columns"),
         ("--alpha 2", "alpha must lie strictly between 0 and 1, got 2"),
         ("--seed -1", "seed must be at least 0, got -1"),
         ("--score lac", "--score is about model outputs: give them with --outputs FILE"),
-        ("--device-column x", "--device-column is about model outputs"),
+        ("--device-column x", "needs a column 'x'"),
         ("--outputs nowhere.csv", "nowhere.csv: cannot read the file"),
-        ("--graph nowhere.txt", "nowhere.txt: cannot read the edge list"),
+        ("--network nowhere.txt", "nowhere.txt: cannot read the edge list"),
         ("--out c.txt", "the picture must end in .png, .pdf, .svg"),
     ],
 )

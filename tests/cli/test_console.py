@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import json
 import re
 import subprocess
 import sys
 import time
+from importlib import import_module
 
 import pytest
 
 import conformesh
 import conformesh.progress as progress_bars
 from conformesh._version import __version__
-from conformesh.cli import COMMANDS, _load, console
+from conformesh.cli import COMMANDS, SUBCOMMANDS, command, console, load
 from conformesh.quantities import in_bits
 
 
@@ -171,7 +173,7 @@ def test_calibrate_computes_little_beside_loading_its_libraries(command, scores,
         return resource.getrusage(resource.RUSAGE_CHILDREN).ru_utime - before.ru_utime
 
     def libraries():
-        words = [sys.executable, "-c", "import numba, polars, typer"]
+        words = [sys.executable, "-c", "import numba, polars, click"]
         return subprocess.run(words, env=environment, capture_output=True, timeout=60, check=False)
 
     command("calibrate", scores, "--json")  # fills the cache
@@ -192,12 +194,35 @@ def test_the_package_itself_is_a_command(environment):
 def test_help_on_a_terminal_is_in_boxes_that_fit(name, width, monkeypatch, capsys):
     """No line is longer than the screen, and no word of a flag is cut."""
     monkeypatch.setenv("COLUMNS", str(width))
-    command = _load(COMMANDS, name)
-    command.rich_markup_mode = "rich"
+    monkeypatch.setattr(command, "is_terminal", lambda: True)
     with pytest.raises(SystemExit):
-        command(["--help"], prog_name=f"conformesh {name}")
+        load(COMMANDS, name)(["--help"], prog_name=f"conformesh {name}")
     page = capsys.readouterr().out
     assert {len(line) for line in page.splitlines() if line.startswith(("╭", "│", "╰"))} == {width}
-    assert "╭─ The promise ─" in page
+    assert "╭─ Guarantee ─" in page
     assert "╭─ Options of h-dcp ─" in page
     assert "sizes|paper|" in page
+
+
+def every_command():
+    """Return every command, with the words that call it."""
+    for name in COMMANDS:
+        yield name, getattr(import_module(f"conformesh.cli.{COMMANDS[name][0]}"), name)
+        for sub in SUBCOMMANDS.get(name, ()):
+            yield f"{name} {sub}", load(SUBCOMMANDS[name], sub)
+
+
+@pytest.mark.parametrize(
+    ("name", "found"), [*every_command()], ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_a_command_takes_what_its_options_and_groups_give(name, found):
+    """Types do not check it: every parameter has an option or a group, and nothing else is handed over."""
+    found.declare_all()
+    in_groups = {option for _, names in found._groups for option in names}
+    given = {option.name for option in found.params if option.name not in in_groups}
+    given |= {group.name for group, _ in found._groups}
+    parameters = inspect.signature(found._function).parameters.values()
+    named = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD}
+    assert named <= given
+    if len(named) == len(parameters):
+        assert named == given

@@ -39,7 +39,7 @@ def test_files_give_the_librarys_answer(run, table, tmp_path, ending, target):
         )
     else:
         getattr(table, f"write_{ending}")(file)
-    result = run("control", file, "--risk", "0.2", "--target", target, "--topology", "cycle", "--json")
+    result = run("control", file, "--risk", "0.2", "--mixture", target, "--network", "cycle", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     expected = control(table, "cycle", 0.2, target=target)
@@ -117,7 +117,7 @@ def test_a_device_without_items_is_in_the_graph(run, tmp_path):
     steps = Steps.of([([0.1, 0.4], [0.5, 0.0])] * 30)
     rows = "".join(f"a,{i},{lam},{loss}\n" for i in range(30) for lam, loss in ((0.1, 0.5), (0.4, 0.0)))
     (tmp_path / "edges.txt").write_text("a b\n")
-    found = run("control", "-", "--graph", "edges.txt", "--json", input="device,item,lambda,loss\n" + rows)
+    found = run("control", "-", "--network", "edges.txt", "--json", input="device,item,lambda,loss\n" + rows)
     assert found.exit_code == 0, found.output
     expected = control({"a": steps, "b": Steps.none()}, Network.from_edges(tmp_path / "edges.txt"), 0.1)
     assert json.loads(found.stdout)["threshold"] == expected.threshold

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.xdist_group("demo")  # they share what is computed
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory):
-    from typer.testing import CliRunner
+    from click.testing import CliRunner
 
     from conformesh.cli import app
 

@@ -25,7 +25,7 @@ def files(tmp_path):
 
 def test_the_command_answers_as_the_library_does(run, files):
     held, tests = files
-    result = run("detect", "scores.csv", "tests.csv", "--fdr", "0.2", "--topology", "cycle", "--json")
+    result = run("detect", "scores.csv", "tests.csv", "--fdr", "0.2", "--network", "cycle", "--json")
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)
     ids = tuple(f"d{k}" for k in range(5))
@@ -46,7 +46,7 @@ def test_the_command_answers_as_the_library_does(run, files):
 
 
 def test_people_see_who_is_flagged_and_why(run, files, tmp_path):
-    result = run("detect", "scores.csv", "tests.csv", "--topology", "cycle", "--no-p-values", "--out", "found.csv")
+    result = run("detect", "scores.csv", "tests.csv", "--network", "cycle", "--no-p-values", "--out", "found.csv")
     assert result.exit_code == 0, result.output
     assert "the false discovery rate is at most 0.1" in " ".join(result.stdout.split())
     table = pl.read_csv(tmp_path / "found.csv")
@@ -67,7 +67,7 @@ def test_people_see_who_is_flagged_and_why(run, files, tmp_path):
     ],
 )
 def test_what_cannot_be_is_one_line(run, files, words, said):
-    result = run("detect", "scores.csv", "tests.csv", "--topology", "cycle", *words)
+    result = run("detect", "scores.csv", "tests.csv", "--network", "cycle", *words)
     assert result.exit_code != 0
     assert said in result.stderr
     assert "Traceback" not in result.stderr

@@ -121,7 +121,7 @@ def test_groups_and_class_conditional_sets(run, csv, probabilities, truth):
     names = [LABELS[c] for c in truth]
     frame(probabilities, label=names, side=["ab"[i % 2] for i in range(ROWS)]).write_csv("o.csv")
     for column, more in (("side", ["--group-column", "side"]), ("label", ["--keep", "side"])):
-        assert run("calibrate", made, "--group", column, "--score", "lac", "--out", "g.json").exit_code == 0
+        assert run("calibrate", made, "--group-column", column, "--score", "lac", "--out", "g.json").exit_code == 0
         answer = run("evaluate", "g.json", "o.csv", *more, "--json")
         assert answer.exit_code == 0, answer.output
         found, several = json.loads(answer.stdout), Calibrations.load("g.json")
@@ -208,7 +208,8 @@ def test_regression_goes_from_end_to_end(run, predictions, score, end):
     assert made.exit_code == 0, made.output
     facts = json.loads(made.stdout)
     assert (facts["kind"], facts["columns"], facts["scores"]) == ("predictions", [*score.columns], 100)
-    table = np.load("t.npz")
+    with np.load("t.npz") as archive:
+        table = dict(archive)
     assert table["outputs"].shape == ((100,) if len(score.columns) == 1 else (100, 2))
     every = score(predictions.select(score.columns).to_numpy().squeeze(), predictions["label"].to_numpy())
     assert {*np.concatenate(read_scores("s.csv").scores)} <= {*every}

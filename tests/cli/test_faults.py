@@ -13,7 +13,7 @@ BEARING = {"h-dcp": ("--consensus", "projection"), "q-dcp": ("--asynchronous", "
 
 @pytest.mark.parametrize("method", BEARING)
 def test_what_bears_faults_runs_under_them(run, scores, method):
-    words = ("calibrate", scores, "--topology", "cycle", "--method", method, *BEARING[method], "--json")
+    words = ("calibrate", scores, "--network", "cycle", "--method", method, *BEARING[method], "--json")
     lossy, again, whole = (json.loads(run(*words, *fault).stdout) for fault in (LOSSY, LOSSY, ()))
     assert lossy["certificate"]["kind"] == "counted"
     assert lossy["cost"] == again["cost"] != whole["cost"] or method == "h-dcp"  # whose devices speak in every round
@@ -34,7 +34,7 @@ def test_what_bears_faults_runs_under_them(run, scores, method):
 )
 def test_mistakes_are_said_in_words(run, scores, faults, words):
     given = [word for fault in faults for word in ("--fault", fault)]
-    result = run("calibrate", scores, "--topology", "cycle", *given)
+    result = run("calibrate", scores, "--network", "cycle", *given)
     assert result.exit_code != 0
     assert words in " ".join((result.stderr or str(result.exception)).split())
 

@@ -113,15 +113,15 @@ REFUSED = {  # words of the command -> what the line must name
     "calibrate s.csv --decimal x": ["decimal", "'x'"],
     "calibrate s.csv --device-column score": ["'score' cannot be both"],
     f"calibrate s.csv --seed {'9' * 5000}": ["seed"],
-    "calibrate s.csv --topology-option rows=0": ["a side of 0"],
+    "calibrate s.csv --network-option rows=0": ["a side of 0"],
     "calibrate s.csv --method h-dcp --bins 99999999999": ["memory"],
     "calibrate s.csv --method h-dcp --range -inf inf": ["range", "-inf inf"],
     "calibrate s.csv --method q-dcp --kappa nan": ["kappa", "nan"],
-    "calibrate s.csv --graph binary.txt": ["binary.txt", "UTF-8"],
-    "calibrate s.csv --graph utf16.txt": ["utf16.txt", "UTF-8"],
-    "calibrate s.csv --graph selfloop.txt": ["selfloop.txt, line 1", "itself"],
-    "calibrate s.csv --graph /dev/null": ["/dev/null", "no edges"],
-    "calibrate s.csv --graph edges.txt --topology chain": ["not both"],
+    "calibrate s.csv --network binary.txt": ["binary.txt", "UTF-8"],
+    "calibrate s.csv --network utf16.txt": ["utf16.txt", "UTF-8"],
+    "calibrate s.csv --network selfloop.txt": ["selfloop.txt, line 1", "itself"],
+    "calibrate s.csv --network /dev/null": ["/dev/null", "no edges"],
+    "calibrate s.csv --network edges.txt --network-option rows=2": ["edges.txt is a file of edges"],
     "calibrate s.csv --engine abacus": ["unknown engine 'abacus'"],
     "calibrate s.csv --warm bomb.json": ["bomb.json", "too deep"],
     "calibrate s.csv --out folder": ["folder: cannot write the file"],
@@ -203,7 +203,7 @@ ANSWERED = {
 @pytest.mark.parametrize("case", ANSWERED)
 def test_or_the_right_answer(run, tmp_path, case):
     (tmp_path / "s.csv").write_text(ANSWERED[case])
-    answer = run("calibrate", "s.csv", "--topology", "complete", "--json")
+    answer = run("calibrate", "s.csv", "--network", "complete", "--json")
     assert answer.exit_code == 0, answer.stderr
     assert float(json.loads(answer.stdout)["threshold"]) == pooled(ANSWERED[case].replace('"a ""b"""', "a"))
 

@@ -31,7 +31,7 @@ def stream(table, tmp_path):
     return path
 
 
-WORDS = ("--time", "when", "--device", "where", "--score", "error", "--topology", "cycle")
+WORDS = ("--time-column", "when", "--device-column", "where", "--score-column", "error", "--network", "cycle")
 
 
 def test_json_has_the_librarys_numbers(run, stream, table):
@@ -65,7 +65,7 @@ def test_a_shift_raises_the_alarm_and_a_quiet_stream_does_not(run, tmp_path):
     quiet, loud = rng.random(400), np.concatenate([rng.random(200), 1 + rng.random(200)])
     rows = [f"{t},{name},{float(s)!r}" for name, own in (("quiet", quiet), ("loud", loud)) for t, s in enumerate(own)]
     (tmp_path / "s.csv").write_text("\n".join(["time,device,score", *rows]))
-    result = run("online", "s.csv", "--topology", "chain", "--no-picture", "--no-beside", "--json")
+    result = run("online", "s.csv", "--network", "chain", "--no-picture", "--no-beside", "--json")
     drift = json.loads(result.stdout)["drift"]
     assert [*drift] == ["loud"]
     assert 200 < drift["loud"] < 260
@@ -74,7 +74,7 @@ def test_a_shift_raises_the_alarm_and_a_quiet_stream_does_not(run, tmp_path):
 def test_the_alarm_of_another_stream_draws_other_numbers(run, tmp_path):
     """The chance of a false alarm is also over the draws: with one seed for all streams the first p-value is fixed."""
     rng, found = np.random.default_rng(5), []
-    words = ("--topology", "chain", "--no-picture", "--no-beside", "--json")
+    words = ("--network", "chain", "--no-picture", "--no-beside", "--json")
     for name in ("a.csv", "b.csv"):
         rows = [f"{t},{k},{float(s)!r}" for k in (0, 1) for t, s in enumerate(rng.random(50))]
         (tmp_path / name).write_text("\n".join(["time,device,score", *rows]))
@@ -106,7 +106,7 @@ def test_an_interrupted_run_says_how_to_go_on_and_does(run, stream, monkeypatch)
             patched.setattr(simulating.Rule, "share", lambda *asked, left=left: _shared(share, left, *asked))
             stopped = run("online", stream, *words)
         assert stopped.exit_code == 130
-        assert stopped.stderr.splitlines()[-1] == note
+        assert stopped.stderr.splitlines()[-2:] == [note, "error: interrupted"]
         assert not stopped.stdout
     went_on = run("online", stream, *words)
     assert went_on.exit_code == 0, went_on.stderr
@@ -192,7 +192,7 @@ def test_alarms_are_in_the_trace_where_they_were_raised(run, tmp_path):
     seen = (rng.random(scores.shape) < 0.8) | [[True], [False]]  # so that no step is without any label
     rows = [f"{t},{k},{float(scores[k, t])!r}" for t in range(1180) for k in range(2) if seen[k, t]]
     (tmp_path / "s.csv").write_text("\n".join(["time,device,score", *rows]))
-    words = ("--topology", "chain", "--no-picture", "--no-beside", "--json", "--trace", "t.json")
+    words = ("--network", "chain", "--no-picture", "--no-beside", "--json", "--trace", "t.json")
     result = run("online", tmp_path / "s.csv", *words)
     assert result.exit_code == 0, result.stderr
     alarm, values = Alarm(level=0.05, alpha=0.1), np.where(seen, scores, np.nan).T

@@ -12,7 +12,7 @@ from matplotlib.image import imread
 
 from conformesh import METHODS, Network, calibrate
 
-TORUS = ("plan", "--devices", 20, "--topology", "torus", "--scores-per-device", 50)
+TORUS = ("plan", "--devices", 20, "--network", "torus", "--scores-per-device", 50)
 
 
 def test_the_table_names_every_method_and_says_which_to_use(run):
@@ -59,12 +59,12 @@ def test_options_of_methods_are_flags(run):
 
 def test_a_graph_of_ones_own(run, tmp_path):
     Network.of("geometric", 30).to_edges(tmp_path / "graph.txt")
-    found = json.loads(run("plan", "--graph", tmp_path / "graph.txt", "--json").stdout)
+    found = json.loads(run("plan", "--network", tmp_path / "graph.txt", "--json").stdout)
     assert (found["devices"], found["network"]) == (30, "graph.txt")
 
 
 def test_a_billion_devices_are_planned_on_fewer(run):
-    asked = ("plan", "--devices", "1e9", "--topology", "torus", "--method", "e-dcp,fcp", "--simulate-up-to", 100)
+    asked = ("plan", "--devices", "1e9", "--network", "torus", "--method", "e-dcp,fcp", "--simulate-up-to", 100)
     found = json.loads(run(*asked, "--json").stdout)
     assert found["devices"] == 10**9
     assert (found["simulated"]["devices"], found["simulated"]["is_smaller"]) == (100, True)
@@ -98,10 +98,11 @@ def test_the_picture(run, tmp_path):
         ((*TORUS, "--method", "fcp", "--bins", "5"), "it belongs to h-dcp, r-dcp, wfcp"),
         ((*TORUS, "--json", "--csv"), "give one of them"),
         ((*TORUS, "--plot", "plan.txt"), "must end in .png"),
-        ((*TORUS, "--graph", "graph.txt"), "not both"),
-        ((*TORUS, "--topology-option", "p=1"), "has no option 'p'"),
+        ((*TORUS, "--network", "graph.txt"), "names already; leave it out"),
+        ((*TORUS, "--network-option", "p=1"), "has no option 'p'"),
+        ((*TORUS, "--share-column", "w"), "there is no file of scores"),
         (("plan", "--devices", "many"), "whole number"),
-        (("plan", "--devices", "1e9", "--topology", "torsu"), "did you mean 'torus'"),
+        (("plan", "--devices", "1e9", "--network", "torsu"), "did you mean 'torus'"),
         ((*TORUS, "--simulate-up-to", "0"), "simulate up to"),
         ((*TORUS, "--time-limit", "0"), "time_limit must be more than 0"),
     ],

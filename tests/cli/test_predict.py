@@ -279,7 +279,7 @@ def test_columns_pass_through_when_named(run, csv, named, probabilities):
     text = as_csv(probabilities, LABELS).splitlines()
     lines = [f"who,{text[0]},weight,truth", *(f"r{i},{x},{i / 2},cat" for i, x in enumerate(text[1:]))]
     path = csv("\n".join(lines) + "\n", "p.csv")
-    words = ("--id", "who", "--label-column", "truth", "--keep", "weight")
+    words = ("--id-column", "who", "--label-column", "truth", "--keep", "weight")
     rows = rows_of(run("predict", named, path, *words).stdout)
     assert [*rows[0]] == ["row", "size", "set", "who", "truth", "weight"]
     kept = [(row["who"], row["weight"], row["truth"]) for row in rows[:2]]

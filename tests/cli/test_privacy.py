@@ -13,7 +13,7 @@ from conformesh import METHODS, Network, calibrate, calibrate_several
 from conformesh.privacy.account import Account
 from conformesh.privacy.histogram import Release
 
-CYCLE = ("privacy", "--plan", "--devices", 20, "--topology", "cycle")
+CYCLE = ("privacy", "--plan", "--devices", 20, "--network", "cycle")
 
 
 def test_a_plan_says_who_would_learn_what(run):
@@ -43,9 +43,9 @@ def test_a_result_says_what_it_revealed_and_with_its_map_what_a_coalition_learne
     assert shown.exit_code == 0, shown.output
     assert "e-dcp on torus 5x4" in shown.stdout
     assert "the threshold: a true score of somebody" in shown.stdout
-    assert "--topology or --graph" in shown.stdout
+    assert "Name the network with --network" in shown.stdout
     found = json.loads(
-        run("privacy", tmp_path / "result.json", "--topology", "torus", "--coalition", "d10,d2", "--json").stdout
+        run("privacy", tmp_path / "result.json", "--network", "torus", "--coalition", "d10,d2", "--json").stdout
     )
     assert found["coalition"] == ["d2", "d10"]
     assert {*found["bare"]} <= {*names} - {"d2", "d10"}
@@ -58,7 +58,7 @@ def test_a_device_of_a_mesh_has_its_result_read(run, tmp_path):
     one |= {"device_ids": ["a"], "devices": 1, "thresholds": one["thresholds"][:1], "scores": 120}
     wrapped = {"format": "conformesh-node-result/3", "roster": ["a", "b", "c", "d"], "calibration": one}
     (tmp_path / "result.json").write_text(json.dumps(wrapped))
-    found = json.loads(run("privacy", "result.json", "--topology", "cycle", "--coalition", 2, "--json").stdout)
+    found = json.loads(run("privacy", "result.json", "--network", "cycle", "--coalition", 2, "--json").stdout)
     assert (found["devices"], len(found["coalition"])) == (4, 2)
 
 
@@ -84,13 +84,13 @@ def test_several_thresholds_of_one_run_and_facts_that_say_what_they_revealed(run
         (("--plan", "--account", "d0"), "one of the three"),
         (("--account", "nowhere"), "needed a device's folder (with device.toml) or its privacy.json"),
         (("--plan",), "say with --method"),
-        (("--plan", "--method", "e-dcp"), "say how many devices"),
+        (("--plan", "--method", "e-dcp"), "give the number of devices"),
         (("--plan", "--method", "e-dcp", "--devices", 6, "--coalition", 6), "leave somebody out"),
         (("--plan", "--method", "e-dcp", "--devices", 6, "--coalition", "zz,"), "no device 'zz'"),
         (("--plan", "--method", "e-dpc", "--devices", 6), "did you mean 'e-dcp'"),
         (("--plan", "--method", "e-dcp", "--devices", 6, "--bins", 3), "belongs to"),
         (("nowhere.json", "--method", "e-dcp"), "--method is for a run to come"),
-        (("--plan", "--method", "e-dcp", "--devices", 6, "--graph", "edges.txt"), "not both"),
+        (("--plan", "--method", "e-dcp", "--devices", 6, "--network", "edges.txt"), "names already; leave it out"),
     ],
 )
 def test_what_does_not_go_together_is_refused_in_words(run, words, said):

@@ -21,7 +21,7 @@ def patients(tmp_path):
     return ages
 
 
-AGES = ("quantiles", "patients.csv", "--device-column", "hospital", "--column", "age", "--topology", "cycle")
+AGES = ("quantiles", "patients.csv", "--device-column", "hospital", "--score-column", "age", "--network", "cycle")
 
 
 def test_the_command_answers_as_the_library_does(run, patients):
@@ -49,8 +49,8 @@ def test_people_see_a_table_and_what_it_means(run, patients, tmp_path):
     [
         (["-q", "50"], "q must be a number from 0 to 1, got 50; for the percentile 50 write 0.5"),
         (["-q", "median"], "q must be a number from 0 to 1, got 'median'"),
-        (["--column", "agee"], "did you mean 'age'?"),
-        (["--column", "insured"], "insured must be a number, got 'yes'"),
+        (["--score-column", "agee"], "did you mean 'age'?"),
+        (["--score-column", "insured"], "insured must be a number, got 'yes'"),
         (["--out", "found.txt"], "must end in .json or .csv"),
         (["--aggregate", "magic"], "unknown aggregator"),
     ],

@@ -83,7 +83,7 @@ def test_a_page_is_there_while_it_runs(run, scores, monkeypatch):
 
 
 def test_a_comparison_stands_side_by_side(run, scores, tmp_path):
-    words = ("--methods", "e-dcp,fcp", "--topologies", "chain,cycle", "--no-picture", "--json")
+    words = ("--method", "e-dcp,fcp", "--network", "chain,cycle", "--no-picture", "--json")
     plain = run("compare", str(scores), *words)
     seen = run("compare", str(scores), *words, "--trace", str(tmp_path / "t.json"))
     assert json.loads(plain.stdout) == json.loads(seen.stdout)
@@ -93,7 +93,7 @@ def test_a_comparison_stands_side_by_side(run, scores, tmp_path):
 
 
 def test_a_method_that_cannot_run_says_why_in_the_trace(run, scores, tmp_path, monkeypatch):
-    words = ("--methods", "e-dcp", "--topologies", "chain", "--no-picture", "--trace", str(tmp_path / "t.json"))
+    words = ("--method", "e-dcp", "--network", "chain", "--no-picture", "--trace", str(tmp_path / "t.json"))
 
     def broken(*_, **__):
         raise ArithmeticError("sums do not add up")
@@ -106,7 +106,7 @@ def test_a_method_that_cannot_run_says_why_in_the_trace(run, scores, tmp_path, m
 
 def test_too_many_runs_side_by_side_are_refused(run, scores, tmp_path, monkeypatch):
     monkeypatch.setattr(recording, "MOST_RUNS", 2)
-    result = run("compare", str(scores), "--methods", "e-dcp", "--topologies", "chain", "--report", "r.html")
+    result = run("compare", str(scores), "--method", "e-dcp", "--network", "chain", "--report", "r.html")
     assert result.exit_code == 2
     assert "at most 2 runs side by side, and this comparison has 3" in result.stderr
 

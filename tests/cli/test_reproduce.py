@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh.cli import app
 from conformesh.data.synthetic import synthetic_outputs

@@ -12,7 +12,7 @@ import polars as pl
 import pytest
 
 from conformesh import Calibration
-from conformesh.cli import GROUPS
+from conformesh.cli import SUBCOMMANDS
 from conformesh.data.partition import PARTITIONS, partition
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.io.model_outputs import read_model_outputs
@@ -45,7 +45,7 @@ def test_help_lists_the_commands(run):
     page = run("scores", "--help")
     assert page.exit_code == 0
     assert page.stdout.startswith("Usage: conformesh scores [OPTIONS] COMMAND")
-    for name, (_, line) in GROUPS["scores"].items():
+    for name, (_, line) in SUBCOMMANDS["scores"].items():
         assert f"  {name} " in page.stdout
         assert line[:40] in page.stdout
         assert f"Usage: conformesh scores {name} [OPTIONS]" in run("scores", name, "--help").stdout
@@ -261,7 +261,7 @@ def test_class_names_reach_the_sets(run):
     pl.DataFrame({**dict(zip(names, p.T, strict=True)), "label": [names[k % 3] for k in range(90)]}).write_csv("o.csv")
     words = ("--devices", 3, "--calibration", 60, "--test-out", "t.npz", "--out", "s.csv")
     assert run("scores", "make", "o.csv", *words).exit_code == 0
-    assert run("calibrate", "s.csv", "--group", "label", "--score", "lac", "--out", "r.json").exit_code == 0
+    assert run("calibrate", "s.csv", "--group-column", "label", "--score", "lac", "--out", "r.json").exit_code == 0
     sets = [
         json.loads(line)["set"]
         for line in run("predict", "r.json", "t.npz", "--format", "jsonl").stdout.split("\n")[:-1]

@@ -28,31 +28,31 @@ def table(tmp_path):
 
 def test_levels_in_one_run_equal_single_runs(run, table):
     path, _, held, *_ = table
-    found = json.loads(run("calibrate", path, "--alpha", "0.1, 0.2", "--topology", "cycle", "--json").stdout)
+    found = json.loads(run("calibrate", path, "--alpha", "0.1, 0.2", "--network", "cycle", "--json").stdout)
     assert found["alphas"] == [0.1, 0.2]
     for item in found["calibrations"]:
         assert item["threshold"] == calibrate(held, Network.cycle(6), item["alpha"]).threshold
-    shown = run("calibrate", path, "--alpha", "0.1,0.2", "--topology", "cycle").stdout
+    shown = run("calibrate", path, "--alpha", "0.1,0.2", "--network", "cycle").stdout
     assert "one run for all" in shown
 
 
 def test_groups_and_class_conditional_sets(run, table):
     path, outputs, held, labels, device, p = table
-    run("calibrate", path, "--group", "class", "--topology", "cycle", "--score", "lac", "--out", "r.json")
+    run("calibrate", path, "--group-column", "class", "--network", "cycle", "--score", "lac", "--out", "r.json")
     groups = [np.array(labels)[device == k] for k in range(6)]
     several = calibrate_several(held, Network.cycle(6), (0.1,), groups=groups, score=scores.LAC())
     printed = run("predict", "r.json", outputs).stdout
     expected = several.predict(p[:20], labels=("a", "b", "c"))
     for row, inside in zip(csv.DictReader(io.StringIO(printed)), expected, strict=True):
         assert row["set"].split() == [name for name, member in zip("abc", inside, strict=True) if member]
-    table_shown = run("calibrate", path, "--group", "class", "--topology", "cycle").stdout
+    table_shown = run("calibrate", path, "--group-column", "class", "--network", "cycle").stdout
     assert [line.split()[0] for line in table_shown.splitlines()[2:5]] == ["a", "b", "c"]
 
 
 def test_a_warm_start_is_exact_and_cheaper(run, table):
     path = table[0]
-    cold = json.loads(run("calibrate", path, "--topology", "cycle", "--json", "--out", "old.json").stdout)
-    warm = json.loads(run("calibrate", path, "--topology", "cycle", "--json", "--warm", "old.json").stdout)
+    cold = json.loads(run("calibrate", path, "--network", "cycle", "--json", "--out", "old.json").stdout)
+    warm = json.loads(run("calibrate", path, "--network", "cycle", "--json", "--warm", "old.json").stdout)
     assert warm["threshold"] == cold["threshold"]
     assert warm["cost"]["numbers_per_device"] < cold["cost"]["numbers_per_device"]
     assert Calibration.load("old.json").bracket is not None
@@ -62,7 +62,7 @@ def test_a_warm_start_is_exact_and_cheaper(run, table):
     ("words", "message"),
     [
         (["--alpha", "0.1,2"], "alpha must lie strictly between 0 and 1, got 2"),
-        (["--group", "species"], "species"),
+        (["--group-column", "species"], "species"),
         (["--warm", "no.json"], "no.json"),
         (["--warm", "no.json", "--method", "h-dcp"], "--warm goes with --method e-dcp"),
         (["--warm", "no.json", "--alpha", "0.1,0.2"], "one alpha and no groups"),
@@ -77,7 +77,7 @@ def test_mistakes_exit_2_with_one_line(run, table, words, message):
 
 def test_predict_refuses_what_does_not_fit(run, table):
     path, outputs, *_ = table
-    run("calibrate", path, "--group", "class", "--alpha", "0.1,0.2", "--score", "lac", "--out", "r.json")
+    run("calibrate", path, "--group-column", "class", "--alpha", "0.1,0.2", "--score", "lac", "--out", "r.json")
     assert "say which alpha" in run("predict", "r.json", outputs).stderr
     assert run("predict", "r.json", outputs, "--alpha", "0.2").exit_code == 0
     assert "not by device" in run("predict", "r.json", outputs, "--alpha", "0.2", "--device", "1").stderr
@@ -104,14 +104,15 @@ def people(tmp_path):
     return tmp_path, [score[device == k] for k in range(4)], groups, lists, p
 
 
-@pytest.mark.parametrize("words", [["--group", "sex", "--group", "age"], ["--group", "sex,age"], ["--group", "tags"]])
+@pytest.mark.parametrize(
+    "words",
+    [["--group-column", "sex", "--group-column", "age"], ["--group-column", "sex,age"], ["--group-column", "tags"]],
+)
 @pytest.mark.parametrize("rule", [None, "max", "regression"])
 def test_groups_that_overlap_come_in_several_columns_or_in_lists(run, people, words, rule):
     folder, held, groups, lists, p = people
     asked = [] if rule is None else ["--group-rule", rule]
-    done = run(
-        "calibrate", folder / "s.csv", *words, *asked, "--topology", "cycle", "--score", "lac", "--out", "r.json"
-    )
+    done = run("calibrate", folder / "s.csv", *words, *asked, "--network", "cycle", "--score", "lac", "--out", "r.json")
     assert done.exit_code == 0, done.stderr
     expected = calibrate_several(held, Network.cycle(4), (0.1,), groups=groups, group_rule=rule, score=scores.LAC())
     found = Calibrations.load("r.json")
@@ -126,5 +127,8 @@ def test_groups_that_overlap_come_in_several_columns_or_in_lists(run, people, wo
 
 
 def test_a_rule_needs_groups(run, people):
-    assert "need --group" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
-    assert "unknown group rule" in run("calibrate", people[0] / "s.csv", "--group", "sex", "--group-rule", "mx").stderr
+    assert "need --group-column" in run("calibrate", people[0] / "s.csv", "--group-rule", "max").stderr
+    assert (
+        "unknown group rule"
+        in run("calibrate", people[0] / "s.csv", "--group-column", "sex", "--group-rule", "mx").stderr
+    )

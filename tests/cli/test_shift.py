@@ -1,4 +1,4 @@
-"""`conformesh calibrate --weight`: scores with weights from files of every kind."""
+"""`conformesh calibrate --weight-column`: scores with weights from files of every kind."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_weights_come_from_a_column(run, weighted, tmp_path):
         folder.mkdir(parents=True)
         part.drop("device").write_parquet(folder / f"{k}.parquet")
     for source in ("weighted.csv", "weighted.parquet", "weighted.npz", "folder"):
-        answer = run("calibrate", source, "--weight", "w", "--weight-bound", "3", "--json")
+        answer = run("calibrate", source, "--weight-column", "w", "--weight-bound", "3", "--json")
         assert answer.exit_code == 0, answer.output
         found = json.loads(answer.stdout)
         assert found["threshold"] == expected.threshold
@@ -57,14 +57,14 @@ def test_parts_of_an_npz_folder_keep_their_weights(run, weighted, tmp_path):
     for k in range(2):
         part = frame.filter(pl.col("device").is_in(names[k::2].implode()))
         np.savez(tmp_path / "parts" / f"{k}.npz", device=[*part["device"]], score=part["score"], w=part["w"])
-    answer = run("calibrate", "parts", "--weight", "w", "--weight-bound", "3", "--out", "result.json")
+    answer = run("calibrate", "parts", "--weight-column", "w", "--weight-bound", "3", "--out", "result.json")
     assert answer.exit_code == 0, answer.output
     assert Calibration.load(tmp_path / "result.json").threshold == expected.threshold
     assert "weights" in answer.stdout
 
 
 def test_several_levels_share_the_weights(run, weighted):
-    answer = run("calibrate", "weighted.csv", "--weight", "w", "--weight-bound", "3", "--alpha", "0.1,0.2")
+    answer = run("calibrate", "weighted.csv", "--weight-column", "w", "--weight-bound", "3", "--alpha", "0.1,0.2")
     assert answer.exit_code == 0, answer.output
     assert "of weight" in answer.stdout
 
@@ -72,11 +72,14 @@ def test_several_levels_share_the_weights(run, weighted):
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (("--weight", "w"), "--weight and --weight-bound go together"),
-        (("--weight-bound", "3"), "--weight and --weight-bound go together"),
-        (("--weight", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
-        (("--weight", "v", "--weight-bound", "3"), "needs a column 'v'"),
-        (("--weight", "w", "--weight-bound", "3", "--group", "w"), "--weight goes neither with --group nor"),
+        (("--weight-column", "w"), "--weight-column and --weight-bound go together"),
+        (("--weight-bound", "3"), "--weight-column and --weight-bound go together"),
+        (("--weight-column", "w", "--weight-bound", "2"), "a weight must be a number from 0 to weight_bound 2, got 3"),
+        (("--weight-column", "v", "--weight-bound", "3"), "needs a column 'v'"),
+        (
+            ("--weight-column", "w", "--weight-bound", "3", "--group-column", "w"),
+            "--weight-column goes neither with --group-column nor",
+        ),
     ],
 )
 def test_what_is_missing_is_named(run, weighted, words, complaint):

@@ -12,8 +12,8 @@ from functools import partial
 import numpy as np
 from mpi4py import MPI
 
-from conformesh import Network, TooFewScores, calibrate, calibrate_several, control, detect, p_values
-from conformesh.cli.hosting import Ranks
+from conformesh import Network, TooFewScores, calibrate, control, detect, p_values
+from conformesh.cli.pipeline import Ranks
 from conformesh.engines import Mpi, Simulator
 from conformesh.engines.mpi.exchange import DifferentQuestions
 from conformesh.engines.mpi.partition import PARTITIONS

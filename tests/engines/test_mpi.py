@@ -7,7 +7,7 @@ import time
 import numpy as np
 import polars as pl
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh.cli import app
 from conformesh.engines.mpi import job as mpi_job
@@ -154,7 +154,7 @@ def calibrated(source, *words, ranks=None):
 
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("hive", ["--method", "h-dcp", "--alpha", "0.3"]), ("arrays", ["--alpha", "0.3,0.4", "--group", "site"])],
+    [("hive", ["--method", "h-dcp", "--alpha", "0.3"]), ("arrays", ["--alpha", "0.3,0.4", "--group-column", "site"])],
 )
 def test_the_command_over_mpi_prints_the_simulators_result(folder, source, words):
     assert calibrated(folder / source, *words, ranks=3) == calibrated(folder / "scores.csv", *words)

@@ -10,7 +10,7 @@ from contextlib import ExitStack
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app

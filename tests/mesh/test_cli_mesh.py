@@ -5,10 +5,10 @@ import os
 import shutil
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh import Network
-from conformesh.cli import GROUPS, app
+from conformesh.cli import SUBCOMMANDS, app
 from conformesh.io import files
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import init_mesh, scatter_scores
@@ -55,7 +55,7 @@ def test_alone_it_says_what_there_is():
     result = run()
     assert result.exit_code == 0
     assert len(result.stdout.splitlines()) == 1
-    assert all(name in result.stdout for name in GROUPS["mesh"])
+    assert all(name in result.stdout for name in SUBCOMMANDS["mesh"])
 
 
 def test_scores_are_put_in_one_step(root, tmp_path):
@@ -146,19 +146,19 @@ def test_a_group_that_cannot_be_kept_gets_no_access(tmp_path, monkeypatch):
     assert (tmp_path / "a").read_text() == "1"
 
 
-@pytest.mark.parametrize("name", GROUPS["mesh"])
+@pytest.mark.parametrize("name", SUBCOMMANDS["mesh"])
 def test_every_command_has_help(name):
     assert "Usage: conformesh mesh" in run(name, "--help").stdout
 
 
 def test_init_by_number_by_scores_and_by_graph(tmp_path):
-    result = run("init", tmp_path / "a", "--devices", 4, "--topology", "cycle", "--width", 3, "--insecure")
+    result = run("init", tmp_path / "a", "--devices", 4, "--network", "cycle", "--width", 3, "--insecure")
     assert result.exit_code == 0, result.stderr
     assert "devices: 4: device-00 to device-03, 4 edges (cycle" in result.stdout
     assert read_device(tmp_path / "a" / "device-02").options == {"width": 3}
     (tmp_path / "s.csv").write_text("device,score\nx,1\ny,2\ny,3\n")
     (tmp_path / "model").write_bytes(b"weights")
-    words = ("--topology", "chain", "--score", "raps", "--score-option", "k_reg=2", "--model", tmp_path / "model")
+    words = ("--network", "chain", "--score", "raps", "--score-option", "k_reg=2", "--model", tmp_path / "model")
     result = run("init", tmp_path / "b", "--scores", tmp_path / "s.csv", *words, "--insecure", "--json")
     facts = json.loads(result.stdout)
     assert (facts["devices"], facts["scores"], facts["edges"]) == (["x", "y"], 3, 1)
@@ -167,7 +167,7 @@ def test_init_by_number_by_scores_and_by_graph(tmp_path):
     assert len(config.model) == 64
     assert (tmp_path / "b" / "y" / "scores.csv").read_text().splitlines()[1:] == ["y,2.0", "y,3.0"]
     (tmp_path / "g.txt").write_text("u v\nv w\n")
-    assert run("init", tmp_path / "c", "--graph", tmp_path / "g.txt", "--insecure").exit_code == 0
+    assert run("init", tmp_path / "c", "--network", tmp_path / "g.txt", "--insecure").exit_code == 0
     assert read_device(tmp_path / "c" / "v").devices == ("u", "v", "w")
 
 
@@ -181,7 +181,7 @@ def test_a_method_that_floods_the_scores_says_so(tmp_path):
     ("words", "error"),
     [
         ((), "a mesh needs --devices to count its devices"),
-        (("--devices", "2", "--graph", "g"), "--devices 2 counts devices that --scores or --graph name already"),
+        (("--devices", "2", "--network", "g.txt"), "--devices 2 counts devices that --scores or a file of edges names"),
         (("--devices", "0"), "devices must be at least 1"),
         (("--devices", "4", "--on-lost", "x"), "on_lost must be 'fail' or 'continue', got 'x'"),
         (("--devices", "4", "--patience", "x"), "patience must be a number, got 'x'"),

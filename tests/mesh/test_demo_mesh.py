@@ -5,7 +5,7 @@ import socket
 import stat
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh.cli import app
 from conformesh.cli.demo_mesh import _is_free, free_ports

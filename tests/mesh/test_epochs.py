@@ -5,7 +5,7 @@ import json
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 pytest.importorskip("cryptography", reason="certificates need the extra mesh")
 

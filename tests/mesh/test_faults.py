@@ -11,7 +11,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app

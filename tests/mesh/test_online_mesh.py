@@ -12,7 +12,7 @@ from fractions import Fraction
 
 import msgspec
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app

@@ -4,7 +4,7 @@ import json
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 from conformesh import Network
 from conformesh.cli import app

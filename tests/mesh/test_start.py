@@ -19,7 +19,7 @@ from tests.mesh.nodes import short_folder
 from tests.mesh.real import drawn_scores, make_mesh, wait_for
 
 HEAVY = {"numba", "scipy", "polars", "pandas", "matplotlib", "networkx", "sklearn", "rich"}
-HEAVY |= {"typer", "pydantic", "cryptography", "asyncio", "email"}
+HEAVY |= {"click", "pydantic", "cryptography", "asyncio", "email"}
 ALONE = """
 import sys, time
 from conformesh.peer.journal import MemoryJournal

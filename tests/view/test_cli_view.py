@@ -11,11 +11,12 @@ import urllib.request
 from types import SimpleNamespace
 
 import pytest
-from typer.testing import CliRunner
+from click.testing import CliRunner
 
 pytest.importorskip("uvicorn", reason="a view needs Starlette and uvicorn: pip install 'conformesh[view]'")
 from conformesh import Network, calibrate
-from conformesh.cli import app, mesh_up, viewing
+from conformesh.cli import app, mesh_up
+from conformesh.cli import recording as viewing
 from conformesh.mesh.config.folders import init_mesh
 from conformesh.mesh.http.server import Service
 from conformesh.view import Recorder, Trace
@@ -103,7 +104,7 @@ def is_served(url):
     ],
 )
 def test_an_address_may_be_left_out(words, meant):
-    assert viewing.spelled_out(words) == meant
+    assert viewing.with_default_address(words) == meant
 
 
 def test_the_default_is_that_of_the_server():
@@ -144,7 +145,10 @@ def test_a_trace_becomes_a_report_without_a_server(trace, tmp_path, monkeypatch)
 
 
 def test_what_is_written_is_written_however_it_ends(tmp_path, monkeypatch, capsys):
-    with pytest.raises(RuntimeError, match="no ink"), viewing.seen([recording(steps=2)], None, tmp_path / "t.json"):
+    with (
+        pytest.raises(RuntimeError, match="no ink"),
+        viewing.seen(lambda: [recording(steps=2)], viewing.Outlets(trace=tmp_path / "t.json")),
+    ):
         raise RuntimeError("no ink")
     assert len(Trace.load(tmp_path / "t.json").runs[0].steps) == 2
 
@@ -155,7 +159,7 @@ def test_a_page_stays_where_somebody_sits(monkeypatch):
     monkeypatch.setattr(viewing, "interruptible", lambda: contextlib.nullcontext(SimpleNamespace(**put)))
     for terminal in (False, True):
         monkeypatch.setattr(viewing.sys.stderr, "isatty", lambda terminal=terminal: terminal, raising=False)
-        with viewing.seen([recording()], "127.0.0.1:0") as url:
+        with viewing.seen(lambda: [recording()], viewing.Outlets("127.0.0.1:0")) as url:
             assert is_served(url)
         assert stayed == [True] * terminal
 
@@ -266,7 +270,7 @@ def test_the_view_of_a_node_ends_with_it(how):
 def test_a_step_is_shown_soon():
     """From the library: a run that goes on in this process."""
     running = recording()
-    with viewing.seen([running], "127.0.0.1:0") as url:
+    with viewing.seen(lambda: [running], viewing.Outlets("127.0.0.1:0")) as url:
         running.add(step(1))
         begun = time.monotonic()
         assert b'"at":1.0' in get(f"{url}trace.json")

@@ -6,135 +6,91 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.calibrate import named_score, score_in_file
-from conformesh.cli.networks import network_of_graph
-from conformesh.cli.options import whole
-from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.predict import values_for
-from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_target
-from conformesh.cli.recording import recorded, watching
-from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
+from conformesh.cli import console, options
+from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
+from conformesh.cli.options import Guarantee, Network
+from conformesh.cli.recording import Outlets, recorded, watching
+from conformesh.cli.results import score_in_file, values_for
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
 from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
 from conformesh.comparing import compare as measure
-from conformesh.graph.network import Network
+from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.output_files import read_outputs
 from conformesh.io.score_files import ScoreFile, read_scores
 from conformesh.io.tables import Layout
-from conformesh.kernels.ranks import AUTO, exact_alpha
-from conformesh.methods import METHODS, Way
+from conformesh.methods import Way
 from conformesh.plots.front import draw_front
 from conformesh.plots.pictures import PANELS, draw_comparison, picture_file
 from conformesh.progress import Progress
 from conformesh.quantities import several
-from conformesh.scores import LAC, SCORES, RegressionScore, Score
+from conformesh.scores import LAC, RegressionScore, Score
 
 PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
 
 
+@command(
+    options.scores_file(text="CSV, Parquet or NPZ with device and score; - reads CSV from stdin."),
+    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_list(),
+    ListOption(
+        "--network NAME|FILE,...",
+        f"Some of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default all "
+        "topologies that fit.",
+    ),
+    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(PICTURE)),
+    options.picture_flag(),
+    Option(
+        "--front FILE",
+        "Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
+        type=PATH,
+    ),
+    options.as_json("Print one JSON object instead of the table."),
+    Option("--outputs FILE", "Model outputs to measure set sizes with, as for predict.", type=SOURCE, panel=FILES),
+    options.score(),
+    options.table("device", "score", "share"),
+    options.seed("Seed of the topologies and methods that draw."),
+    options.recording(),
+)
 @console.warnings_in_one_line()
 def compare(
-    scores: Annotated[
-        str, typer.Argument(metavar="SCORES", help="CSV, Parquet or NPZ with device and score; - reads CSV from stdin.")
-    ],
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
-    methods: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
-    ] = None,
-    topologies: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all that fit: {', '.join(TOPOLOGIES)}.", show_default=False),
-    ] = None,
-    graph: Annotated[
-        Path | None,
-        typer.Option(metavar="EDGES", help="A network of one's own: a file with two device names a line."),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
-    ] = PICTURE,
-    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
-    front: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Also draw rounds against bits, by every schedule and preference of e-dcp, above their floors.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    pac_confidence: PacConfidence = None,
-    outputs: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE",
-            help="Model outputs to measure set sizes with, as for predict.",
-            show_default=False,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(
-            help=f"What the scores are, for --outputs: {', '.join(SCORES)}; by default lac.",
-            show_default=False,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.", rich_help_panel=FILES
-        ),
-    ] = None,
-    device_column: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The column of --outputs that names each row's device; by default `device`, where there is one.",
-            show_default=False,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    seed: Annotated[
-        str,
-        typer.Option(metavar="<int>", help="Seed of the topologies and methods that draw.", rich_help_panel=RUNNING),
-    ] = "0",
-    view: ViewAddress = None,
-    trace: TraceFile = None,
-    report: ReportFile = None,
+    scores: str,
+    guarantee: Guarantee,
+    method: tuple[str, ...],
+    network: tuple[str, ...],
+    out: Path,
+    picture: bool,
+    front: Path | None,
+    outputs: str | None,
+    score: Score | None,
+    table: Layout,
+    seed: int,
+    recording: Outlets,
+    as_json: bool,
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
 
     SCORES is what calibrate reads. Every threshold is ranked among all scores, as only a simulation can; the diameter
     of a network is the floor for rounds. The last line says which to use, by what was measured.
     """
-    exact_alpha(alpha)
-    key = whole(seed, "seed", 0)
-    ways = ways_of(None if methods is None else _names(methods, "methods"))
+    alpha, ways = guarantee.one_alpha, ways_of(method or None)
     drawn = picture_file(out, PICTURE.name) if picture else None
     traded = None if front is None else picture_file(front, FRONT.name)
-    held = read_scores(scores)
-    kind = score_in_file(held.made_by, named_score(score, score_option or []), held.name)
-    sizing = _sizing(outputs, kind, score is not None, device_column, scores)
-    networks, skipped = _networks(held, topologies, graph, key)
+    held = read_scores(scores, layout=table)
+    kind = score_in_file(held.made_by, score, held.name)
+    sizing = _sizing(outputs, kind, score is not None, table, scores)
+    networks, skipped = _networks(held, network, seed)
     asked: dict[str, Any] = {
-        "target": chosen_target(target, scores),
-        "rank": rank,
-        "pac_confidence": pac_confidence,
-        "seed": key,
+        "target": guarantee.shares(scores, table),
+        "rank": guarantee.rank_rule,
+        "pac_confidence": guarantee.pac_confidence,
+        "seed": seed,
         "progress": True,
     }
     own = held.for_devices(networks[0].ids)
-    with recorded(view, trace, report) as recorder:
+    with recorded(recording) as recorder:
         watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
         if drawn is not None:
@@ -143,26 +99,16 @@ def compare(
         if traded is not None:
             draw_front(traded, fronts(own, networks[:PANELS], alpha, **asked))
         if as_json:
-            print(json.dumps(_object(found, key, drawn, traded), allow_nan=False))
+            print(json.dumps(_object(found, seed, drawn, traded), allow_nan=False))
         else:
             _report(found, drawn, traded)
 
 
-def _names(text: str, what: str) -> list[str]:
-    names = [name.strip() for name in text.split(",") if name.strip()]
-    if not names:
-        raise ValueError(f"--{what} needs names with commas between them, got {text!r}")
-    return names
-
-
-def _sizing(
-    outputs: str | None, kind: Score | None, named: bool, device_column: str | None, scores: str
-) -> dict[str, Any]:
+def _sizing(outputs: str | None, kind: Score | None, named: bool, table: Layout, scores: str) -> dict[str, Any]:
     """Return what set sizes are measured with: nothing without model outputs."""
     if outputs is None:
-        given = "--score" if named else "--device-column" if device_column is not None else None
-        if given is not None:
-            raise ValueError(f"{given} is about model outputs: give them with --outputs FILE")
+        if named:
+            raise ValueError("--score is about model outputs: give them with --outputs FILE")
         return {}
     if outputs == scores == "-":
         raise ValueError("only one of SCORES and --outputs can come from standard input, got - for both")
@@ -170,16 +116,14 @@ def _sizing(
         console.note("taking the scores for 'lac'; name them with --score")
         kind = LAC()
     columns = kind.columns if isinstance(kind, RegressionScore) else None
-    read = read_outputs(outputs, Layout(device_column), logits=kind.reads == "logits", columns=columns)
+    read = read_outputs(outputs, Layout(table.device), logits=kind.reads == "logits", columns=columns)
     return {"score": kind, "outputs": values_for(kind, read), "rows_at": read.devices}
 
 
-def _networks(
-    held: ScoreFile, topologies: str | None, graph: Path | None, seed: int
-) -> tuple[list[Network], dict[str, str]]:
-    """Return the user's own graph and the topologies that were named, or all; and those that cannot be built."""
-    own = [] if graph is None else [network_of_graph(graph, held)]
-    names = _names(topologies, "topologies") if topologies is not None else [] if own else [*TOPOLOGIES]
+def _networks(held: ScoreFile, chosen: tuple[str, ...], seed: int) -> tuple[list[Graph], dict[str, str]]:
+    """Return files of edges, the topologies that were named, or all; and those that cannot be built."""
+    own = [Network(name).connect(held, seed) for name in chosen if Network(name).file is not None]
+    names = [name for name in chosen if name in TOPOLOGIES] if chosen else [*TOPOLOGIES]
     built, skipped = networks_of(names, own[0].ids if own else held.devices, seed=seed)
     if not (own or built):
         raise ValueError("; ".join(skipped.values()))

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
 from conformesh.notes import CalibrationNote
 from conformesh.quantities import in_bits
@@ -18,17 +18,17 @@ from conformesh.quantities import in_bits
 if TYPE_CHECKING:
     from conformesh.result.certificate import Cost
 
-USAGE: Any = typer.BadParameter.__base__  # typer may carry a click of its own; this is that click's UsageError
+
 BAD_INPUT = (ValueError, TypeError, OverflowError, OSError, MemoryError)  # the caller's mistake, by our convention
 LONGEST = 800  # characters of an error: a line that fills the screen hides what it says
 
 
 @contextmanager
 def errors_in_one_line(debug: bool = False) -> Iterator[None]:
-    """Exit 2 for what the caller can mend and 1 for what they cannot, with one line saying what it was."""
+    """Exit with 2 for a mistake of the caller and with 1 for an internal error, after one line that names it."""
     try:
         yield
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         _say("error: interrupted")
         sys.exit(130)
     except BrokenPipeError:  # the reader has seen enough: no complaint, and none when Python flushes at its end
@@ -37,7 +37,7 @@ def errors_in_one_line(debug: bool = False) -> Iterator[None]:
     except Exception as error:
         if debug:
             traceback.print_exc()
-        if isinstance(error, USAGE):
+        if isinstance(error, click.UsageError):
             where = error.ctx.command_path if error.ctx is not None else "conformesh"
             said = error.format_message().replace("Value error, ", "")  # which only says who checked it
             if getattr(error, "option_name", "") == "--confidence":

@@ -2,75 +2,61 @@
 
 from __future__ import annotations
 
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any, BinaryIO
 
-import typer
+import numpy as np
 
-from conformesh.api import control as agree
-from conformesh.cli import console
-from conformesh.cli.hosting import job
-from conformesh.cli.loss_files import read_losses
-from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import checked_options, key_values, whole, with_flags
-from conformesh.cli.panels import PROMISE, RUNNING
-from conformesh.cli.promising import Rank, Target, chosen_target
-from conformesh.cli.reading import Decimal, DeviceColumn, Separator
-from conformesh.controlling import control_several
-from conformesh.engines import ENGINES
-from conformesh.engines.base import ids_here
-from conformesh.io.tables import Layout
-from conformesh.kernels.ranks import AUTO
-from conformesh.losses import LOSSES, Loss, get_loss
-from conformesh.progress import rounds_on_a_bar
+from conformesh.cli import console, options, pipeline
+from conformesh.cli.command import ListOption, Number, Option, command
+from conformesh.cli.options import Guarantee, Network, checked_options, key_values
+from conformesh.io.score_files import column_named
+from conformesh.io.tables import Layout, Table, read_table, same_length
+from conformesh.losses import LOSSES, Loss, Steps, get_loss
+from conformesh.names import natural_order
 from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.control import Control
 from conformesh.result.several import Calibrations
 
 METHOD = "e-dcp"  # no other adds up losses
+COLUMNS = ("item", "lambda", "loss")
+NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
 
 
-@partial(with_flags, methods=(METHOD,))
+@command(
+    options.scores_file(
+        "losses", "LOSSES", "CSV, Parquet or NPZ with device, item, lambda and loss; - reads CSV from stdin."
+    ),
+    ListOption(
+        "--risk <float>", "The largest mean loss of new examples; several as 0.05,0.1 or repeated.", default=["0.1"]
+    ),
+    Option("--bound <float>", "The largest loss possible.", type=Number(), default=1.0),
+    options.network(),
+    Option("--loss NAME", f"What the losses are, kept for predict: {', '.join(LOSSES)}."),
+    Option("--loss-option KEY=VALUE", "An option of the loss, as score=logit; repeatable."),
+    options.out(),
+    options.as_json(),
+    options.guarantee("mixture", "rank_rule", "strict"),
+    options.table("device", "share"),
+    options.seed(),
+    options.engine(),
+    options.method_options(METHOD),
+)
 def control(
-    losses: Annotated[
-        str,
-        typer.Argument(
-            metavar="LOSSES", help="CSV, Parquet or NPZ with device, item, lambda and loss; - reads CSV from stdin."
-        ),
-    ],
-    risk: Annotated[
-        str, typer.Option(metavar="<float>", help="The largest mean loss of new examples; several as 0.05,0.1.")
-    ] = "0.1",
-    bound: Annotated[str, typer.Option(metavar="<float>", help="The largest loss possible.")] = "1",
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    loss: Annotated[
-        str | None,
-        typer.Option(help=f"What the losses are, kept for predict: {', '.join(LOSSES)}.", show_default=False),
-    ] = None,
-    loss_option: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="An option of the loss, as score=logit; may be repeated."),
-    ] = None,
-    out: Annotated[Path | None, typer.Option(metavar="FILE", help="Also save the result as JSON.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    strict: Annotated[
-        bool,
-        typer.Option("--strict", help="Too few items for the risk is an error, not +inf.", rich_help_panel=PROMISE),
-    ] = False,
-    device_column: DeviceColumn = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the topology.", rich_help_panel=RUNNING)] = "0",
-    engine: Annotated[
-        str,
-        typer.Option(metavar="|".join(ENGINES), help="Who runs the devices, as in calibrate.", rich_help_panel=RUNNING),
-    ] = "simulator",
-    **options: Any,
+    losses: str,
+    risk: tuple[str, ...],
+    bound: float,
+    network: Network,
+    loss: str | None,
+    loss_option: tuple[str, ...],
+    guarantee: Guarantee,
+    table: Layout,
+    seed: int,
+    engine: str,
+    options: dict[str, Any],
+    out: Path | None,
+    as_json: bool,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.
 
@@ -78,47 +64,26 @@ def control(
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
     Losses must not rise as lambda grows.
     """
-    with job(engine) as hosts:
-        risks = [level.strip() for level in risk.split(",")]
-        largest = _number(bound, "--bound")
+    with pipeline.job(engine) as hosts:
         chosen = checked_options(METHOD, options)
-        kind = named_loss(loss, loss_option or [])
-        layout = Layout(device_column, separator=separator, decimal=decimal)
-        whom = chosen_target(target, losses, layout)
-        with console.warnings_in_one_line():
-            held, host = hosts.load(
-                losses,
-                layout,
-                lambda known: chosen_network(known, topology, topology_option or [], graph, whole(seed, "seed", 0)),
-                read_losses,
-            )
-        network, own = host.network, held.for_devices(tuple(ids_here(host)))
-        common: dict[str, Any] = {"loss": kind, "bound": largest, "target": whom, "rank": rank, "strict": strict}
-        with rounds_on_a_bar(f"{METHOD} on {network.name}") as observer, console.warnings_in_one_line():
-            host.observer = observer
-            result: Control | Calibrations
-            if len(risks) > 1:
-                result = control_several(own, network, risks, METHOD, engine=host, **common, **chosen)
-            else:
-                result = agree(own, network, risks[0], METHOD, engine=host, **common, **chosen)
+        kind = _loss(loss, loss_option)
+        mixture = guarantee.shares(losses, table)
+        held, host, ids = pipeline.load(hosts, losses, table, lambda known: network.connect(known, seed), read_losses)
+        asked: dict[str, Any] = {"loss": kind, "bound": bound, "target": mixture, "rank": guarantee.rank_rule}
+        with pipeline.observed(host, METHOD):
+            own = held.for_devices(ids)
+            result = pipeline.control_losses(own, host, risk, METHOD, strict=guarantee.strict, **asked, **chosen)
         if hosts.first:
             _show(result, out, as_json)
 
 
-def named_loss(name: str | None, pairs: list[str]) -> Loss | None:
+def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
     """Build the loss that was named, with its options."""
     if name is None:
         if pairs:
             raise ValueError(f"--loss-option {pairs[0]} needs --loss to say whose option it is")
         return None
     return get_loss(name, **key_values(pairs, "loss option", {}))
-
-
-def _number(text: str, what: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(f"{what} must be a number, got {text!r}") from None
 
 
 def _show(result: Control | Calibrations, out: Path | None, as_json: bool) -> None:
@@ -147,3 +112,54 @@ def _print_several(results: Calibrations) -> None:
         f"\none run for all: {several(cost.rounds, 'round')}, each device sent "
         f"{in_count(cost.numbers_per_device)} numbers, {in_bits(cost.bits_per_device)}"
     )
+
+
+# --- losses from files: a row for each item and lambda -------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class LossFile:
+    """The losses of every device that has some.
+
+    Attributes
+    ----------
+    devices
+        Device names in natural order.
+    steps
+        The losses of each device, in that order.
+    name
+        Where they come from, for errors.
+    """
+
+    devices: tuple[str, ...]
+    steps: tuple[Steps, ...]
+    name: str
+
+    def for_devices(self, ids: tuple[str, ...]) -> list[Steps]:
+        """Return the losses of each of `ids`, none where a device has no items."""
+        held = dict(zip(self.devices, self.steps, strict=True))
+        return [held.get(device, Steps.none()) for device in ids]
+
+
+def read_losses(source: str, stdin: BinaryIO | None = None, layout: Layout | None = None) -> LossFile:
+    """Read losses from CSV, Parquet or NPZ; "-" reads CSV from standard input. Whether they fit comes later."""
+    layout = layout or Layout()
+    return losses_in(read_table(source, NEEDED, stdin, layout), layout)
+
+
+def losses_in(table: Table, layout: Layout) -> LossFile:
+    """Sort the rows of a table by device and item."""
+    device = column_named(table, "device", layout.device)
+    same_length(table, (device, *COLUMNS))
+    names, index = table.names(device)
+    items, which = table.names("item")
+    lambdas, losses = table.numbers("lambda"), table.numbers("loss")
+    held = {}
+    for k, name in enumerate(names):
+        mine = index == k
+        try:
+            held[name] = Steps.of_table(np.array(items)[which[mine]], lambdas[mine], losses[mine])
+        except ValueError as problem:
+            raise ValueError(f"{table.name}: device {name}, {problem}") from None
+    devices = natural_order(names)
+    return LossFile(devices, tuple(held[name] for name in devices), table.name)

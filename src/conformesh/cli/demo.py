@@ -6,14 +6,15 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from conformesh.cli import console
-from conformesh.cli.options import whole
+from conformesh.calibrating import Batch, solve_draws
+from conformesh.cli import console, options
+from conformesh.cli.command import Option, Whole, command
+from conformesh.cli.options import Guarantee
 from conformesh.data.digits import TRAINING, Digits, Split, load_digits_at, split
 from conformesh.graph.network import Network
 from conformesh.kernels.ranks import exact_alpha
@@ -27,7 +28,6 @@ from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 from conformesh.scores import LAC
-from conformesh.solver import Batch, solve_draws
 
 NETWORKS = ("torus", "chain")
 SCORE = LAC()
@@ -53,23 +53,27 @@ class _Line(Measured):
     bits: float
 
 
+@command(
+    options.out("Where the pictures go.", "DIR", default="conformesh-demo"),
+    options.devices("How many devices share the images: 20, with --mesh 8."),
+    options.guarantee("alpha"),
+    Option("--seed <int>", "Seed of everything that is drawn.", type=Whole(), default=0),
+    Option("--splits <int>", "Random calibration/test splits to average over.", type=Whole(1), default=40),
+    options.as_json("Print one JSON object instead of the table."),
+    options.picture_flag("Write network.png and methods.png."),
+    Option("--mesh", "Instead: a real mesh on this machine, one process per device."),
+    Option("--keep", "With --mesh, keep its folder, private keys and all."),
+)
 def demo(
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where the pictures go.")] = Path("conformesh-demo"),
-    devices: Annotated[
-        str | None,
-        typer.Option(metavar="<int>", help="How many devices share the images: 20, with --mesh 8.", show_default=False),
-    ] = None,
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage.")] = "0.1",
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of everything that is drawn.")] = "0",
-    splits: Annotated[
-        str, typer.Option(metavar="<int>", help="Random calibration/test splits to average over.")
-    ] = "40",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Write network.png and methods.png.")] = True,
-    mesh: Annotated[
-        bool, typer.Option("--mesh", help="Instead: a real mesh on this machine, one process per device.")
-    ] = False,
-    keep: Annotated[bool, typer.Option("--keep", help="With --mesh, keep its folder, private keys and all.")] = False,
+    out: Path,
+    devices: int | None,
+    guarantee: Guarantee,
+    seed: int,
+    splits: int,
+    as_json: bool,
+    picture: bool,
+    mesh: bool,
+    keep: bool,
 ) -> None:
     """Run every method on handwritten digits that are spread unevenly over devices, on a torus and on a chain.
 
@@ -77,17 +81,16 @@ def demo(
     Coverage and set size are averages over random splits into the two. With --mesh the devices are processes that talk
     over encrypted links, and what they agree on is compared with the simulator.
     """
-    level = exact_alpha(alpha)
-    key, many = whole(seed, "seed", 0), whole(splits, "splits", 1)
-    count = whole(devices or ("8" if mesh else "20"), "devices", 1)
+    level = exact_alpha(guarantee.one_alpha)
+    count = devices or (8 if mesh else 20)
     if mesh:
-        _run_mesh(out, Network.of("torus", count), alpha, key, keep, as_json)
+        _run_mesh(out, Network.of("torus", count), guarantee.one_alpha, seed, keep, as_json)
         return
-    networks = [Network.of(name, count, seed=key) for name in NETWORKS]
+    networks = [Network.of(name, count, seed=seed) for name in NETWORKS]
     steps = len(METHODS) * len(networks) + 1 + 2 * picture
     with Progress("training the classifier", steps) as progress:
-        digits = load_digits_at(networks[0].devices, key)
-        drawn = [split(digits, key, number) for number in range(many)]
+        digits = load_digits_at(networks[0].devices, seed)
+        drawn = [split(digits, seed, number) for number in range(splits)]
         samples = WeightedScores.of_trials([_scores(digits, rows) for rows in one.calibration] for one in drawn)
         first = WeightedScores.of([_scores(digits, rows) for rows in drawn[0].calibration])
         progress.step()
@@ -103,8 +106,8 @@ def demo(
         pictures = _draw(out, digits, drawn[0], networks, lines, float(level), progress.step) if picture else []
     facts = {
         "alpha": float(level),
-        "seed": key,
-        "splits": many,
+        "seed": seed,
+        "splits": splits,
         "devices": samples.devices,
         "sizes": samples.sizes[:, 0].tolist(),
         "accuracy": digits.accuracy,

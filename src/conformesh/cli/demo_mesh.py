@@ -13,8 +13,8 @@ from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
+import click
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from conformesh.api import calibrate
@@ -93,7 +93,7 @@ def run_mesh(
         print(f"\nThe simulator, which sees all scores at once, finds {simulated.threshold!r}: the same {how}.")
         print(f"kept: {root}, with private keys" if keep else "The mesh's folder and its private keys are deleted.")
     if not all(same):
-        raise typer.Exit(1)
+        click.get_current_context().exit(1)
 
 
 def _same(one: Watched, value: float) -> bool:

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-import typer
 
-from conformesh.cli import console
-from conformesh.cli.calibrate import named_score
-from conformesh.cli.options import whole
-from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.predict import (
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
+from conformesh.cli.predict import ALPHA, DEVICE, RESULT
+from conformesh.cli.results import (
     STDIN,
     check_fit,
-    columns_in,
     level_of,
     load_result,
     names_of,
@@ -24,80 +20,50 @@ from conformesh.cli.predict import (
     values_for,
     wanted_of,
 )
-from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, OutputColumns, Separator, named
 from conformesh.io.labelled import read_labelled
 from conformesh.io.tables import Layout
-from conformesh.plots.pictures import picture_file
 from conformesh.result.calibration import Calibration
 from conformesh.result.control import Control
 from conformesh.result.evaluation import Coverage, Evaluation
 from conformesh.result.several import Calibrations
 from conformesh.result.sides import Sides, two_sided
-from conformesh.scores import SCORES
+from conformesh.scores import Score
 
 SHOWN = 20  # devices, groups or classes on the screen: those that are covered least; --json has all
+LABELS = Option("--labels FILE", "True labels in a file of their own.", type=SOURCE)
 
 
+@command(
+    RESULT,
+    Argument(
+        "outputs",
+        "OUTPUTS",
+        "Labelled model outputs: CSV or Parquet with a label and a column per class, NPZ, NPY with --labels; - reads "
+        "CSV.",
+    ),
+    LABELS,
+    options.score(),
+    DEVICE,
+    ALPHA,
+    Option("--plot FILE", "Draw coverage and sizes: .png, .pdf or .svg.", type=PATH),
+    options.as_json(),
+    options.table("device", "group", "label", "id", outputs=True),
+    options.seed("Seed of a randomised score, such as APS, that has none of its own."),
+)
 @console.warnings_in_one_line()
 def evaluate(
-    result: Annotated[
-        str, typer.Argument(metavar="RESULT", help="What calibrate --out or --json wrote; - reads it from stdin.")
-    ],
-    outputs: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUTPUTS",
-            help="Labelled model outputs: CSV or Parquet with a label and a column per class, NPZ, NPY with --labels; "
-            "- reads CSV.",
-        ),
-    ],
-    labels: Annotated[
-        str | None, typer.Option(metavar="FILE", help="True labels in a file of their own.", show_default=False)
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(help=f"Where RESULT does not name it: {', '.join(SCORES)}.", show_default=False),
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
-    device: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Use this device's own threshold.", show_default=False)
-    ] = None,
-    alpha: Annotated[
-        str | None, typer.Option(metavar="<float>", help="Which of several levels to use.", show_default=False)
-    ] = None,
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw coverage and sizes: .png, .pdf or .svg.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    device_column: DeviceColumn = None,
-    group_column: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="COLUMN",
-            help="The columns that name each row's groups, as in calibrate --group; without it groups are labels.",
-            show_default=False,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    label_column: LabelColumn = None,
-    id_column: IdColumn = None,
-    output_columns: OutputColumns = None,
-    keep: Keep = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    seed: Annotated[
-        str,
-        typer.Option(
-            metavar="<int>",
-            help="Seed of a randomised score, such as APS, that has none of its own.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = "0",
+    result: str,
+    outputs: str,
+    labels: str | None,
+    score: Score | None,
+    device: str | None,
+    alpha: str | None,
+    plot: Path | None,
+    table: Layout,
+    seed: int,
+    as_json: bool,
 ) -> None:
-    """Measure how often the sets of a result hold the true label, and how large they are.
+    """Measure how often the sets of a result cover the true label, and how large they are.
 
     OUTPUTS is what predict reads, with the labels beside: names of classes, or numbers from 0. Coverage comes with 95 %
     Wilson intervals: in all, by device where the file names devices, by group and by class. Use rows that were neither
@@ -105,9 +71,13 @@ def evaluate(
     """
     if result == STDIN == outputs:
         raise ValueError("only one of RESULT and OUTPUTS can come from standard input, got - for both")
-    if device is not None and device_column is not None:
+    if device is not None and table.device is not None:
         raise ValueError("give --device or --device-column, not both")
-    picture = None if plot is None else picture_file(plot)
+    picture = None
+    if plot is not None:
+        from conformesh.plots.pictures import picture_file
+
+        picture = picture_file(plot)
     calibration = load_result(result)
     first = next(iter(calibration.items.values())) if isinstance(calibration, Calibrations) else calibration
     if isinstance(first, Control):
@@ -115,21 +85,9 @@ def evaluate(
             f"{result} is of `conformesh control`, whose losses need more than one label a row; evaluate it in Python: "
             "Calibration.load(file).evaluate(outputs, labels)"
         )
-    kind = score_of(calibration, named_score(score, score_option or []), whole(seed, "seed", 0))
-    groups = columns_in(group_column)
-    check_fit(calibration, device or device_column, groups, alpha)
-    layout = Layout(
-        device_column,
-        None,
-        label_column,
-        id_column,
-        groups,
-        named(keep),
-        separator,
-        decimal,
-        outputs=named(output_columns),
-    )
-    read, truth = read_labelled(outputs, labels, layout, **wanted_of(kind, calibration))
+    kind = score_of(calibration, score, seed)
+    check_fit(calibration, device or table.device, table.groups, alpha)
+    read, truth = read_labelled(outputs, labels, table, **wanted_of(kind, calibration))
     values = values_for(kind, read)
     if isinstance(calibration, Calibrations) and calibration.groups == (None,):
         calibration = calibration.get(level_of(alpha))

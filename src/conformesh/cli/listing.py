@@ -6,17 +6,19 @@ import json
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import fields
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from conformesh.cli import console
+from conformesh.cli import console, options
+from conformesh.cli.command import command
 
-AsJson = Annotated[bool, typer.Option("--json", help="Print a JSON list instead of a table.")]
+JSON = options.as_json("Print a JSON list instead of a table.")
 
 
-def methods(as_json: AsJson = False) -> None:
-    """List the methods: what they promise, whom a device must reach and what it sends."""
+@command(JSON)
+def methods(as_json: bool) -> None:
+    """List the methods: what they guarantee, which devices a device must reach and what it sends."""
     from conformesh.methods import METHODS
 
     rows = [
@@ -34,8 +36,9 @@ def methods(as_json: AsJson = False) -> None:
     _show(rows, ("method", "guarantee", "needs", "sends", "summary"), as_json)
 
 
-def topologies(as_json: AsJson = False) -> None:
-    """List the topologies; their options go to calibrate as --topology-option key=value."""
+@command(JSON)
+def topologies(as_json: bool) -> None:
+    """List the topologies; their options go to calibrate as --network-option key=value."""
     from conformesh.graph.topologies import TOPOLOGIES
 
     rows = [
@@ -50,11 +53,12 @@ def topologies(as_json: AsJson = False) -> None:
     _show(rows, ("topology", "summary", "random", "options"), as_json)
 
 
-def scores(ctx: typer.Context, as_json: AsJson = False) -> None:
+@command(JSON)
+def scores(as_json: bool) -> None:
     """List the nonconformity scores, or make some; their options go to commands as --score-option key=value."""
-    if ctx.invoked_subcommand is not None:
+    if (subcommand := click.get_current_context().invoked_subcommand) is not None:
         if as_json:
-            raise typer.BadParameter(f"--json belongs behind {ctx.invoked_subcommand}")
+            raise click.BadParameter(f"--json belongs behind {subcommand}")
         return
     from conformesh.scores import SCORES
 
@@ -65,7 +69,8 @@ def scores(ctx: typer.Context, as_json: AsJson = False) -> None:
     _show(rows, ("score", "task", "summary", "options"), as_json)
 
 
-def weights(as_json: AsJson = False) -> None:
+@command(JSON)
+def weights(as_json: bool) -> None:
     """List the consensus weights that h-dcp can use."""
     from conformesh.graph.weights import WEIGHTS
 
@@ -73,7 +78,8 @@ def weights(as_json: AsJson = False) -> None:
     _show(rows, ("weights", "summary"), as_json)
 
 
-def aggregators(as_json: AsJson = False) -> None:
+@command(JSON)
+def aggregators(as_json: bool) -> None:
     """List the ways to add up over all devices, which --aggregate chooses from."""
     from conformesh.protocols.aggregate import AGGREGATORS
 
@@ -81,7 +87,8 @@ def aggregators(as_json: AsJson = False) -> None:
     _show(rows, ("aggregator", "summary"), as_json)
 
 
-def engines(as_json: AsJson = False) -> None:
+@command(JSON)
+def engines(as_json: bool) -> None:
     """List the engines, which --engine of calibrate chooses from."""
     from conformesh.engines import ENGINES
 

@@ -7,19 +7,17 @@ import json
 from collections.abc import Sequence
 from dataclasses import asdict, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast
+from typing import Any, Literal, cast
 
-import typer
+import click
 
-from conformesh.cli import GROUPS, console
-from conformesh.cli.calibrate import named_score, score_in_file
-from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import as_type, checked_options, key_values, whole, with_flags
-from conformesh.cli.panels import FILES, MESH, RUNNING
-from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
-from conformesh.graph.network import Network
+from conformesh.cli import SUBCOMMANDS, console, options
+from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Number, Option, Whole, command, whole
+from conformesh.cli.options import Guarantee, Network, checked_options, key_values
+from conformesh.cli.results import score_in_file
+from conformesh.graph.network import Network as Graph
 from conformesh.io.score_files import ScoreFile, read_scores
-from conformesh.kernels.ranks import AUTO
+from conformesh.io.tables import Layout
 from conformesh.mesh.config import MODES, ON_LOST, own_scores
 from conformesh.mesh.config.checking import (
     FLOODS,
@@ -31,7 +29,7 @@ from conformesh.mesh.config.checking import (
     few,
 )
 from conformesh.mesh.config.device_toml import FILE, read_device
-from conformesh.mesh.config.epochs import FIRST, Epochs
+from conformesh.mesh.config.epochs import FIRST, Epochs, declare_epoch, epoch_seconds, read_epoch
 from conformesh.mesh.config.folders import (
     add_device,
     current_roster,
@@ -46,153 +44,121 @@ from conformesh.mesh.config.reach import reach_neighbours
 from conformesh.mesh.config.roster import FILE as ROSTER
 from conformesh.mesh.http.client import Client, NodeError
 from conformesh.mesh.node.membership import hand_to_folder
-from conformesh.methods import METHODS, get_method
+from conformesh.methods import get_method
 from conformesh.online.counters import Counting
-from conformesh.scores import SCORES
+from conformesh.quantities import several
+from conformesh.scores import Score
 
-Root = Annotated[Path, typer.Argument(metavar="ROOT", help="The folder of the mesh.")]
-Device = Annotated[str, typer.Argument(metavar="DEVICE", help="The device's name.")]
-Days = Annotated[str, typer.Option(metavar="<int>", help="How long a certificate is valid.", rich_help_panel=MESH)]
-Quorum = Annotated[
-    str | None,
-    typer.Option(
-        metavar="<int>",
-        help="How many devices must be left to continue; more than half, by default the fewest such.",
-        show_default=False,
-        rich_help_panel=RUNNING,
-    ),
-]
-Settled = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NUMBER",
-        help="A roster with a certified result: those before it are out of use.",
-        show_default=False,
-        rich_help_panel=MESH,
-    ),
-]
+ROOT = Argument("root", "ROOT", "The folder of the mesh.", type=PATH)
+DEVICE = Argument("device", "DEVICE", "The device's name.", type=str)
+DAYS = Option("--days <int>", "How long a certificate is valid.", type=Whole(1), default=365, panel=MESH)
+SETTLED = Option(
+    "--settled NUMBER", "A roster with a certified result: those before it are out of use.", type=Whole(1), panel=MESH
+)
 
 
-def mesh(ctx: typer.Context) -> None:
+@command()
+def mesh() -> None:
     """One process per device, over real links: make the folders, change who is in, check that all is well."""
-    if ctx.invoked_subcommand is None:
-        print(
-            f"conformesh mesh {' | '.join(GROUPS['mesh'])}: one folder and one process per device; add --help to each"
-        )
+    if click.get_current_context().invoked_subcommand is None:
+        names = " | ".join(SUBCOMMANDS["mesh"])
+        print(f"conformesh mesh {names}: one folder and one process per device; add --help to each")
 
 
-@with_flags
+@command(
+    Argument("root", "ROOT", "A new folder.", type=PATH),
+    options.devices(),
+    Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
+    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.method(),
+    options.network(),
+    options.score(),
+    options.as_json(),
+    options.table("share", csv=False),
+    Option(
+        "--model FILE",
+        "The model the scores come from: its digest must be the same everywhere.",
+        type=PATH,
+        panel=FILES,
+    ),
+    Option("--hosts FILE", "device host[:port] a line; by default all on this machine.", type=PATH, panel=MESH),
+    Option("--base-port <int>", "The first port.", type=Whole(1), default=7600, panel=MESH),
+    DAYS,
+    Option("--insecure", "No certificates: only for experiments.", panel=MESH),
+    Option("--patience <float>", "Seconds to wait for a neighbour.", type=Number(), default=30.0, panel=RUNNING),
+    Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means.", default="fail", panel=RUNNING),
+    Option(
+        "--quorum <int>",
+        "How many devices must be left to continue; more than half, by default the fewest such.",
+        type=Whole(1),
+        panel=RUNNING,
+    ),
+    Option(
+        "--pulse <float>",
+        "Seconds between two heartbeats, by which devices tell each other their status; 0 for none.",
+        type=Number(),
+        default=1.0,
+        panel=RUNNING,
+    ),
+    Option(
+        "--online KEY=VALUE",
+        "Learn from labels that come later: learning=, local= and bound=, and perhaps scale= and alarm=.",
+        panel=RUNNING,
+    ),
+    Option(
+        f"--mode {'|'.join(MODES)}",
+        "Talk in rounds, or at any time without waiting for anybody.",
+        default="rounds",
+        panel=RUNNING,
+    ),
+    options.seed("Seed of the topology and of the method."),
+    options.method_options(),
+)
 def init(
-    root: Annotated[Path, typer.Argument(metavar="ROOT", help="A new folder.")],
-    devices: Annotated[
-        str | None, typer.Option(metavar="<int>", help="How many devices there are.", show_default=False)
-    ] = None,
-    scores: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCORES", help="A file with device and score, spread over the folders.", show_default=False
-        ),
-    ] = None,
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    method: Annotated[str, typer.Option(help=f"One of {', '.join(METHODS)}.")] = "e-dcp",
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    score: Annotated[
-        str | None, typer.Option(help=f"What the scores are: {', '.join(SCORES)}.", show_default=False)
-    ] = None,
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    pac_confidence: PacConfidence = None,
-    model: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="The model the scores come from: its digest must be the same everywhere.",
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    hosts: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="device host[:port] a line; by default all on this machine.", rich_help_panel=MESH
-        ),
-    ] = None,
-    base_port: Annotated[str, typer.Option(metavar="<int>", help="The first port.", rich_help_panel=MESH)] = "7600",
-    days: Days = "365",
-    insecure: Annotated[
-        bool, typer.Option("--insecure", help="No certificates: only for experiments.", rich_help_panel=MESH)
-    ] = False,
-    patience: Annotated[
-        str, typer.Option(metavar="<float>", help="Seconds to wait for a neighbour.", rich_help_panel=RUNNING)
-    ] = "30",
-    on_lost: Annotated[
-        str, typer.Option(metavar="|".join(ON_LOST), help="What a lost neighbour means.", rich_help_panel=RUNNING)
-    ] = "fail",
-    quorum: Quorum = None,
-    pulse: Annotated[
-        str,
-        typer.Option(
-            metavar="<float>",
-            help="Seconds between two pulses, by which devices tell each other how they are; 0 for none.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = "1",
-    online: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Learn from labels that come later: learning=, local= and bound=, and perhaps scale= and alarm=.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-    mode: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join(MODES),
-            help="Talk in rounds, or at any time without waiting for anybody.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = "rounds",
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of the topology and of the method.", rich_help_panel=RUNNING)
-    ] = "0",
-    **options: Any,
+    root: Path,
+    devices: int | None,
+    scores: str | None,
+    guarantee: Guarantee,
+    method: str,
+    network: Network,
+    score: Score | None,
+    table: Layout,
+    model: Path | None,
+    mode: str,
+    on_lost: str,
+    online: tuple[str, ...],
+    insecure: bool,
+    seed: int,
+    options: dict[str, Any],
+    as_json: bool,
+    **settings: Any,
 ) -> None:
     """Make the folders of a new mesh: a configuration, a certificate and a place for scores for every device.
 
-    The devices are counted by --devices, or named by --scores or --graph. ROOT/README.md says what to copy where.
+    The devices are counted by --devices, or named by --scores or by a file of edges. ROOT/README.md says what to copy
+    where.
     """
     if "seed" in get_method(method).option_names():
-        options["seed"] = whole(seed, "seed", 0)
-    kind = named_score(score, score_option or [])
+        options["seed"] = seed
+    alpha, kind = guarantee.one_alpha, score
     if scores is not None:
         kind = score_in_file(read_scores(scores).made_by, kind, scores)
-    network = _network(devices, scores, topology, topology_option or [], graph, whole(seed, "seed", 0))
+    built = _network(devices, scores, network, seed)
     folders = init_mesh(
         root,
-        network,
-        hosts=hosts,
-        base_port=whole(base_port, "base-port", 1),
+        built,
         mode=cast(Literal["rounds", "anytime"], mode),
         method=method,
         alpha=alpha,
-        requirement=chosen_promise(target, rank, pac_confidence, scores),
+        requirement=guarantee.requirement(scores, table),
         options=checked_options(method, options),
         score=None if kind is None else kind.name,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
         model=None if model is None else _digest(model),
-        patience=as_type(patience, float, "patience"),
         on_lost=cast(Literal["fail", "continue"], on_lost),
-        pulse=as_type(pulse, float, "pulse"),
-        online=key_values(online or [], "online option", {one.name: float for one in fields(Counting)}),
-        quorum=None if quorum is None else whole(quorum, "quorum", 1),
+        online=key_values(online, "online option", {one.name: float for one in fields(Counting)}),
         insecure=insecure,
-        days=whole(days, "days", 1),
+        **settings,
     )
     held = {} if scores is None else scatter_scores(root, scores)
     config = read_device(folders[0])
@@ -211,7 +177,7 @@ def init(
         return
     shown = f"{len(folders)}: {folders[0].name}" + (f" to {folders[-1].name}" if len(folders) > 1 else "")
     lines = [
-        ("devices", f"{shown}, {len(config.edges)} edges ({network.name})"),
+        ("devices", f"{shown}, {len(config.edges)} edges ({built.name})"),
         ("method", f"{method}, alpha {alpha}"),
     ]
     lines.append(
@@ -225,66 +191,63 @@ def init(
     console.print_facts("conformesh mesh", lines)
 
 
-def add(
-    root: Root,
-    device: Device,
-    neighbour: Annotated[list[str], typer.Option(metavar="DEVICE", help="A neighbour; may be repeated.")],
-    host: Annotated[str, typer.Option(metavar="HOST[:PORT]", help="Where it is reached.")] = "127.0.0.1",
-    days: Days = "365",
-    settled: Settled = None,
-) -> None:
+@command(
+    ROOT,
+    DEVICE,
+    Option("--neighbour DEVICE", "A neighbour; may be repeated.", multiple=True, required=True),
+    Option("--host HOST[:PORT]", "Where it is reached.", default="127.0.0.1"),
+    DAYS,
+    SETTLED,
+)
+def add(root: Path, device: str, neighbour: tuple[str, ...], host: str, days: int, settled: int | None) -> None:
     """Add a device with edges to its neighbours: a folder for it, and a new roster for everybody."""
-    folder = add_device(root, device, neighbour, host, days=whole(days, "days", 1), settled=_number(settled))
+    folder = add_device(root, device, [*neighbour], host, days=days, settled=settled)
     config = read_device(folder)
     print(f"added {device} at {config.endpoints[device]}: copy {folder} there; {_hand_out(root)}")
 
 
-def revoke(
-    root: Root,
-    device: Device,
-    certificate: Annotated[
-        bool, typer.Option("--certificate", help="Only its certificates so far: it stays, and gets a new one.")
-    ] = False,
-    days: Days = "365",
-    settled: Settled = None,
-    forget: Annotated[
-        bool,
-        typer.Option("--forget", help="All devices that were taken out are off for good.", rich_help_panel=MESH),
-    ] = False,
-) -> None:
+@command(
+    ROOT,
+    DEVICE,
+    Option("--certificate", "Only its certificates so far: it stays, and gets a new one."),
+    DAYS,
+    SETTLED,
+    Option("--forget", "All devices that were taken out are off for good.", panel=MESH),
+)
+def revoke(root: Path, device: str, certificate: bool, days: int, settled: int | None, forget: bool) -> None:
     """Take a device out of the mesh, or only the certificates it has had: they are no longer let in.
 
     The name of a device that was taken out is never used again: add it under a new one, if it comes back. With
     --certificate it keeps its name; a key that was stolen from it is of no use any more.
     """
     if certificate:
-        identity = reissue_device(root, device, days=whole(days, "days", 1), settled=_number(settled))
+        identity = reissue_device(root, device, days=days, settled=settled)
         first = "copy device.pem and device.key to its machine first, or it is shut out too; then"
         print(f"revoked the certificates of {device} before {identity.name}; {first} {_hand_out(root)}")
         return
-    serial = revoke_device(root, device, settled=_number(settled), forget=forget)
+    serial = revoke_device(root, device, settled=settled, forget=forget)
     which = f" (certificate {serial})" if serial else ""
     print(f"revoked {device}{which}; {_hand_out(root)}")
 
 
-def renew(root: Root, device: Device, days: Days = "365") -> None:
+@command(ROOT, DEVICE, DAYS)
+def renew(root: Path, device: str, days: int) -> None:
     """Make a new key and certificate for a device, before the old one expires.
 
     The old one stays good until then. If its key was stolen, use `mesh revoke --certificate` instead. A device that
     runs takes the new files up by itself.
     """
     before = current_roster(root)
-    identity = renew_device(root, device, days=whole(days, "days", 1))
+    identity = renew_device(root, device, days=days)
     more = "" if current_roster(root) == before else f"; {_hand_out(root)}"
     print(f"renewed {device} until {identity.not_after:%Y-%m-%d}; copy device.pem and device.key to its machine{more}")
 
 
-def hand(
-    roster: Annotated[Path, typer.Argument(metavar="ROSTER", help="A roster.json, as the folder of a mesh has it.")],
-    to: Annotated[
-        str, typer.Argument(metavar="FOLDER|ADDRESS", help="A device's folder, its socket, or 127.0.0.1:PORT.")
-    ],
-) -> None:
+@command(
+    Argument("roster", "ROSTER", "A roster.json, as the folder of a mesh has it.", type=PATH),
+    Argument("to", "FOLDER|ADDRESS", "A device's folder, its socket, or 127.0.0.1:PORT."),
+)
+def hand(roster: Path, to: str) -> None:
     """Hand a newer roster to a device: if it runs, it passes it on to the others by itself.
 
     To a device that does not run, in a folder, it is copied once it is found to be good.
@@ -302,13 +265,12 @@ def hand(
         print(hand_to_folder(body, folder, read_device(folder)))
 
 
-def put_scores(
-    scores: Annotated[
-        str, typer.Argument(metavar="SCORES", help="A file with the scores of this device; - reads CSV from stdin.")
-    ],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's folder.")],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+@command(
+    Argument("scores", "SCORES", "A file with the scores of this device; - reads CSV from stdin."),
+    Argument("folder", "FOLDER", "The device's folder.", type=PATH),
+    options.as_json(),
+)
+def put_scores(scores: str, folder: Path, as_json: bool) -> None:
     """Replace the scores of a device in one step: a device that runs never sees half a file.
 
     The file is checked first, and copied to where device.toml says. A device that runs notices it within 3 s and asks
@@ -345,16 +307,13 @@ def _hand_out(root: Path) -> str:
     return f"hand roster {current_roster(root)} to any device that runs: conformesh mesh hand {root / ROSTER} FOLDER"
 
 
-def _number(settled: str | None) -> int | None:
-    return None if settled is None else whole(settled, "settled", 1)
-
-
-def check(
-    folders: Annotated[list[Path], typer.Argument(metavar="FOLDER...", help="Folders of devices, or of a whole mesh.")],
-    offline: Annotated[bool, typer.Option("--offline", help="Do not try to reach neighbours.")] = False,
-    running: Annotated[bool, typer.Option("--running", help="A neighbour that does not listen is an error.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+@command(
+    Argument("folders", "FOLDER...", "Folders of devices, or of a whole mesh.", nargs=-1, required=True, type=PATH),
+    Option("--offline", "Do not try to reach neighbours."),
+    Option("--running", "A neighbour that does not listen is an error."),
+    options.as_json(),
+)
+def check(folders: tuple[Path, ...], offline: bool, running: bool, as_json: bool) -> None:
     """Check folders before their devices start: files, certificates, scores, agreement, and who answers.
 
     Warnings are shown and pass; an error ends with exit code 1. Neighbours are tried from this machine.
@@ -380,7 +339,7 @@ def check(
         rows = [(finding.device, finding.what, finding.level, finding.text) for finding in found]
         console.print_table(("device", "what", "is", "because"), rows, group_by="device")
     if not good:
-        raise typer.Exit(1)
+        click.get_current_context().exit(1)
 
 
 def devices_in(folder: Path) -> Sequence[Path]:
@@ -390,19 +349,62 @@ def devices_in(folder: Path) -> Sequence[Path]:
     return sorted(path.parent for path in folder.glob(f"*/{FILE}")) or [folder]
 
 
-def _network(
-    devices: str | None, scores: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int
-) -> Network:
-    if devices is not None and (scores is not None or graph is not None):
-        raise ValueError(f"--devices {devices} counts devices that --scores or --graph name already; leave it out")
+def _network(devices: int | None, scores: str | None, network: Network, seed: int) -> Graph:
+    if devices is not None and (scores is not None or network.file is not None):
+        raise ValueError(
+            f"--devices {devices} counts devices that --scores or a file of edges names already; leave it out"
+        )
     if scores is not None:
-        return chosen_network(read_scores(scores), topology, pairs, graph, seed)
-    if devices is None and graph is None:
-        raise ValueError("a mesh needs --devices to count its devices, or --scores or --graph to name them")
-    names = () if devices is None else tuple(map(str, range(whole(devices, "devices", 1))))
-    return chosen_network(ScoreFile(names, (), "--devices"), topology, pairs, graph, seed)
+        return network.connect(read_scores(scores), seed)
+    if devices is None and network.file is None:
+        raise ValueError("a mesh needs --devices to count its devices, or --scores or a file of edges to name them")
+    names = () if devices is None else tuple(map(str, range(devices)))
+    return network.connect(ScoreFile(names, (), "--devices"), seed)
 
 
 def _digest(model: Path) -> str:
     with model.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+@command(
+    Argument("folder", "FOLDER", "A device's folder, or that of a whole mesh.", type=PATH),
+    Argument("number", "[N]", "Declare that epoch N has closed.", required=False, type=str),
+    options.as_json(),
+)
+def epoch(folder: Path, number: str | None, as_json: bool) -> None:
+    """Show the last closed epoch of a private mesh and what was released of it, or declare that the next has closed.
+
+    Each score belongs to an epoch, the column epoch of its file, and each epoch is released as often as the option
+    releases says. Devices that run ask for a run when an epoch closes. Numbers never fall. With the option
+    epoch_seconds the clock closes epochs.
+    """
+    from conformesh.mesh.node.running import account_of
+
+    configs = [read_device(one) for one in devices_in(folder)]
+    for config in configs:
+        if not config.is_private:
+            raise ValueError(f"{config.folder}: method {config.method!r} has no epochs; they are for private methods")
+    if number is not None:
+        wanted = whole(number, "epoch", 1)
+        for config in configs:  # all are checked before the first is changed
+            if epoch_seconds(config) is None and wanted < (before := read_epoch(config.folder)):
+                raise ValueError(f"{config.folder}: epoch {before} has closed, and numbers never fall; got {wanted}")
+        for config in configs:
+            declare_epoch(config, wanted)
+    rows = []
+    for config in configs:
+        epochs = Epochs(config)
+        last = epochs.last()
+        account = account_of(config, last)
+        problem = account.problem or epochs.problem
+        rows.append((config.name, last, account.released(last), problem or account.refusal()))
+    if as_json:
+        keys = ("device", "epoch", "releases", "refusal")
+        print(json.dumps({"devices": [dict(zip(keys, row, strict=True)) for row in rows]}))
+        return
+    shown = [
+        (name, str(last), "exact" if count is None else several(count, "time"), words or "a run may release it")
+        for name, last, count, words in rows
+    ]
+    console.print_table(("device", "last closed epoch", "released", "now"), shown)

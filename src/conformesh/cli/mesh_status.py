@@ -6,27 +6,30 @@ import json
 import sys
 import time
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from conformesh.cli import console
+from conformesh.cli import console, options
+from conformesh.cli.command import Argument, Option, command
 from conformesh.mesh.overview import Overview, overview
 
 COLUMNS = ("device", "health", "phase", "run", "threshold", "about", "heard", "via", "because")
 EVERY = 1.0  # seconds between two looks
 
 
-def status(
-    where: Annotated[
-        str,
-        typer.Argument(
-            metavar="FOLDER|ADDRESS", help="A device's folder, a mesh's folder, a socket, or 127.0.0.1:PORT."
-        ),
-    ] = ".",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    watch: Annotated[bool, typer.Option("--watch", help="Look again every second, until interrupted.")] = False,
-) -> None:
+@command(
+    Argument(
+        "where",
+        "[FOLDER|ADDRESS]",
+        "A device's folder, a mesh's folder, a socket, or 127.0.0.1:PORT.",
+        required=False,
+        default=".",
+    ),
+    options.as_json(),
+    Option("--watch", "Look again every second, until interrupted."),
+)
+def status(where: str, as_json: bool, watch: bool) -> None:
     """Show how every device is, as the nodes that run on this machine have heard: one table.
 
     Ends with 0 if all devices are healthy, hear their neighbours and have one threshold in each run, with 1 if not, and
@@ -44,7 +47,7 @@ def status(
     except KeyboardInterrupt:  # the usual end of watching
         pass
     if found.code:
-        raise typer.Exit(found.code)
+        click.get_current_context().exit(found.code)
 
 
 def _print(found: Overview, as_json: bool) -> None:

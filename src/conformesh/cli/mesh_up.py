@@ -8,13 +8,14 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
+import click
 
-from conformesh.cli import console
-from conformesh.cli.node import Mode, OnLost, Patience, Quorum
-from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress, seen
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, SOURCE, Argument, Option, command
+from conformesh.cli.node import THIS_TIME
+from conformesh.cli.recording import Outlets, seen
 from conformesh.mesh.config.device_toml import read_device
 from conformesh.mesh.config.folders import device_folders, scatter_scores
 from conformesh.mesh.node.launching import Watched, launch, wait
@@ -30,20 +31,22 @@ COLUMNS = ("device", "round", "neighbours", "sent", "received", "state")
 RIGHT = ("round", "rounds", "neighbours", "payload", "sent", "received")
 
 
+@command(
+    Argument("root", "DIR", "The folder that mesh init made.", type=PATH),
+    Option("--scores FILE", "Scatter this score file over the devices first.", type=SOURCE),
+    *THIS_TIME,
+    options.recording(),
+    options.as_json("Print every device's result as JSON."),
+)
 def up(
-    root: Annotated[Path, typer.Argument(metavar="DIR", help="The folder that mesh init made.")],
-    scores: Annotated[
-        str | None,
-        typer.Option(metavar="FILE", help="Scatter this score file over the devices first.", show_default=False),
-    ] = None,
-    patience: Patience = None,
-    on_lost: OnLost = None,
-    quorum: Quorum = None,
-    mode: Mode = None,
-    view: ViewAddress = None,
-    trace: TraceFile = None,
-    report: ReportFile = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print every device's result as JSON.")] = False,
+    root: Path,
+    scores: str | None,
+    patience: str | None,
+    on_lost: str | None,
+    quorum: str | None,
+    mode: str | None,
+    recording: Outlets,
+    as_json: bool,
 ) -> None:
     """Start all devices on this machine, one process each, and show how they agree.
 
@@ -56,7 +59,7 @@ def up(
     )  # a mistake is said once, not by every device
     if scores is not None:
         scatter_scores(root, scores)
-    with _recorded(root, view, trace, report) as watch:
+    with _recorded(root, recording) as watch:
         started = time.perf_counter()
         watched = launch_once(folders, patience=patience, on_lost=on_lost, quorum=quorum, mode=mode)
         if watch is not None:
@@ -70,7 +73,7 @@ def up(
         else:
             print_result(watched, time.perf_counter() - started)
     if any(one.result is None for one in watched):
-        raise typer.Exit(1)
+        click.get_current_context().exit(1)
 
 
 def launch_once(folders: Sequence[Path], **how: Any) -> list[Watched]:
@@ -80,14 +83,14 @@ def launch_once(folders: Sequence[Path], **how: Any) -> list[Watched]:
 
 
 @contextmanager
-def _recorded(root: Path, view: str | None, trace: Path | None, report: Path | None) -> Iterator[MeshWatch | None]:
+def _recorded(root: Path, outlets: Outlets) -> Iterator[MeshWatch | None]:
     """Show and record the mesh inside the block, if that is asked for."""
-    if view is None and trace is None and report is None:
+    if not any(outlets):
         yield None
         return
     from conformesh.view.meshes import MeshWatch
 
-    with MeshWatch(root) as watch, seen(watch.recordings, view, trace, report, runs=watch.runs, details=watch.details):
+    with MeshWatch(root) as watch, seen(watch.recordings, outlets, runs=watch.runs, details=watch.details):
         yield watch
 
 

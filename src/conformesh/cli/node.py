@@ -5,92 +5,64 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
 
-import typer
+import click
 
 import conformesh.cli
-from conformesh.cli import console
-from conformesh.cli.viewing import ViewAddress
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, Argument, Option, command
 from conformesh.mesh.config import MODES, ON_LOST
 from conformesh.mesh.node.process import Start, in_json, run
 
-
-class _LogForm(StrEnum):
-    """How the log is written."""
-
-    words = "words"
-    json = "json"
-    progress = "progress"
-
-
-# For this start only, instead of what device.toml says.
-Patience = Annotated[
-    str | None,
-    typer.Option(metavar="<float>", help="Seconds to wait for a neighbour, this time.", show_default=False),
-]
-OnLost = Annotated[
-    str | None,
-    typer.Option(
-        metavar="|".join(ON_LOST), help="What a lost neighbour means, this time, on all devices.", show_default=False
-    ),
-]
-Quorum = Annotated[
-    str | None,
-    typer.Option(
-        metavar="<int>",
-        help="How many devices must be left to continue, more than half, this time, on all devices.",
-        show_default=False,
+# For this start only, instead of what device.toml says. Text: `with_changes` checks it together with device.toml.
+THIS_TIME = [
+    Option("--patience <float>", "Seconds to wait for a neighbour, this time."),
+    Option(f"--on-lost {'|'.join(ON_LOST)}", "What a lost neighbour means, this time, on all devices."),
+    Option("--quorum <int>", "How many devices must be left to continue, more than half, this time, on all devices."),
+    Option(
+        f"--mode {'|'.join(MODES)}",
+        "Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
     ),
 ]
 
 
-Mode = Annotated[
-    str | None,
-    typer.Option(
-        metavar="|".join(MODES),
-        help="Talk in rounds, or at any time without waiting for anybody, this time, on all devices.",
-        show_default=False,
+@command(
+    Argument("folder", "FOLDER", "The device's folder, made by mesh init.", type=PATH),
+    Option("--once", "Calibrate once and stop; else stay up."),
+    Option("--http HOST:PORT", "Answer local programs here; by default at FOLDER/node.sock."),
+    Option(
+        "--log",
+        "The log on stderr: plain words, JSON lines, or these with how far it is.",
+        type=click.Choice(["words", "json", "progress"]),
+        default="words",
     ),
-]
-Pulse = Annotated[
-    str | None,
-    typer.Option(metavar="<float>", help="Seconds between two pulses, this time; 0 for none.", show_default=False),
-]
-
-
+    *THIS_TIME,
+    Option("--pulse <float>", "Seconds between two heartbeats, this time; 0 for none."),
+    Option("--telemetry", "Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."),
+    options.view_address(),
+    options.as_json("With --once, print the result as JSON."),
+)
 def node(
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="The device's folder, made by mesh init.")],
-    once: Annotated[bool, typer.Option("--once", help="Calibrate once and stop; else stay up.")] = False,
-    http: Annotated[
-        str | None,
-        typer.Option(metavar="HOST:PORT", help="Answer local programs here; by default at FOLDER/node.sock."),
-    ] = None,
-    log: Annotated[
-        _LogForm, typer.Option(help="The log on stderr: plain words, JSON lines, or these with how far it is.")
-    ] = _LogForm.words,
-    patience: Patience = None,
-    on_lost: OnLost = None,
-    quorum: Quorum = None,
-    mode: Mode = None,
-    pulse: Pulse = None,
-    telemetry: Annotated[
-        bool,
-        typer.Option(
-            "--telemetry", help="Send traces to an OpenTelemetry collector; so does OTEL_EXPORTER_OTLP_ENDPOINT."
-        ),
-    ] = False,
-    view: ViewAddress = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --once, print the result as JSON.")] = False,
+    folder: Path,
+    once: bool,
+    http: str | None,
+    log: str,
+    patience: str | None,
+    on_lost: str | None,
+    quorum: str | None,
+    mode: str | None,
+    pulse: str | None,
+    telemetry: bool,
+    view: str | None,
+    as_json: bool,
 ) -> None:
     """Run one device: talk to its neighbours, agree on a threshold, and answer local programs.
 
     Its file of scores stays with it. Killed and started again it goes on where it was.
     """
     start = Start(
-        str(folder), once, http, log.value, patience, on_lost, quorum, mode, pulse, telemetry, "--debug" in sys.argv
+        str(folder), once, http, log, patience, on_lost, quorum, mode, pulse, telemetry, "--debug" in sys.argv
     )
     if view is not None:
         _show(folder, http, view)

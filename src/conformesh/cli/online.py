@@ -6,18 +6,14 @@ import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import typer
 
-from conformesh.cli import console
-from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import chosen_faults, whole
-from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.reading import Decimal, Separator
-from conformesh.cli.recording import followed
-from conformesh.cli.viewing import ReportFile, TraceFile, ViewAddress
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, Argument, Number, Option, Whole, command
+from conformesh.cli.options import Guarantee, Network, chosen_faults
+from conformesh.cli.recording import Outlets, followed
 from conformesh.io.files import make_folder
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
@@ -42,108 +38,58 @@ COLUMNS = ("rule", "coverage", "worst device", "best device", "mean threshold", 
 RIGHT = COLUMNS[1:5]
 
 
+@command(
+    Argument("stream", "STREAM", "CSV, Parquet or NPZ with time, device and score; - reads CSV from stdin."),
+    options.guarantee("alpha"),
+    Option(f"--learner {'|'.join(LEARNERS)}", "How a threshold follows the scores; by default the recommended."),
+    Option(f"--coupling {'|'.join(COUPLINGS)}", "What devices tell each other; by default mixed."),
+    Option(
+        "--local <float>",
+        "Step of each device's own integrator, which bounds its own misses; 0 for none.",
+        type=Number(),
+    ),
+    Option("--scale <float>", "Weight of the newest score in each device's own scale; 0 for none.", type=Number()),
+    Option("--delay <int>", "After how many further steps labels come.", type=Whole(), default=0),
+    options.network(),
+    Option("--beside/--no-beside", "Show the learners that know no network beside it.", default=True),
+    Option(
+        "--alarm <float>", "Chance of a false drift alarm, at any time; 0 for no alarm.", type=Number(), default=0.05
+    ),
+    Option("--window <int>", "Steps over which picture and page average.", type=Whole(1), default=200),
+    options.out("The picture, as .png, .pdf or .svg; a folder gets a .png.", default=str(PICTURE)),
+    options.picture_flag(),
+    Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH),
+    options.as_json("Print one JSON object instead of the table."),
+    options.table("time", "device", "score"),
+    options.seed(
+        "Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.", default=None
+    ),
+    *options.checkpoint("Saved from time to time and when interrupted; the same command goes on from there."),
+    options.fault(),
+    options.recording(),
+)
 def online(
-    stream: Annotated[
-        str,
-        typer.Argument(
-            metavar="STREAM", help="CSV, Parquet or NPZ with time, device and score; - reads CSV from stdin."
-        ),
-    ],
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated share of misses.")] = "0.1",
-    learner: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(LEARNERS), help="How a threshold follows; by default the recommended.", show_default=False
-        ),
-    ] = None,
-    coupling: Annotated[
-        str | None,
-        typer.Option(
-            metavar="|".join(COUPLINGS), help="What devices tell each other; by default mixed.", show_default=False
-        ),
-    ] = None,
-    local: Annotated[
-        float | None,
-        typer.Option(
-            help="Step of each device's own integrator, which bounds its own misses; 0 for none.", show_default=False
-        ),
-    ] = None,
-    scale: Annotated[
-        float | None,
-        typer.Option(help="Weight of the newest score in each device's own scale; 0 for none.", show_default=False),
-    ] = None,
-    delay: Annotated[int, typer.Option(min=0, help="After how many further steps labels come.")] = 0,
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    beside: Annotated[
-        bool, typer.Option("--beside/--no-beside", help="Show the learners that know no network beside it.")
-    ] = True,
-    alarm: Annotated[float, typer.Option(help="Chance of a false drift alarm, at any time; 0 for no alarm.")] = 0.05,
-    window: Annotated[int, typer.Option(min=1, help="Steps over which picture and page average.")] = 200,
-    out: Annotated[
-        Path, typer.Option(metavar="FILE", help="The picture, as .png, .pdf or .svg; a folder gets a .png.")
-    ] = PICTURE,
-    picture: Annotated[bool, typer.Option("--picture/--no-picture", help="Draw the picture.")] = True,
-    rows: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write every example with its threshold, as .parquet, .csv or .npz.",
-            show_default=False,
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    time: Annotated[
-        str, typer.Option("--time", metavar="COLUMN", help="The column of times.", rich_help_panel=FILES)
-    ] = "time",
-    device: Annotated[
-        str | None,
-        typer.Option(
-            "--device", metavar="COLUMN", help="The column of devices.", show_default=False, rich_help_panel=FILES
-        ),
-    ] = None,
-    score: Annotated[
-        str | None,
-        typer.Option(
-            "--score", metavar="COLUMN", help="The column of scores.", show_default=False, rich_help_panel=FILES
-        ),
-    ] = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<int>",
-            help="Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Saved from time to time and when interrupted; the same command goes on from there.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.", rich_help_panel=RUNNING)
-    ] = True,
-    fault: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="What goes wrong between devices: loss=0.3, activation=0.5, links=0.2, seed=7; repeatable.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-    view: ViewAddress = None,
-    trace: TraceFile = None,
-    report: ReportFile = None,
+    stream: str,
+    guarantee: Guarantee,
+    learner: str | None,
+    coupling: str | None,
+    local: float | None,
+    scale: float | None,
+    delay: int,
+    network: Network,
+    beside: bool,
+    alarm: float,
+    window: int,
+    out: Path,
+    picture: bool,
+    rows: Path | None,
+    table: Layout,
+    seed: int | None,
+    checkpoint: Path | None,
+    resume: bool,
+    fault: tuple[str, ...],
+    recording: Outlets,
+    as_json: bool,
 ) -> None:
     """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
 
@@ -151,32 +97,31 @@ def online(
     The last lines say how many were missed so far, and how far from alpha that can get whatever the scores are. With
     --checkpoint a run that was interrupted goes on when the same command is given again.
     """
-    level, given = float(exact_alpha(alpha)), None if seed is None else whole(seed, "seed", 0)
+    level = float(exact_alpha(guarantee.one_alpha))
     drawn_to = picture_file(out, PICTURE.name) if picture else None
     if rows is not None:  # perhaps hours before it is written
         check_ending(rows)
     if checkpoint is not None:
         make_folder(checkpoint.parent)
     with console.warnings_in_one_line():
-        held = read_streams(stream, time, Layout(device, score, separator=separator, decimal=decimal))
-    nobody = ScoreFile(held.devices, (), held.name)
-    network = chosen_network(nobody, topology, topology_option or [], graph, given or 0)
-    scores = _in_rows(held, network.ids)
+        held = read_streams(stream, table.time or "time", table)
+    built = network.connect(ScoreFile(held.devices, (), held.name), seed or 0)
+    scores = _in_rows(held, built.ids)
     # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
     # scores does that, and a run that is interrupted and resumed draws the same again.
-    key = digest_of(scores) >> 11 if given is None else given  # 53 bits: the most that a JSON number keeps exactly
+    key = digest_of(scores) >> 11 if seed is None else seed  # 53 bits: the most that a JSON number keeps exactly
     named = (
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
-    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault or [])}
+    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault)}
     title = named if learner or coupling else f"{named} rule"
-    with followed(view, trace, report, network, title, window) as recorder:
+    with followed(recording, built, title, window) as recorder:
         drift = _Drift(alarm, level, key) if alarm else None
         long = _Long(checkpoint, resume, scores.shape[1])
         watch = _Watch(drift, recorder)
-        found = long.run("following streams", "", watch, scores, network, level, learner, coupling, **asked)
+        found = long.run("following streams", "", watch, scores, built, level, learner, coupling, **asked)
         others = {
-            name: long.run(f"{name}, alone", name, _Watch(), scores, network, level, name, "alone", delays=delay)
+            name: long.run(f"{name}, alone", name, _Watch(), scores, built, level, name, "alone", delays=delay)
             for name in (LEARNERS if beside else ())
         }
         raised = None if drift is None else drift.raised
@@ -184,12 +129,12 @@ def online(
             found.save(rows)
         if drawn_to is not None:
             with Progress("drawing"):
-                draw_online(drawn_to, found, min(window, found.steps), f"{named}, {network.name}, alpha {level:g}")
+                draw_online(drawn_to, found, min(window, found.steps), f"{named}, {built.name}, alpha {level:g}")
         if recorder is not None:
             recorder.finish(_facts(found, raised))
         if as_json:
             drawn_by = None if raised is None else key
-            print(json.dumps(_object(found, others, network.name, raised, drawn_by), allow_nan=False))
+            print(json.dumps(_object(found, others, built.name, raised, drawn_by), allow_nan=False))
             return
         _report(named, found, others, raised)
         for what, path in (("picture", drawn_to), ("rows", rows)):

@@ -1,26 +1,452 @@
-"""Flags from options: what a method, topology or score can be told, as command line flags with their help.
+"""The options of all commands, each declared once, in groups that mirror the stages of a calibration.
 
-The flags of `calibrate` are the union of the options of all methods, so that a new line in `METHODS` brings its own.
+Table (files and columns), network, guarantee, score, run (method with its options, engine, faults, recording), output.
+A group is a function, so that a command loads only the tables (`METHODS`, `SCORES`, ...) whose names its help lists.
+The options of methods are the union over `METHODS`: a new entry brings its own.
 """
 
 from __future__ import annotations
 
-import inspect
+import os
 import types
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import MISSING, Field, dataclass, fields
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-import typer
+from conformesh.cli import console
+from conformesh.cli.command import (
+    FILES,
+    GUARANTEE,
+    PATH,
+    RUNNING,
+    SHARED,
+    SOURCE,
+    Argument,
+    Group,
+    ListOption,
+    Number,
+    Option,
+    Whole,
+)
+from conformesh.cli.recording import DEFAULT, FLAG, Outlets
 
-from conformesh.cli.panels import panel_of
-from conformesh.faults import Faults, as_faults
-from conformesh.methods import METHODS, make_options
-from conformesh.protocols.options import choices_of
+if TYPE_CHECKING:
+    from dataclasses import Field
+
+    from conformesh.faults import Faults
+    from conformesh.graph.network import Network as Graph
+    from conformesh.io.score_files import ScoreFile
+    from conformesh.io.tables import Layout
+    from conformesh.kernels.ranks import Requirement
+    from conformesh.scores import Score
+
+VIEW = "See it"
+
+# --- table: files and columns -----------------------------------------------------------------------------------------
+
+ROLES = {
+    "device": "The column that names each row's device; by default `device`.",
+    "score": "The column of scores; by default `score`.",
+    "label": "The column of true labels; by default `label`.",
+    "group": "A column of groups, for group-conditional (Mondrian) coverage; several columns, or cells as a;b, make "
+    "groups that overlap. Without it predict and evaluate take a result's groups for labels (class-conditional).",
+    "weight": "The column of weights: how much likelier such an example is among new ones, up to a factor.",
+    "share": "The column of each device's share of new examples, in SCORES or in the file that --mixture names.",
+    "id": "The column that names each row; it passes through; by default `id`.",
+    "time": "The column of times; by default `time`.",
+}
 
 
-@dataclass(frozen=True)
-class Flag:
+def scores_file(name: str = "scores", metavar: str = "SCORES", text: str | None = None) -> Argument:
+    """Return the argument of a file of scores."""
+    usual = "CSV, Parquet or NPZ with device and score, or a folder; - reads CSV from stdin."
+    return Argument(name, metavar, text or usual)
+
+
+def table(*roles: str, outputs: bool = False, csv: bool = True) -> Group:
+    """Options for reading tables: the columns of these roles and of model outputs, and the format of CSV."""
+    found: list[Option] = []
+    for role in roles:
+        kind = ListOption if role == "group" else Option
+        found.append(kind(f"--{role}-column COLUMN", ROLES[role], panel=FILES))
+    if outputs:
+        found += [
+            ListOption(
+                "--output-columns A,B",
+                "Of regression, the columns that the score reads, in its order; by default prediction, or "
+                "prediction and scale, or lower and upper, or all that are left.",
+                panel=FILES,
+            ),
+            ListOption("--keep A,B,...", "Other columns that are no classes; they pass through.", panel=FILES),
+        ]
+    form = [
+        Option(
+            "--separator CHARACTER",
+            "Separator of CSV cells: comma, semicolon, tab, pipe, space or the character; by default detected "
+            "from the first line.",
+            panel=FILES,
+        ),
+        Option("--decimal .|,", "Decimal sign of CSV; by default detected.", panel=FILES),
+    ]
+    return Group("table", _layout, found + form if csv else found)
+
+
+def _layout(
+    *,
+    group_column: tuple[str, ...] = (),
+    output_columns: tuple[str, ...] = (),
+    keep: tuple[str, ...] = (),
+    **given: str | None,
+) -> Layout:
+    from conformesh.io.tables import Layout
+
+    names: dict[str, Any] = {name.removesuffix("_column"): value for name, value in given.items()}
+    return Layout(groups=group_column, outputs=output_columns, keep=keep, **names)
+
+
+# --- network ----------------------------------------------------------------------------------------------------------
+
+
+class Network(NamedTuple):
+    """The network that was asked for: a topology by name, or a file of edges; by default a torus."""
+
+    name: str | None = None
+    options: tuple[str, ...] = ()
+
+    @property
+    def file(self) -> str | None:
+        """The file of edges, if it is one."""
+        from conformesh.graph.topologies import TOPOLOGIES
+        from conformesh.names import unknown
+
+        if self.name is None or self.name in TOPOLOGIES:
+            return None
+        if not (Path(self.name).exists() or Path(self.name).suffix or Path(self.name).name != self.name):
+            raise ValueError(f"{unknown('topology', self.name, TOPOLOGIES)}; nor is there a file {self.name} of edges")
+        if self.options:
+            raise ValueError(
+                f"--network-option {self.options[0]} is for a topology, and {self.name} is a file of edges"
+            )
+        return self.name
+
+    def topology(self, devices: int) -> tuple[str, dict[str, Any]]:
+        """Return the topology and its options; by default a torus, or a cycle where the number has no two factors."""
+        from conformesh.graph.sketch import divisor
+        from conformesh.graph.topologies import TOPOLOGIES
+
+        name = self.name or "torus"
+        if self.name is None and not self.options and divisor(devices) is None:
+            name = "cycle"
+            if devices > 1:
+                console.note(f"{devices} devices form no torus, they talk around a cycle; choose with --network")
+        hints = get_type_hints(TOPOLOGIES[name].build) if self.options else {}
+        return name, key_values(self.options, "network option", hints)
+
+    def build(self, devices: int | None, seed: int) -> Graph:
+        """Return the network with so many devices, or the one in the file."""
+        from conformesh.graph.network import Network as Graph
+
+        if (file := self.file) is not None:
+            if devices is not None:
+                raise ValueError(
+                    f"--devices {devices} counts devices that --network {file} names already; leave it out"
+                )
+            return Graph.from_edges(file)
+        if devices is None:
+            raise ValueError("give the number of devices with --devices, or a file of edges with --network")
+        name, options = self.topology(devices)
+        return Graph.of(name, devices, seed=seed, **options)
+
+    def connect(self, scores: ScoreFile, seed: int) -> Graph:
+        """Return the network of the devices that have scores; a file of edges must know them all."""
+        from conformesh.graph.network import Network as Graph
+
+        if (file := self.file) is None:
+            return self.build(len(scores.devices), seed).relabelled(scores.devices)
+        network = Graph.from_edges(file)
+        known = {*network.ids}
+        strange = [device for device in scores.devices if device not in known]
+        if strange:
+            more = f" (and {len(strange) - 1} more)" if len(strange) > 1 else ""
+            raise ValueError(
+                f"unknown device {strange[0]!r}{more}: it has scores in {scores.name} but no edge in {file}; "
+                "add its edges or drop its rows"
+            )
+        return network
+
+
+def _network(network: str | None, network_option: tuple[str, ...]) -> Network:
+    return Network(network, network_option)
+
+
+def network() -> Group:
+    """The network: a topology with its options, or a file of edges."""
+    from conformesh.graph.topologies import TOPOLOGIES
+
+    return Group(
+        "network",
+        _network,
+        [
+            Option(
+                "--network NAME|FILE",
+                f"One of {', '.join(TOPOLOGIES)}, or a file of edges with two device names a line; by default a "
+                "torus, or a cycle where the number of devices has no two factors.",
+                type=SOURCE,
+            ),
+            Option("--network-option KEY=VALUE", "An option of the topology, as p=0.3; may be repeated."),
+        ],
+    )
+
+
+def seed(text: str = "Seed of topologies that draw.", default: int | None = 0) -> Option:
+    """Return the seed; what it is the seed of differs between commands."""
+    return Option("--seed <int>", text, type=Whole(), default=default, panel=RUNNING)
+
+
+# --- guarantee --------------------------------------------------------------------------------------------------------
+
+
+class Guarantee(NamedTuple):
+    """The guarantee that was asked for, as text."""
+
+    alpha: tuple[str, ...] = ("0.1",)
+    mixture: str | None = None
+    rank_rule: str = "auto"
+    pac_confidence: str | None = None
+    group_rule: str | None = None
+    group_order: tuple[str, ...] = ()
+    weight_bound: float | None = None
+    strict: bool = False
+
+    @property
+    def one_alpha(self) -> str:
+        """The level, for a command that takes one."""
+        from conformesh.kernels.ranks import exact_alpha
+
+        if len(self.alpha) != 1:
+            raise ValueError(f"this command takes one --alpha, got {', '.join(self.alpha)}")
+        exact_alpha(self.alpha[0])
+        return self.alpha[0]
+
+    def shares(self, scores: str | None, layout: Layout | None = None) -> str | dict[str, Any]:
+        """Return the mixture by name, or the shares that a file or a column of the scores holds."""
+        from conformesh.kernels.ranks import CHOSEN_MIXTURES
+
+        column = None if layout is None else layout.share
+        if self.mixture is None and column is not None and scores is not None:
+            return _read_shares(scores, column, layout)
+        if self.mixture is None or self.mixture in CHOSEN_MIXTURES:
+            if column is not None:
+                wrong = f"--mixture {self.mixture} names no shares" if self.mixture else "there is no file of scores"
+                raise ValueError(f"--share-column {column} needs a file of shares in --mixture, or scores; {wrong}")
+            return self.mixture or CHOSEN_MIXTURES[0]
+        if not Path(self.mixture).is_file():
+            raise ValueError(
+                f"--mixture must be {', '.join(CHOSEN_MIXTURES)} or a file with the columns device and share, got "
+                f"{self.mixture!r}; --share-column names a column of the scores"
+            )
+        return _read_shares(self.mixture, column or "share", layout)
+
+    def requirement(self, scores: str | None = None, layout: Layout | None = None) -> Requirement:
+        """Return what the library calls the guarantee."""
+        from conformesh.kernels.ranks import make_requirement
+
+        return make_requirement(self.shares(scores, layout), self.rank_rule, self.pac_confidence)
+
+
+def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
+    from conformesh.inputs import shares_in
+    from conformesh.io.score_files import column_named
+    from conformesh.io.tables import read_table
+
+    table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
+    names, index = table.names(column_named(table, "device", None if layout is None else layout.device))
+    values = table.numbers(column)
+    return shares_in({name: values[index == k] for k, name in enumerate(names)}, f"{source}: {column}")
+
+
+def guarantee(*wanted: str, levels: bool = False) -> Group:
+    """The guarantee: these of the fields of `Guarantee`; `levels` where the command takes several alphas."""
+    from conformesh.kernels.ranks import AUTO, CHOSEN_MIXTURES, CHOSEN_RANK_RULES, GROUP_RULES
+
+    every = [
+        ListOption(
+            "--alpha <float>",
+            f"Tolerated miscoverage between 0 and 1{'; several as 0.05,0.1, or repeated' * levels}.",
+            default=["0.1"],
+        ),
+        Option(
+            f"--mixture {'|'.join(CHOSEN_MIXTURES)}|FILE",
+            "The mixture of devices that new examples come from: in proportion to their scores, to their scores "
+            "plus one, all devices alike, or with the shares in a file with the columns device and share; by default "
+            f"{CHOSEN_MIXTURES[0]}.",
+            panel=GUARANTEE,
+        ),
+        Option(
+            f"--rank-rule {'|'.join(CHOSEN_RANK_RULES)}",
+            "The rule for the required rank; auto is the proven one that asks for less.",
+            default=AUTO,
+            panel=GUARANTEE,
+        ),
+        Option(
+            "--pac-confidence <float>",
+            "Coverage with this probability over the draw of the scores, not on average over it; it is not 1 - alpha.",
+            panel=GUARANTEE,
+        ),
+        Option(
+            f"--group-rule {'|'.join((AUTO, *GROUP_RULES))}",
+            "The rule for a row that is in several groups; by default auto, which is seq.",
+            panel=GUARANTEE,
+        ),
+        ListOption(
+            "--group-order A,B,...", "The order of groups for seq; by default that of their names.", panel=GUARANTEE
+        ),
+        Option(
+            "--weight-bound <float>",
+            "The largest weight that any example may have; needed with --weight-column.",
+            type=Number(),
+            panel=GUARANTEE,
+        ),
+        Option("--strict", "Too few scores for the guarantee is an error, not +inf.", panel=GUARANTEE),
+    ]
+    return Group("guarantee", Guarantee, [option for option in every if option.name in wanted])
+
+
+# --- score ------------------------------------------------------------------------------------------------------------
+
+
+def score(default: str | None = None) -> Group:
+    """The nonconformity score, with its options; the command gets the score itself, or None."""
+    from conformesh.scores import SCORES
+
+    usual = "" if default else "; by default what the file of scores or the result records"
+    return Group(
+        "score",
+        _score,
+        [
+            Option("--score NAME", f"The nonconformity score: {', '.join(SCORES)}{usual}.", default=default),
+            Option("--score-option KEY=VALUE", "An option of the score, as k_reg=2; may be repeated."),
+        ],
+    )
+
+
+def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
+    from conformesh.scores import SCORES, get_score
+
+    if score is None:
+        if score_option:
+            raise ValueError(f"--score-option {score_option[0]} needs --score to say whose option it is")
+        return None
+    hints = get_type_hints(SCORES[score]) if score in SCORES else {}
+    return get_score(score, **key_values(score_option, "score option", hints))
+
+
+# --- run --------------------------------------------------------------------------------------------------------------
+
+
+def method() -> Option:
+    """Return the method."""
+    from conformesh.methods import METHODS
+
+    return Option("--method NAME", f"One of {', '.join(METHODS)}.", default="e-dcp")
+
+
+def methods_list() -> ListOption:
+    """Return several methods."""
+    from conformesh.methods import METHODS
+
+    return ListOption("--method NAME,...", f"Some of {', '.join(METHODS)}; by default all.")
+
+
+def devices(text: str = "Number of devices.") -> Option:
+    """Return how many devices there are."""
+    return Option("--devices <int>", text, type=Whole(1))
+
+
+def scores_per_device(text: str = "Calibration scores on each device.") -> Option:
+    """Return how many scores a device has, for runs that are only planned."""
+    return Option("--scores-per-device <int>", text, type=Whole(1), default=50, panel=FILES)
+
+
+def engine() -> Option:
+    """Return what runs the devices."""
+    from conformesh.engines import ENGINES
+
+    words = "; ".join(f"{name}, {driver.summary}" for name, driver in ENGINES.items())
+    return Option(
+        f"--engine {'|'.join(ENGINES)}", f"What runs the devices: {words}.", default="simulator", panel=RUNNING
+    )
+
+
+def aggregate(default: str | None = "auto", more: str = "") -> Option:
+    """Return how sums over all devices are formed."""
+    from conformesh.protocols.aggregate import aggregate_choices
+
+    words = f"How sums are formed{more}."
+    return Option(f"--aggregate {'|'.join(aggregate_choices())}", words, default=default, panel=RUNNING)
+
+
+def fault() -> Option:
+    """Return faults of the simulated network."""
+    return Option(
+        "--fault KEY=VALUE",
+        "A fault of the simulated network, for methods that tolerate it: loss=0.3 (of messages), activation=0.5 "
+        "(devices that send in a round), links=0.2 (links that are up in a round), liars=3;7 and attack=NAME "
+        "(Byzantine devices), seed=7; may be repeated.",
+        panel=RUNNING,
+    )
+
+
+def view_address() -> Option:
+    """Return the page alone."""
+    return Option(f"{FLAG} [HOST:PORT]", f"Show it in a browser meanwhile, by default at {DEFAULT}.", panel=VIEW)
+
+
+def recording(*, view: bool = True) -> Group:
+    """Ways to see a run: a page, a trace, a report."""
+    found = [
+        view_address(),
+        Option("--trace FILE", "Record the run for conformesh view; .gz compresses.", type=PATH, panel=VIEW),
+        Option("--report FILE", "Write the run as one HTML page that needs no server.", type=PATH, panel=VIEW),
+    ]
+    return Group("recording", Outlets, found if view else found[1:])
+
+
+def checkpoint(text: str) -> list[Option]:
+    """Return options for long work that is saved and resumed."""
+    return [
+        Option("--checkpoint FILE", text, type=PATH, panel=RUNNING),
+        Option("--resume/--no-resume", "Go on from the checkpoint.", default=True, panel=RUNNING),
+    ]
+
+
+def jobs() -> Option:
+    """Return how many points run at once."""
+    return Option("--jobs <int>", "Points that run at once.", type=Whole(1), default=os.cpu_count() or 1, panel=RUNNING)
+
+
+# --- output -----------------------------------------------------------------------------------------------------------
+
+
+def out(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:
+    """Return where the result is saved."""
+    return Option(f"--out {metavar}", text, type=PATH, **more)
+
+
+def as_json(text: str = "Print one JSON object and nothing else.") -> Option:
+    """Return whether to print JSON."""
+    return Option("--json", text, name="as_json")
+
+
+def picture_flag(text: str = "Draw the picture.") -> Option:
+    """Return whether to draw."""
+    return Option("--picture/--no-picture", text, default=True)
+
+
+# --- options of methods -----------------------------------------------------------------------------------------------
+
+
+class MethodOption(NamedTuple):
     """One option, and what it means to each method that has it."""
 
     name: str
@@ -29,7 +455,9 @@ class Flag:
 
     @property
     def help(self) -> str:
-        """What it means, and to whom where several have it; the same meaning is said once."""
+        """The meaning, with the methods where several have the option; the same meaning is given once."""
+        from dataclasses import MISSING
+
         meanings: dict[tuple[str, str], list[str]] = {}
         for method, field in self.fields.items():
             value: Any = field.default
@@ -44,59 +472,75 @@ class Flag:
             lines.append(f"{text[:1].upper()}{text[1:]}" + (f" ({aside})." if aside else "."))
         return " ".join(lines)
 
-    def parameter(self) -> inspect.Parameter:
-        """Return the parameter of the command."""
-        dashed, kinds = self.name.replace("_", "-"), [*self.hints.values()]
-        word = f"--{dashed}"
-        kind: Any = str  # text: each method turns it into what it needs, with one kind of error
-        words = [word for method, field in self.fields.items() for word in choices_of(field, self.hints[method])]
-        metavar = "|".join(dict.fromkeys(words)) or "|".join(
-            dict.fromkeys(f"<{getattr(hint, '__name__', 'str')}>" for hint in kinds)
-        )
+    @property
+    def option(self) -> Option:
+        """The option of the command line; None stands for "not given", so that the method's own default holds."""
+        from conformesh.protocols.options import choices_of
+
+        word, kinds = f"--{self.name.replace('_', '-')}", [*self.hints.values()]
+        panel = SHARED if len(self.fields) > 1 else f"Options of {next(iter(self.fields))}"
+        common: dict[str, Any] = {"panel": panel, "default": None, "show_default": False}
         if bool in kinds:
-            word, kind, metavar = f"{word}/--no-{dashed}", bool, ""
-        elif get_origin(kinds[0]) is tuple:
-            kind, metavar = types.GenericAlias(tuple, (str,) * len(get_args(kinds[0]))), "LO HI"
-        panel = panel_of([*self.fields])
-        given = typer.Option(None, word, help=self.help, metavar=metavar, rich_help_panel=panel, show_default=False)
-        hint = kind | None  # None: not given, the method's own default holds
-        return inspect.Parameter(self.name, inspect.Parameter.KEYWORD_ONLY, default=given, annotation=hint)
+            return Option(f"{word}/--no-{word[2:]}", self.help, **common)
+        if get_origin(kinds[0]) is tuple:
+            return Option(f"{word} LO HI", self.help, nargs=len(get_args(kinds[0])), **common)
+        words = [word for method, field in self.fields.items() for word in choices_of(field, self.hints[method])]
+        metavar = "|".join(dict.fromkeys(words or (f"<{getattr(hint, '__name__', 'str')}>" for hint in kinds)))
+        # Text: each method turns it into what it needs, with one kind of error.
+        return Option(f"{word} {metavar}", self.help, type=str, **common)
 
 
-def flags_of_methods(methods: Iterable[str] = METHODS) -> dict[str, Flag]:
+def options_of_methods(methods: Iterable[str] | None = None) -> dict[str, MethodOption]:
     """Return every option of these methods, by default of all, in the order of `METHODS`."""
-    flags: dict[str, Flag] = {}
-    for method, entry in ((name, METHODS[name]) for name in methods):
-        hints = get_type_hints(entry.options)
-        for field in fields(entry.options):
+    from dataclasses import fields
+
+    from conformesh.methods import METHODS
+
+    found: dict[str, MethodOption] = {}
+    for name in METHODS if methods is None else methods:
+        hints = get_type_hints(METHODS[name].options)
+        for field in fields(METHODS[name].options):
             if "help" in field.metadata:
-                flag = flags.setdefault(field.name, Flag(field.name, {}, {}))
-                flag.hints[method] = _without_none(hints[field.name])
-                flag.fields[method] = field
-    return flags
+                option = found.setdefault(field.name, MethodOption(field.name, {}, {}))
+                option.hints[name] = _without_none(hints[field.name])
+                option.fields[name] = field
+    return found
 
 
-def with_flags(command: Callable[..., None], methods: Iterable[str] = METHODS) -> Callable[..., None]:
-    """Give a command ``(..., **options)`` one parameter for each option of a method that it does not have itself."""
-    own = [*inspect.signature(command, eval_str=True).parameters.values()]
-    names = {parameter.name for parameter in own}
-    extra = [flag.parameter() for name, flag in flags_of_methods(methods).items() if name not in names]
-    known = [parameter for parameter in own if parameter.kind is not inspect.Parameter.VAR_KEYWORD] + extra
-    command.__signature__ = inspect.Signature(known)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in known}
-    return command
+def method_options(*methods: str) -> Group:
+    """The options of these methods, by default of all; the command gets a dictionary of text."""
+    return Group("options", dict, lambda: [one.option for one in options_of_methods(methods or None).values()])
 
 
 def checked_options(method: str, given: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the method and after it has accepted them."""
-    flags = flags_of_methods()
-    chosen = {
-        name: value if isinstance(value, bool | int) else as_type(value, flags[name].hints.get(method), name)
-        for name, value in given.items()
-        if value is not None
-    }
+    from conformesh.methods import get_method, make_options
+
+    get_method(method)  # an unknown name is said first
+    chosen = {name: value for name, value in given.items() if value is not None}
+    if chosen:
+        known = options_of_methods([method])
+        for name, value in chosen.items():
+            if name in known and not isinstance(value, bool | int):
+                chosen[name] = as_type(value, known[name].hints[method], name)
     make_options(method, chosen)
     return chosen
+
+
+def chosen_faults(pairs: Sequence[str]) -> Faults | None:
+    """Read ``--fault key=value`` words; rows of Byzantine devices are separated by semicolons."""
+    if not pairs:
+        return None
+    from conformesh.cli.command import whole
+    from conformesh.faults import Faults, as_faults
+
+    found = key_values(pairs, "fault", {**get_type_hints(Faults), "liars": str})
+    if "liars" in found:
+        found["liars"] = tuple(whole(row, "fault liars", 0) for row in found["liars"].split(";"))
+    return as_faults(found)
+
+
+# --- values -----------------------------------------------------------------------------------------------------------
 
 
 def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,14 +553,6 @@ def key_values(pairs: Sequence[str], what: str, hints: Mapping[str, Any]) -> dic
             raise ValueError(f"{what} must be key=value, got {pair!r}")
         found[key] = as_type(text.strip(), _without_none(hints.get(key, str)), f"{what} {key}")
     return found
-
-
-def chosen_faults(pairs: Sequence[str]) -> Faults | None:
-    """Read ``--fault key=value`` words; liars are rows apart by semicolons."""
-    found = key_values(pairs, "fault", {**get_type_hints(Faults), "liars": str})
-    if "liars" in found:
-        found["liars"] = tuple(whole(row, "fault liars", 0) for row in found["liars"].split(";"))
-    return as_faults(found)
 
 
 def as_type(text: Any, kind: Any, what: str) -> Any:
@@ -144,11 +580,3 @@ def _without_none(hint: Any) -> Any:
         left = [kind for kind in get_args(hint) if kind is not type(None)]
         return left[0] if len(left) == 1 else str
     return hint
-
-
-def whole(text: str, what: str, least: int) -> int:
-    """Return an integer that is not too small."""
-    number: int = as_type(text, int, what)
-    if number < least:
-        raise ValueError(f"{what} must be at least {least}, got {number}")
-    return number

@@ -1,150 +1,127 @@
-"""``conformesh plan``: what each method costs on a network and a link, simulated on drawn scores."""
+"""``conformesh plan``: what each method would cost on a network and a link, without running any."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from typing import Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.networks import Graph, Topology, TopologyOption, chosen_network
-from conformesh.cli.options import as_type, flags_of_methods, key_values, whole, with_flags
-from conformesh.cli.panels import FILES, RUNNING
-from conformesh.cli.promising import PacConfidence, Rank, Target, chosen_promise
-from conformesh.graph.network import Network
-from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.cli import console, options
+from conformesh.cli.command import FILES, PATH, RUNNING, SOURCE, Option, command
+from conformesh.cli.options import Guarantee, Network, as_type, options_of_methods
 from conformesh.io.score_files import read_scores
+from conformesh.io.tables import Layout
 from conformesh.kernels.ranks import AUTO
 from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.methods import METHODS, get_method, make_options, ways_of
-from conformesh.names import unknown
 from conformesh.planning.link import Link
-from conformesh.planning.measuring import ANY, SHAPES, TIME_LIMIT
-from conformesh.planning.networks import SIMULATED_UP_TO, SimulatedNetwork, network_itself, network_of_topology
 from conformesh.planning.planner import COLUMNS, KIND_ORDER, NUMBERS, SORTS, Plan
-from conformesh.planning.planner import plan as simulate
+from conformesh.planning.planner import plan as predict
+from conformesh.planning.search import ANY, SHAPES
+from conformesh.planning.terrain import Terrain, terrain_of
 from conformesh.plots.pictures import picture_file
+from conformesh.progress import Progress
 
-MOST = 10**12  # devices: a larger number is a typing mistake
+MOST = 10**12  # devices: beyond, the laws of growth were never looked at
 
 
-@with_flags
+@command(
+    Option("--devices <int>", "How many devices, K; 1e6 is fine."),
+    options.network(),
+    options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
+    options.methods_list(),
+    Option(
+        "--link LATENCY,BANDWIDTH", "Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB.", default="100ms,1Mbit"
+    ),
+    Option(
+        f"--guarantee {'|'.join(KIND_ORDER)}",
+        "Leave out methods with a weaker guarantee than this.",
+        name="least",
+        default="none",
+    ),
+    Option(f"--sort {'|'.join(SORTS)}", "What to minimise, among the best guarantees.", default="time"),
+    Option("--plot FILE", "Draw time against latency and devices: .png, .pdf, .svg.", type=PATH),
+    options.as_json("Print one JSON object instead of the table."),
+    Option("--csv", "Print the table as CSV.", name="as_csv"),
+    options.table("device", "score", "share"),
+    options.scores_per_device(),
+    Option(
+        "--scores SCORES",
+        "Instead: the scores themselves, with which e-dcp's search is no estimate.",
+        type=SOURCE,
+        panel=FILES,
+    ),
+    Option(
+        f"--shape {'|'.join((ANY, *SHAPES))}",
+        "What scores look like, for the stages of e-dcp's search.",
+        default=ANY,
+        panel=FILES,
+    ),
+    Option(
+        "--build/--sketch",
+        "Build the network, up to a million devices; or go by laws of growth.",
+        default=True,
+        panel=RUNNING,
+    ),
+    options.seed(),
+    options.method_options(),
+)
 @console.warnings_in_one_line()
 def plan(
-    devices: Annotated[
-        str | None, typer.Option(metavar="<int>", help="How many devices, K; 1e6 is fine.", show_default=False)
-    ] = None,
-    topology: Topology = None,
-    topology_option: TopologyOption = None,
-    graph: Graph = None,
-    alpha: Annotated[str, typer.Option(metavar="<float>", help="Tolerated miscoverage between 0 and 1.")] = "0.1",
-    method: Annotated[
-        str | None,
-        typer.Option(metavar="NAME,...", help=f"By default all: {', '.join(METHODS)}.", show_default=False),
-    ] = None,
-    link: Annotated[
-        str,
-        typer.Option(metavar="LATENCY,BANDWIDTH", help="Of a device's uplink: us, ms, s; kbit, Mbit, Gbit, kB, MB."),
-    ] = "100ms,1Mbit",
-    guarantee: Annotated[
-        str, typer.Option(metavar="|".join(KIND_ORDER), help="Leave out what promises less than this.")
-    ] = "none",
-    sort: Annotated[
-        str, typer.Option(metavar="|".join(SORTS), help="What to save, among the best guarantees.")
-    ] = "time",
-    plot: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Draw time against latency and against devices: .png, .pdf, .svg."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of the table.")] = False,
-    as_csv: Annotated[bool, typer.Option("--csv", help="Print the table as CSV.")] = False,
-    target: Target = "sizes",
-    rank: Rank = AUTO,
-    pac_confidence: PacConfidence = None,
-    scores_per_device: Annotated[
-        str, typer.Option(metavar="<int>", help="Calibration scores that a device holds.", rich_help_panel=FILES)
-    ] = "50",
-    scores: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCORES",
-            help="Instead of drawn scores: the scores themselves.",
-            show_default=False,
-            rich_help_panel=FILES,
-        ),
-    ] = None,
-    shape: Annotated[
-        str,
-        typer.Option(
-            metavar="|".join((ANY, *SHAPES)),
-            help="What drawn scores look like; any: one draw of each shape.",
-            rich_help_panel=FILES,
-        ),
-    ] = ANY,
-    simulate_up_to: Annotated[
-        str,
-        typer.Option(
-            metavar="<int>",
-            help="Devices up to which the network itself is simulated; of a larger one a smaller one of its kind.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = str(SIMULATED_UP_TO),
-    time_limit: Annotated[
-        float,
-        typer.Option(
-            metavar="<float>",
-            help="Seconds that simulating one run may take; else it is stopped.",
-            rich_help_panel=RUNNING,
-        ),
-    ] = TIME_LIMIT,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of topologies that draw.", rich_help_panel=RUNNING)
-    ] = "0",
-    **options: Any,
+    devices: str | None,
+    network: Network,
+    guarantee: Guarantee,
+    method: tuple[str, ...],
+    link: str,
+    least: str,
+    sort: str,
+    plot: Path | None,
+    as_json: bool,
+    as_csv: bool,
+    scores_per_device: int,
+    scores: str | None,
+    table: Layout,
+    shape: str,
+    build: bool,
+    seed: int,
+    options: dict[str, Any],
 ) -> None:
-    """Simulate every method on drawn scores: rounds, numbers, bytes, time on a link, and which method to use.
+    """Tell rounds, bytes, time on a link, and memory and time of a simulation, without running any method.
 
-    The figures are those of real runs on the network, or on a smaller one of the same kind where it has more than
-    --simulate-up-to devices; the first line says which.
+    Rounds and bytes are exact where the scores do not matter; e-dcp's search depends on them and is predicted as a mean
+    over draws, unless --scores has them. A network of more than a million devices is not built: closed forms or laws of
+    growth stand in for it.
     """
     if as_json and as_csv:
         raise ValueError("--json and --csv are two ways to print one table; give one of them")
     plot = None if plot is None else picture_file(plot)
-    names = None if method is None else [name.strip() for name in method.split(",") if name.strip()]
-    uplink, held = Link.parse(link), whole(scores_per_device, "scores per device", 1)
+    names = [*method] or None
+    uplink = Link.parse(link)
     chosen = _options(names, options)
-    most = whole(simulate_up_to, "simulate up to", 1)
-    known = None
-    if scores is None:
-        where = _network(devices, topology, topology_option or [], graph, whole(seed, "seed", 0), most)
-    else:
-        where, known = _with_scores(
-            scores, devices, topology, topology_option or [], graph, whole(seed, "seed", 0), most
+    with Progress("planning") as progress:
+        if scores is None:
+            terrain = _terrain(devices, network, scores_per_device, seed, build)
+        else:
+            terrain = _known_terrain(scores, table, devices, network, seed)
+        progress.step()
+        terrain = replace(terrain, requirement=guarantee.requirement(scores, table))
+        found = predict(
+            terrain,
+            alpha=guarantee.one_alpha,
+            link=uplink,
+            methods=names,
+            options=chosen,
+            sort=sort,  # type: ignore[arg-type]  # checked there
+            guarantee=least,  # type: ignore[arg-type]
+            shape=shape,
         )
-    shares = chosen_promise(target, rank, pac_confidence, scores).shares
-    found = simulate(
-        where,
-        held,
-        alpha,
-        uplink,
-        scores=known,
-        target=target if shares is None else shares,
-        rank=rank,
-        pac_confidence=pac_confidence,
-        methods=names,
-        options=chosen,
-        sort=sort,  # type: ignore[arg-type]  # checked there
-        guarantee=guarantee,  # type: ignore[arg-type]
-        shape=shape,
-        time_limit=time_limit,
-        progress=True,
-    )
-    if plot is not None:
-        found.plot(plot, None if graph is not None or scores is not None else topology or "torus", chosen)
+        if plot is not None:
+            from conformesh.plots.plan import draw_plan
+
+            draw_plan(plot, found, None if network.file else network.name or "torus", chosen)
     if as_json:
         print(json.dumps({**found.to_dict(), "picture": None if plot is None else str(plot)}, allow_nan=False))
     elif as_csv:
@@ -155,7 +132,7 @@ def plan(
 
 def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     """Return the options that were given, in the types of the methods that have them."""
-    flags, chosen = flags_of_methods(), {}
+    flags, chosen = options_of_methods(), {}
     for name, value in given.items():
         if value is None:
             continue
@@ -173,26 +150,18 @@ def _options(names: list[str] | None, given: dict[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-def _network(
-    devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int, most: int
-) -> SimulatedNetwork:
-    if graph is not None:
-        if topology is not None or pairs or devices is not None:
-            raise ValueError(f"give --devices and a topology, or --graph, not both: got --graph {graph} and more")
-        return network_itself(Network.from_edges(graph), most)
+def _terrain(devices: str | None, network: Network, held: int, seed: int, build: bool) -> Terrain:
+    if network.file is not None:
+        return Terrain.of(network.build(None if devices is None else _count(devices), seed), held)
     if devices is None:
-        raise ValueError("say how many devices there are with --devices, or give a network with --graph")
-    name = "torus" if topology is None else topology
-    if name not in TOPOLOGIES:
-        raise ValueError(unknown("topology", name, TOPOLOGIES))
-    hints = get_type_hints(TOPOLOGIES[name].build)
-    return network_of_topology(name, _count(devices), most, seed, key_values(pairs, "topology option", hints))
+        raise ValueError("give the number of devices with --devices, or a file of edges with --network")
+    count = _count(devices)
+    name, chosen = network.topology(count)
+    return terrain_of(name, count, held, seed=seed, build=build, **chosen)
 
 
-def _with_scores(
-    scores: str, devices: str | None, topology: str | None, pairs: list[str], graph: Path | None, seed: int, most: int
-) -> tuple[SimulatedNetwork, WeightedScores]:
-    """Return where the devices of a file of scores would calibrate, and their scores."""
+def _known_terrain(scores: str, table: Layout, devices: str | None, network: Network, seed: int) -> Terrain:
+    """Return where the devices of a file of scores would calibrate."""
     if scores.isdecimal() and not Path(scores).exists():
         raise ValueError(
             f"--scores is a file of scores, got the number {scores}; for {scores} scores on each device write "
@@ -200,9 +169,9 @@ def _with_scores(
         )
     if devices is not None:
         raise ValueError(f"--devices {devices} counts devices that --scores names already; leave it out")
-    held = read_scores(scores)
-    network = chosen_network(held, topology, pairs, graph, seed)
-    return network_itself(network, most), WeightedScores.of(held.for_devices(network.ids), network.ids)
+    held = read_scores(scores, layout=table)
+    built = network.connect(held, seed)
+    return Terrain.with_scores(built, WeightedScores.of(held.for_devices(built.ids), built.ids))
 
 
 def _count(text: str) -> int:
@@ -220,18 +189,23 @@ def _count(text: str) -> int:
 
 
 def _report(found: Plan, picture: Path | None) -> None:
+    where = found.terrain
+    origin = "" if not where.laws else f" (by a law of growth: {', '.join(sorted(where.laws))})"
     print(
-        f"{found.describe()}\n"
-        f"{found.scores:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
-        "numbers, bytes, largest: what a device sends, mean and most; a message to all neighbours counts once.\n"
-        "time: of all rounds, each latency + bits x degree / bandwidth of the slowest device.\n"
+        f"{where.map.name}: {where.devices:,} devices, {where.map.edges:,} edges, diameter {where.map.diameter:,}, "
+        f"largest degree {where.map.largest_degree:,}{origin}\n"
+        f"{where.n:,} scores; alpha {found.alpha:g} requires rank {found.required_rank:,}; link {found.link}\n"
+        "bytes, largest: what a device sends, mean and most, a broadcast once. time: latency + bits x degree /\n"
+        "bandwidth a round. on the wire, mesh time: of a real mesh, every copy with its headers, the table of sizes\n"
+        "first, and floods for a server. sim: simulating it here. estimate: a mean over draws, or by a law of growth.\n"
     )
     console.print_table(COLUMNS, [row.cells() for row in found.rows], right=NUMBERS)
     print()
     for row in found.rows:
-        low, high = row.rounds_between
-        if low < high and row.way.variant != AUTO:
-            print(f"~ {row.way}: {low:,} to {high:,} rounds, depending on the scores")
+        if row.likely is not None and row.way.variant != AUTO:
+            low, high = row.likely
+            most = "" if row.at_most is None else f", at most {row.at_most[0]:,.0f}"
+            print(f"~ {row.way}: {low:,.0f} to {high:,.0f} rounds in nine runs of ten{most}")
     for row in found.rows:
         for words in row.notes:
             print(f"note: {words} ({row.way})")
@@ -250,6 +224,7 @@ def _print_csv(found: Plan) -> None:
         {name: value for name, value in row.to_dict().items() if not isinstance(value, list | dict | tuple)}
         for row in found.rows
     ]
-    writer = csv.DictWriter(sys.stdout, [*(rows[0] if rows else {})], lineterminator="\n")
+    names = [name for name in (rows[0] if rows else {}) if name not in ("likely_rounds", "at_most")]
+    writer = csv.DictWriter(sys.stdout, names, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from conformesh.cli import console
-from conformesh.cli.saved_results import Private, Saved, releases_in
+from conformesh.cli.results import Private, Saved, releases_in
 from conformesh.io.json_numbers import in_json
 from conformesh.kernels.ranks import DEFAULT, exact_alpha
 from conformesh.methods import Way, make_options

@@ -1,63 +1,87 @@
-"""What can be seen of simulated runs: a page while they last, a trace, a report."""
+"""What can be seen of runs: a page while they last, a trace, a report."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from conformesh.cli.viewing import seen
+from conformesh.cli import console
 
 if TYPE_CHECKING:
+    from conformesh.calibrating import Batch
     from conformesh.graph.network import Network
     from conformesh.methods import Way
-    from conformesh.solver import Batch
+    from conformesh.view.app import Details
     from conformesh.view.online import OnlineRecorder
-    from conformesh.view.recording import Recorder
+    from conformesh.view.recording import Recorder, Recording
+    from conformesh.view.trace import Run, Trace
 
+FLAG = "--view"
+DEFAULT = "127.0.0.1:8750"  # as `conformesh.view.server` has it, which loads when it is needed
+ADDRESS = re.compile(r"(\[[^\]/]*\]|[\w.-]*):\d{1,5}")
 MOST_RUNS = 24  # side by side
 
 
+class Outlets(NamedTuple):
+    """Where a recorded run goes: to a page, a trace file, a report."""
+
+    view: str | None = None
+    trace: Path | None = None
+    report: Path | None = None
+
+
+def with_default_address(words: Iterable[str]) -> list[str]:
+    """Return the words of a command line, with the address that a --view without one means.
+
+    >>> with_default_address(["up", "--view", "mesh"]), with_default_address(["--view", ":0"])
+    (['up', '--view=127.0.0.1:8750', 'mesh'], ['--view', ':0'])
+    """
+    found, rest = [], [*words]
+    for number, word in enumerate(rest):
+        after = rest[number + 1] if number + 1 < len(rest) else ""
+        found.append(f"{FLAG}={DEFAULT}" if word == FLAG and not ADDRESS.fullmatch(after) else word)
+    return found
+
+
 @contextmanager
-def recorded(
-    view: str | None, trace: Path | None, report: Path | None, *, sparing: bool = False
-) -> Iterator[Recorder | None]:
+def recorded(outlets: Outlets, *, sparing: bool = False) -> Iterator[Recorder | None]:
     """Record the runs inside the block, which says how they ended, and show and write what was asked for.
 
     None is given where nothing was. A page alone may be `sparing` and take little of a run's time; what is written has
     all there is.
     """
-    if view is None and trace is None and report is None:
+    if not any(outlets):
         yield None
         return
     from conformesh.view.recording import SHARE, Recorder
 
-    recorder = Recorder(SHARE if sparing and trace is None and report is None else None)
-    with _shown(recorder, view, trace, report):
+    recorder = Recorder(SHARE if sparing and outlets.trace is None and outlets.report is None else None)
+    with _shown(recorder, outlets):
         yield recorder
 
 
 @contextmanager
-def followed(
-    view: str | None, trace: Path | None, report: Path | None, network: Network, name: str, window: int
-) -> Iterator[OnlineRecorder | None]:
+def followed(outlets: Outlets, network: Network, name: str, window: int) -> Iterator[OnlineRecorder | None]:
     """Record the run over streams inside the block, which says how it ended, and show and write what was asked for."""
-    if view is None and trace is None and report is None:
+    if not any(outlets):
         yield None
         return
     from conformesh.view.online import OnlineRecorder
 
     recorder = OnlineRecorder(network, name, window)
-    with _shown(recorder, view, trace, report):
+    with _shown(recorder, outlets):
         yield recorder
 
 
 @contextmanager
-def _shown(
-    recorder: Recorder | OnlineRecorder, view: str | None, trace: Path | None, report: Path | None
-) -> Iterator[None]:
-    with seen(lambda: recorder.recordings, view, trace, report):
+def _shown(recorder: Recorder | OnlineRecorder, outlets: Outlets) -> Iterator[None]:
+    with seen(lambda: recorder.recordings, outlets):
         try:
             yield
         except Exception as problem:
@@ -70,7 +94,7 @@ def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
     if runs > MOST_RUNS:
         raise ValueError(
             f"a view shows at most {MOST_RUNS} runs side by side, and this comparison has {runs}; name some with "
-            "--methods and --topologies"
+            "--method and --network"
         )
 
     def begin(way: Way, network: Network) -> None:
@@ -90,3 +114,73 @@ def watching(recorder: Recorder, runs: int) -> dict[str, Any]:
         recorder.conclude(thresholds, certificate.kind, facts, rounds=found.cost.rounds)
 
     return {"begin": begin, "ended": ended, "observer": recorder}
+
+
+@contextmanager
+def seen(
+    recordings: Callable[[], Sequence[Recording]],
+    outlets: Outlets,
+    *,
+    runs: Callable[[], Iterable[Run]] | None = None,
+    details: Details | None = None,
+) -> Iterator[str]:
+    """Show recordings inside the block and write them after it, however it ends; yield the page's address.
+
+    Where somebody sits at the terminal the page stays, after a block that has ended well, until it is interrupted.
+    `runs` gives what is written, by default what is shown.
+    """
+    from conformesh.view.server import shown
+
+    check_files(outlets)
+    with shown(recordings, outlets.view, say=console.say, details=details) as url:
+        try:
+            yield url
+        finally:
+            if outlets.trace is not None or outlets.report is not None:
+                write(runs() if runs is not None else [recording.run() for recording in recordings()], outlets)
+        if url and sys.stderr.isatty():
+            with interruptible() as over:
+                console.say("the page stays until Ctrl-C")
+                over.get()
+
+
+def check_files(outlets: Outlets) -> None:
+    """Refuse names that cannot be what was meant, before any work is done."""
+    _, trace, report = outlets
+    if trace is not None and not trace.name.endswith((".json", ".json.gz")):
+        raise ValueError(f"--trace needs a name that ends in .json or .json.gz, got {str(trace)!r}")
+    if report is not None and report.suffix not in (".html", ".htm"):
+        raise ValueError(f"--report needs a name that ends in .html, got {str(report)!r}")
+    for path in (trace, report):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise ValueError(f"{path}: there is no folder {path.parent}; make it first")
+
+
+def write(runs: Iterable[Run], outlets: Outlets) -> Trace:
+    """Write some runs to the files that were asked for."""
+    from conformesh.view.trace import Trace
+
+    _, trace, report = outlets
+    found = Trace.of(runs)
+    if trace is not None:
+        found.save(trace)
+        console.say(f"wrote {trace}: look at it with conformesh view {trace}")
+    if report is not None:
+        found.report(report)
+        console.say(f"wrote {report}: open it in a browser")
+    return found
+
+
+@contextmanager
+def interruptible() -> Iterator[SimpleQueue[None]]:
+    """Yield what something is put into when the process is interrupted, which is no error inside the block.
+
+    A queue, since it may be put into at any moment: an event that is just being waited for may not.
+    """
+    over: SimpleQueue[None] = SimpleQueue()
+    before = {number: signal.signal(number, lambda *_: over.put(None)) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield over
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
+import click
 
-from conformesh.cli import console
-from conformesh.cli.panels import RUNNING
+from conformesh.cli import console, options
+from conformesh.cli.command import RUNNING, SOURCE, Argument, Option, Whole, command
 from conformesh.experiments import EXPERIMENTS, get_experiment
 from conformesh.experiments.experiment import Experiment
 from conformesh.experiments.reproduction import Reproduction
@@ -23,49 +21,44 @@ from conformesh.progress import Progress
 ALL = "all"
 
 
-class _WhichScores(StrEnum):
-    """Which scores to run."""
-
-    logits = "logits"
-    confidences = "confidences"
-    both = "both"
-
-
+@command(
+    Argument("names", "[NAME]...", "Experiments, as q-dcp-alpha or figure-2; or all.", nargs=-1, type=str),
+    Option(
+        "--data FILE",
+        "Model outputs with labels (NPZ, CSV, Parquet): 100 classes for the CIFAR-100 items, 9 for PathMNIST; "
+        "or a folder of them; may be repeated. Without, synthetic.",
+        type=SOURCE,
+        multiple=True,
+    ),
+    options.out("Where results go; a stopped run goes on from there.", "DIR", default="conformesh-reproduction"),
+    Option("--quick", "A smoke version of everything: two draws, coarse grids, fewer rounds."),
+    Option(
+        "--draws <int>",
+        f"Draws of calibration data; by default {FULL_DRAWS}, and {COMPARED_DRAWS} where published points are known.",
+        type=Whole(1),
+    ),
+    Option(
+        "--scores",
+        "1 - logit, 1 - confidence, or both.",
+        type=click.Choice(["logits", "confidences", "both"]),
+        default="both",
+    ),
+    Option("--seed <int>", "Seed of the draws.", type=Whole(), default=SEED, panel=RUNNING),
+    options.jobs(),
+    options.as_json("Print verdicts as JSON."),
+    Option("--list", "Say what there is, and stop.", name="listing"),
+)
 def reproduce(
-    names: Annotated[
-        list[str] | None,
-        typer.Argument(metavar="NAME...", help="Experiments, as q-dcp-alpha or figure-2; or all.", show_default=False),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="FILE",
-            help="Model outputs with labels (NPZ, CSV, Parquet): 100 classes for the CIFAR-100 items, 9 for PathMNIST; "
-            "or a folder of them; may be repeated. Without, synthetic.",
-            show_default=False,
-        ),
-    ] = None,
-    out: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where results go; a stopped run goes on from there.")
-    ] = Path("conformesh-reproduction"),
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A smoke version of everything: two draws, coarse grids, fewer rounds.")
-    ] = False,
-    draws: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help=f"Draws of calibration data; by default {FULL_DRAWS}, and {COMPARED_DRAWS} where published points are "
-            "known.",
-            show_default=False,
-        ),
-    ] = None,
-    scores: Annotated[_WhichScores, typer.Option(help="1 - logit, 1 - confidence, or both.")] = _WhichScores.both,
-    seed: Annotated[int, typer.Option(help="Seed of the draws.", rich_help_panel=RUNNING)] = SEED,
-    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.", rich_help_panel=RUNNING)] = os.cpu_count()
-    or 1,
-    as_json: Annotated[bool, typer.Option("--json", help="Print verdicts as JSON.")] = False,
-    listing: Annotated[bool, typer.Option("--list", help="Say what there is, and stop.")] = False,
+    names: tuple[str, ...],
+    data: tuple[str, ...],
+    out: Path,
+    quick: bool,
+    draws: int | None,
+    scores: str,
+    seed: int,
+    jobs: int,
+    as_json: bool,
+    listing: bool,
 ) -> None:
     """Redo the paper's figures and tables: as its text says, as its code does, and with E-DCP beside them.
 
@@ -77,12 +70,12 @@ def reproduce(
         return
     if not names:
         raise ValueError(f"reproduce needs a name, or all; known: {', '.join(EXPERIMENTS)}")
-    experiments = _chosen(names)
-    sources = sources_from(data or [])
+    experiments = _chosen([*names])
+    sources = sources_from([*data])
     invented = sorted({e.data for e in experiments if sources[e.data].path is None})
     if invented:
         console.note(f"no --data for {' and '.join(invented)}: using synthetic outputs, and saying so in every picture")
-    which: Any = ("logits", "confidences") if scores is _WhichScores.both else (scores.value,)
+    which: Any = ("logits", "confidences") if scores == "both" else (scores,)
     request = Request(quick, draws, seed, which)
     with Progress("preparing", unit="points") as bar:
         found = run_all(

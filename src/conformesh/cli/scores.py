@@ -1,4 +1,4 @@
-"""``conformesh scores make`` and ``synthetic``: from a model's outputs to scores, and outputs to try it on."""
+"""``conformesh scores make``, ``import`` and ``synthetic``: from a model's outputs to scores, and outputs to try it."""
 
 from __future__ import annotations
 
@@ -6,18 +6,14 @@ import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
-from conformesh.cli import console
-from conformesh.cli.calibrate import named_score
-from conformesh.cli.options import as_type, whole
-from conformesh.cli.panels import RUNNING
-from conformesh.cli.predict import values_for
-from conformesh.cli.reading import Decimal, DeviceColumn, IdColumn, Keep, LabelColumn, OutputColumns, Separator, named
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, SOURCE, Argument, Number, Option, Whole, command
+from conformesh.cli.results import values_for
 from conformesh.data.partition import PARTITIONS, partition, split_rows
 from conformesh.data.synthetic import synthetic_outputs
 from conformesh.io.labelled import read_labelled
@@ -26,83 +22,64 @@ from conformesh.io.score_files import RecordedScore
 from conformesh.io.tables import STDIN, Layout
 from conformesh.io.writing import COLUMNS, check_ending, write_columns, write_model_outputs, write_scores
 from conformesh.names import natural_order, unknown
-from conformesh.scores import LAC, SCORES, ClassificationScore, RegressionScore, Score
+from conformesh.scores import ClassificationScore, RegressionScore, Score
 from conformesh.streams import recorded_seed
 
 BY_FILE = "device"  # the partition that the file itself names
 KINDS = (*PARTITIONS, BY_FILE)
 DEVICES = 20
-OF_LABELS = [name for name, kind in SCORES.items() if kind.task == "classification"]
-OF_NUMBERS = [name for name, kind in SCORES.items() if kind.task == "regression"]
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+@command(
+    Argument(
+        "outputs",
+        "OUTPUTS",
+        "Model outputs: NPZ with logits or probabilities and labels; CSV or Parquet with a label column and a column "
+        "per class, or with predictions of numbers; NPY, with --labels; - reads CSV.",
+    ),
+    options.out("Where the scores go: .csv, .parquet or .npz.", required=True),
+    Option("--labels FILE", "True labels in a file of their own.", type=SOURCE),
+    options.score("lac"),
+    options.devices(f"How many devices share the rows; by default {DEVICES}."),
+    Option(
+        f"--partition {'|'.join(KINDS)}",
+        "Who holds what: blocks of classes, uneven or equal random shares, or what the file says; by default "
+        "what the file says, else class, and iid for regression, where classes are stretches of the label.",
+        name="kind",
+    ),
+    Option("--concentration <float>", "Of --partition dirichlet; smaller is more uneven.", type=Number(), default=0.5),
+    Option(
+        "--calibration <float>|<int>",
+        "How many rows to score: a fraction up to 1, or a number.",
+        type=Number(),
+        default=1.0,
+    ),
+    Option("--test-out FILE", "Where the other rows go, for predict: .npz.", type=PATH),
+    options.as_json(),
+    options.table("device", "label", "id", outputs=True),
+    options.seed(
+        "Seed of the partition and of the choice of rows, to repeat a run; by default a fresh one, which is printed: "
+        "coverage averages over this choice.",
+        default=None,
+    ),
+)
 @console.warnings_in_one_line()
 def make(
-    outputs: Annotated[
-        str,
-        typer.Argument(
-            metavar="OUTPUTS",
-            help="Model outputs: NPZ with logits or probabilities and labels; CSV or Parquet with a label column and "
-            "a column per class, or with predictions of numbers; NPY, with --labels; - reads CSV.",
-        ),
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where the scores go: .csv, .parquet or .npz.")],
-    labels: Annotated[
-        str | None, typer.Option(metavar="FILE", help="True labels in a file of their own.", show_default=False)
-    ] = None,
-    score: Annotated[
-        str, typer.Option(help=f"One of {', '.join(OF_LABELS)}; for regression {', '.join(OF_NUMBERS)}.")
-    ] = "lac",
-    score_option: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="An option of the score, as k_reg=2; may be repeated.")
-    ] = None,
-    devices: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<int>", help=f"How many devices share the rows; by default {DEVICES}.", show_default=False
-        ),
-    ] = None,
-    kind: Annotated[
-        str | None,
-        typer.Option(
-            "--partition",
-            metavar="|".join(KINDS),
-            help="Who holds what: blocks of classes, uneven or equal random shares, or what the file says; by default "
-            "what the file says, else class, and iid for regression, where classes are stretches of the label.",
-            show_default=False,
-        ),
-    ] = None,
-    concentration: Annotated[
-        str, typer.Option(metavar="<float>", help="Of --partition dirichlet; smaller is more uneven.")
-    ] = "0.5",
-    calibration: Annotated[
-        str, typer.Option(metavar="<float>|<int>", help="How many rows to score: a fraction up to 1, or a number.")
-    ] = "1.0",
-    test_out: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Where the other rows go, for predict: .npz.", show_default=False),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-    device_column: DeviceColumn = None,
-    label_column: LabelColumn = None,
-    id_column: IdColumn = None,
-    output_columns: OutputColumns = None,
-    keep: Keep = None,
-    separator: Separator = None,
-    decimal: Decimal = None,
-    seed: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<int>",
-            help="Seed of the partition and of the choice of rows, to repeat a run; by default a fresh one, which is "
-            "printed: coverage averages over this choice.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
+    outputs: str,
+    out: Path,
+    labels: str | None,
+    score: Score,
+    devices: int | None,
+    kind: str | None,
+    concentration: float,
+    calibration: float,
+    test_out: Path | None,
+    table: Layout,
+    seed: int | None,
+    as_json: bool,
 ) -> None:
     """Score a model's outputs against the true labels, and write who holds which score.
 
@@ -112,38 +89,26 @@ def make(
     prediction and scale (normalised-residual), lower and upper (cqr).
     """
     check_ending(out)
-    number = recorded_seed(None) if seed is None else whole(seed, "seed", 0)
-    measure = (named_score(score, score_option or []) or LAC()).seeded(number)
+    number = recorded_seed(None) if seed is None else seed
+    measure = score.seeded(number)
     if test_out is not None:
         check_ending(test_out, (".npz",))
-    layout = Layout(
-        device_column,
-        None,
-        label_column,
-        id_column,
-        (),
-        named(keep),
-        separator,
-        decimal,
-        outputs=named(output_columns),
-    )
     if isinstance(measure, RegressionScore):
-        read = _numbers(measure, outputs, labels, layout)
+        read = _numbers(measure, outputs, labels, table)
     else:
         assert isinstance(measure, ClassificationScore)
-        read = _labels(measure, outputs, labels, layout)
+        read = _labels(measure, outputs, labels, table)
     taken = [name for name in read.kept if name in COLUMNS]
     if taken:
         raise ValueError(f"column {taken[0]!r} of {read.name} cannot pass through: the score file has its own")
-    kind = _partition(read, kind, devices, device_column)
+    kind = _partition(read, kind, devices, table.device)
     if kind == BY_FILE:
         names, home = _named(read.devices or [])
     else:
-        count = whole(devices or str(DEVICES), "devices", 1)
-        even = as_type(concentration, float, "concentration")
+        count = devices or DEVICES
         names = tuple(map(str, range(count)))
         spread, many = read.spread(count)
-        home = partition(spread, count, kind, seed=number, concentration=even, classes=many)
+        home = partition(spread, count, kind, seed=number, concentration=concentration, classes=many)
     rows = _rows(calibration, read.rows)
     if test_out is not None and rows == read.rows:
         raise ValueError(f"--test-out {test_out} has no rows left: give --calibration as a fraction below 1")
@@ -164,22 +129,72 @@ def make(
         console.print_facts("conformesh scores make", _in_words(facts))
 
 
-def synthetic(
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where logits and labels go: .npz.")],
-    rows: Annotated[str, typer.Option(metavar="<int>", help="How many examples.")] = "10000",
-    classes: Annotated[str, typer.Option(metavar="<int>", help="How many classes.")] = "100",
-    seed: Annotated[str, typer.Option(metavar="<int>", help="Seed of the examples; the model stays the same.")] = "0",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
-) -> None:
+@command(
+    Argument(
+        "files",
+        "FILE...",
+        "Saved objects of MAPIE, TorchCP or crepes, one per device: .pkl, .joblib or .pt; NAME=FILE names the device, "
+        "by default the file does.",
+        nargs=-1,
+        required=True,
+    ),
+    options.out("Where the scores go: .csv, .parquet or .npz.", required=True),
+    Option("--trust", "Read the files, which runs whatever program is in them."),
+)
+def import_(files: tuple[str, ...], out: Path, trust: bool) -> None:
+    """Take the calibration scores out of saved objects of other libraries, one object per device.
+
+    Reading such a file runs the program that is in it: give --trust only for files whose author you know.
+    """
+    from conformesh.io.imports import import_scores, read_calibrated
+
+    check_ending(out)
+    found = {}
+    for word in files:
+        name, _, path = word.rpartition("=")
+        owner = name or Path(path).stem
+        if owner in found:
+            raise ValueError(f"two files are called {owner!r}; name their devices: NAME=FILE")
+        found[owner] = import_scores(read_calibrated(path, trust=trust))
+    kinds = {(one.score, tuple(one.options.items())) for one in found.values()}
+    if len(kinds) > 1:
+        names = ", ".join(sorted({str(score) for score, _ in kinds}))
+        raise ValueError(f"all devices must have scores of one kind, got {names}")
+    for note in dict.fromkeys(note for one in found.values() for note in one.notes):
+        console.note(note)
+    owners = [owner for owner, one in found.items() for _ in one.values]
+    values = np.concatenate([one.values for one in found.values()])
+    (score, options) = kinds.pop()
+    made_by = None if score is None else RecordedScore(score, dict(options))
+    write_scores(out, owners, values, made_by=made_by)
+    words = ", ".join([str(score), *(f"{key}={value}" for key, value in options)])
+    console.print_facts(
+        "conformesh scores import",
+        [
+            ("devices", f"{len(found):,} with {len(values):,} scores in all"),
+            ("score", "none of ours" if score is None else f"{words}, recorded in the file"),
+            ("written", str(out)),
+        ],
+    )
+
+
+@command(
+    options.out("Where logits and labels go: .npz.", required=True),
+    Option("--rows <int>", "How many examples.", type=Whole(1), default=10_000),
+    Option("--classes <int>", "How many classes.", type=Whole(2), default=100),
+    Option("--seed <int>", "Seed of the examples; the model stays the same.", type=Whole(), default=0),
+    options.as_json(),
+)
+def synthetic(out: Path, rows: int, classes: int, seed: int, as_json: bool) -> None:
     """Write logits and labels of a synthetic model, which is about as hard as a small network on CIFAR-100.
 
     With 9 classes it is about as hard as one on PathMNIST. The file is what `conformesh scores make` and `conformesh
     reproduce --data` read.
     """
     check_ending(out, (".npz",))
-    found = synthetic_outputs(whole(rows, "rows", 1), whole(classes, "classes", 2), whole(seed, "seed", 0))
+    found = synthetic_outputs(rows, classes, seed)
     write_model_outputs(out, found)
-    facts = {**_outputs(found), "seed": int(seed), "out": str(out)}
+    facts = {**_outputs(found), "seed": seed, "out": str(out)}
     if as_json:
         print(json.dumps(facts))
     else:
@@ -261,7 +276,7 @@ def _numbers(measure: RegressionScore, outputs: str, labels: str | None, layout:
     )
 
 
-def _partition(found: _Read, kind: str | None, devices: str | None, column: str | None) -> str:
+def _partition(found: _Read, kind: str | None, devices: int | None, column: str | None) -> str:
     """Choose who holds what where nobody said it, and refuse what contradicts itself."""
     if kind is not None and kind not in KINDS:
         raise ValueError(unknown("partition", kind, KINDS))
@@ -287,13 +302,12 @@ def _named(held: list[str]) -> tuple[tuple[str, ...], Ints]:
     return names, np.array([index[name] for name in held], np.int64)
 
 
-def _rows(text: str, rows: int) -> int:
-    """Read a fraction up to 1 or a number of rows."""
-    number: float = as_type(text, float, "calibration")
+def _rows(number: float, rows: int) -> int:
+    """Return how many rows a fraction up to 1, or a number of rows, stands for."""
     if 0.0 < number <= 1.0:
         return max(1, round(number * rows))
     if not (1.0 < number <= rows and number == int(number)):
-        raise ValueError(f"calibration must be a fraction up to 1 or a number of rows up to {rows}, got {text}")
+        raise ValueError(f"calibration must be a fraction up to 1 or a number of rows up to {rows}, got {number:g}")
     return int(number)
 
 

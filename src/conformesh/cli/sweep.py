@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.panels import RUNNING
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, RUNNING, Argument, Option, command
 from conformesh.quantities import in_bits
 from conformesh.sweeping.config import Config, read_config
 from conformesh.sweeping.parallel import BACKENDS
@@ -20,33 +17,21 @@ from conformesh.sweeping.running import sweep as run_all
 SHOWN = 40  # lines of a summary on the screen; the file has all
 
 
-def sweep(
-    config: Annotated[Path, typer.Argument(metavar="CONFIG", help="The sweep, as TOML; see examples/sweep.toml.")],
-    out: Annotated[Path, typer.Option(metavar="DIR", help="Where rows go; a stopped sweep goes on from there.")] = Path(
-        "conformesh-sweep"
+@command(
+    Argument("config", "CONFIG", "The sweep, as TOML; see examples/sweep.toml.", type=PATH),
+    options.out("Where rows go; a stopped sweep goes on from there.", "DIR", default="conformesh-sweep"),
+    Option("--dry-run", "Show the grid, and stop."),
+    options.as_json("Print the summary as JSON."),
+    options.jobs(),
+    Option(
+        f"--backend {'|'.join(BACKENDS)}",
+        "Who runs them: loky for processes on this machine, dask or ray.",
+        default=BACKENDS[0],
+        panel=RUNNING,
     ),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the grid, and stop.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    jobs: Annotated[int, typer.Option(min=1, help="Points that run at once.", rich_help_panel=RUNNING)] = os.cpu_count()
-    or 1,
-    backend: Annotated[
-        str,
-        typer.Option(
-            help="Who runs them: loky for processes on this machine, dask or ray.",
-            metavar="|".join(BACKENDS),
-            rich_help_panel=RUNNING,
-        ),
-    ] = BACKENDS[0],
-    address: Annotated[
-        str | None,
-        typer.Option(
-            metavar="ADDRESS",
-            help="A dask scheduler or ray cluster that runs already.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-) -> None:
+    Option("--address ADDRESS", "A dask scheduler or ray cluster that runs already.", panel=RUNNING),
+)
+def sweep(config: Path, out: Path, dry_run: bool, as_json: bool, jobs: int, backend: str, address: str | None) -> None:
     """Calibrate over many networks, methods, alphas and draws; finished cells are kept.
 
     Writes rows.parquet (a row per network, method, alpha and draw), summary.csv and provenance.json.

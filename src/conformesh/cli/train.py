@@ -6,13 +6,10 @@ import json
 import time
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.options import as_type, whole
-from conformesh.cli.panels import RUNNING
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, RUNNING, Argument, Number, Option, Whole, command
 from conformesh.data.datasets import DATASETS, HELD, load_images
 from conformesh.data.downloads import CHUNK
 from conformesh.data.images import ImageData
@@ -25,79 +22,46 @@ from conformesh.training.train import Epoch, Observer, Trained, train_model
 STANDARD = Recipe()
 
 
+@command(
+    Argument("dataset", "DATASET", f"{', '.join(DATASETS)}, or the .npz file of another MedMNIST."),
+    options.out("Where logits and labels go.", default="outputs.npz"),
+    Option("--data DIR|FILE", "Where the images are or go; by default ~/.cache/conformesh.", type=PATH),
+    Option("--download/--no-download", "Fetch images that are not there.", default=True),
+    Option(f"--held {'|'.join(HELD)}", "Which images are held out.", default=HELD[0]),
+    Option("--epochs <int>", "Passes over the training images.", type=Whole(1), default=STANDARD.epochs),
+    Option("--batch <int>", "Images in a step.", type=Whole(2), default=STANDARD.batch),
+    Option("--lr <float>", "The largest learning rate.", type=Number(), default=STANDARD.lr),
+    Option(f"--schedule {'|'.join(SCHEDULES)}", "How the learning rate changes.", default=STANDARD.schedule),
+    Option("--weight-decay <float>", "Pull of the weights towards 0.", type=Number(), default=STANDARD.weight_decay),
+    Option("--smoothing <float>", "Label smoothing; changes the scores.", type=Number(), default=STANDARD.smoothing),
+    Option("--width <float>", "Factor of the 16, 32 and 64 channels.", type=Number(), default=STANDARD.width),
+    Option(f"--device {'|'.join(DEVICES)}", "Where to compute.", default=DEVICES[0], panel=RUNNING),
+    Option("--threads <int>", "Processor cores to use; by default all.", type=Whole(1), panel=RUNNING),
+    options.seed("Seed of weights, order and shifts."),
+    *options.checkpoint("Saved after every epoch; by default beside --out, as .checkpoint."),
+    options.as_json(),
+)
 def train(
-    dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help=f"{', '.join(DATASETS)}, or the .npz file of another MedMNIST.")
-    ],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="Where logits and labels go.")] = Path("outputs.npz"),
-    data: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR|FILE", help="Where the images are or go; by default ~/.cache/conformesh.", show_default=False
-        ),
-    ] = None,
-    download: Annotated[bool, typer.Option("--download/--no-download", help="Fetch images that are not there.")] = True,
-    held: Annotated[str, typer.Option(metavar="|".join(HELD), help="Which images are held out.")] = HELD[0],
-    epochs: Annotated[str, typer.Option(metavar="<int>", help="Passes over the training images.")] = str(
-        STANDARD.epochs
-    ),
-    batch: Annotated[str, typer.Option(metavar="<int>", help="Images in a step.")] = str(STANDARD.batch),
-    lr: Annotated[str, typer.Option(metavar="<float>", help="The largest learning rate.")] = str(STANDARD.lr),
-    schedule: Annotated[
-        str, typer.Option(metavar="|".join(SCHEDULES), help="How the learning rate changes.")
-    ] = STANDARD.schedule,
-    weight_decay: Annotated[str, typer.Option(metavar="<float>", help="Pull of the weights towards 0.")] = str(
-        STANDARD.weight_decay
-    ),
-    smoothing: Annotated[str, typer.Option(metavar="<float>", help="Label smoothing; changes the scores.")] = str(
-        STANDARD.smoothing
-    ),
-    width: Annotated[str, typer.Option(metavar="<float>", help="Factor of the 16, 32 and 64 channels.")] = str(
-        STANDARD.width
-    ),
-    device: Annotated[
-        str, typer.Option(metavar="|".join(DEVICES), help="Where to compute.", rich_help_panel=RUNNING)
-    ] = DEVICES[0],
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            metavar="<int>", help="Processor cores to use; by default all.", show_default=False, rich_help_panel=RUNNING
-        ),
-    ] = None,
-    seed: Annotated[
-        str, typer.Option(metavar="<int>", help="Seed of weights, order and shifts.", rich_help_panel=RUNNING)
-    ] = "0",
-    checkpoint: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Saved after every epoch; by default beside --out, as .checkpoint.",
-            show_default=False,
-            rich_help_panel=RUNNING,
-        ),
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume/--no-resume", help="Go on from the checkpoint.", rich_help_panel=RUNNING)
-    ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    dataset: str,
+    out: Path,
+    data: Path | None,
+    download: bool,
+    held: str,
+    device: str,
+    threads: int | None,
+    checkpoint: Path | None,
+    resume: bool,
+    as_json: bool,
+    **how: Any,
 ) -> None:
     """Train a small ResNet-14 on images, and save its outputs for the images that were held out.
 
     The outputs are what `conformesh scores make` and `conformesh reproduce --data` read. A run that was interrupted
     goes on from its last epoch when the same command is given again. Needs PyTorch: pip install 'conformesh[torch]'.
     """
-    recipe = Recipe(
-        epochs=whole(epochs, "epochs", 1),
-        batch=whole(batch, "batch", 2),
-        lr=as_type(lr, float, "lr"),
-        schedule=schedule,
-        weight_decay=as_type(weight_decay, float, "weight-decay"),
-        smoothing=as_type(smoothing, float, "smoothing"),
-        width=as_type(width, float, "width"),
-        seed=whole(seed, "seed", 0),
-    )
+    recipe = Recipe(**how)
     check_ending(out, (".npz",))
-    place = _prepared(device, None if threads is None else whole(threads, "threads", 1))
+    place = _prepared(device, threads)
     saved = out.with_suffix(".checkpoint") if checkpoint is None else checkpoint
     for file in (out, saved):  # hours before they are written
         file.parent.mkdir(parents=True, exist_ok=True)

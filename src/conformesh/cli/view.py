@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from queue import SimpleQueue
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from conformesh.cli import console
-from conformesh.cli.options import whole
-from conformesh.cli.viewing import ReportFile, TraceFile, interruptible, write
+from conformesh.cli import console, options
+from conformesh.cli.command import PATH, Argument, Option, Whole, command
+from conformesh.cli.recording import Outlets, interruptible, write
 from conformesh.mesh.config.device_toml import FILE
 from conformesh.mesh.http.address import SOCKET_NAME, VARIABLE
 from conformesh.view.trace import Run, Trace
@@ -26,62 +24,54 @@ if TYPE_CHECKING:
 ACCESS = "Beyond this machine"
 
 
+@command(
+    Argument(
+        "what",
+        "[WHAT]...",
+        "Trace files, the folder of a mesh or of a device, a node's socket or 127.0.0.1:PORT; several are shown side "
+        "by side. By default the device whose folder this is.",
+        nargs=-1,
+    ),
+    Option("--port <int>", "Listen there; 0 takes a free one.", type=Whole(), default=8750),
+    Option("--open", "Open the page in a browser.", name="open_"),
+    Option("--http HOST:PORT", "Where the node answers that was started with --http."),
+    Option("--host NAME", "Listen there; beyond 127.0.0.1 only with a token.", default="127.0.0.1", panel=ACCESS),
+    Option(
+        "--token FILE",
+        "Ask for the token in this file's first line; made and printed where one is needed and none given.",
+        type=PATH,
+        panel=ACCESS,
+    ),
+    Option("--cert FILE", "A certificate, for TLS.", type=PATH, panel=ACCESS),
+    Option("--key FILE", "Its private key.", type=PATH, panel=ACCESS),
+    options.recording(view=False),
+    Option("--attached", hidden=True),
+)
 def view(
-    what: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[WHAT]...",
-            help="Trace files, the folder of a mesh or of a device, a node's socket or 127.0.0.1:PORT; several are "
-            "shown side by side. By default the device whose folder this is.",
-            show_default=False,
-        ),
-    ] = None,
-    port: Annotated[str, typer.Option(metavar="<int>", help="Listen there; 0 takes a free one.")] = "8750",
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
-    http: Annotated[
-        str | None,
-        typer.Option(
-            metavar="HOST:PORT", help="Where the node answers that was started with --http.", show_default=False
-        ),
-    ] = None,
-    host: Annotated[
-        str,
-        typer.Option(help="Listen there; beyond 127.0.0.1 only with a token.", rich_help_panel=ACCESS),
-    ] = "127.0.0.1",
-    token: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Ask for the token in this file's first line; made and printed where one is needed and none given.",
-            show_default=False,
-            rich_help_panel=ACCESS,
-        ),
-    ] = None,
-    cert: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="A certificate, for TLS.", show_default=False, rich_help_panel=ACCESS),
-    ] = None,
-    key: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Its private key.", show_default=False, rich_help_panel=ACCESS),
-    ] = None,
-    trace: TraceFile = None,
-    report: ReportFile = None,
-    attached: Annotated[bool, typer.Option("--attached", hidden=True)] = False,
+    what: tuple[str, ...],
+    port: int,
+    open_: bool,
+    http: str | None,
+    host: str,
+    token: Path | None,
+    cert: Path | None,
+    key: Path | None,
+    recording: Outlets,
+    attached: bool,
 ) -> None:
     """Show a mesh that runs, or runs that were recorded, in a browser.
 
     Looking changes nothing: a node is only asked what it shows of itself. Until Ctrl-C; then the trace and the report
     are written. Of trace files alone they are written at once, and no page is served.
     """
-    words = what or [_here()]
+    words = what or (_here(),)
     replays = [word for word in words if Path(word).is_file()]
-    if len(replays) == len(words) and (trace or report):
-        write([run for word in words for run in Trace.load(word).runs], trace, report)
+    if len(replays) == len(words) and any(recording):
+        write([run for word in words for run in Trace.load(word).runs], recording)
         return
     from conformesh.view.server import parse_view, read_token, shown
 
-    at = f"{f'[{host}]' if ':' in host else host}:{whole(port, 'port', 0)}"
+    at = f"{f'[{host}]' if ':' in host else host}:{port}"
     parse_view(at)  # a mistake is said before anybody is asked
     access: dict[str, Any] = {"token": None if token is None else read_token(token), "cert": cert, "key": key}
     with interruptible() as over, ExitStack() as stack:
@@ -101,8 +91,8 @@ def view(
 
             webbrowser.open(url)
         over.get()
-        if trace or report:
-            write([run for source in sources for run in source.runs()], trace, report)
+        if any(recording):
+            write([run for source in sources for run in source.runs()], recording)
 
 
 class _Replay:

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conformesh.engines.base import Engine, Observer
-from conformesh.engines.mpi.engine import Mpi
-from conformesh.engines.mpi.job import world
 from conformesh.engines.simulator import Simulator
 from conformesh.graph.network import Network
 from conformesh.names import unknown
+
+if TYPE_CHECKING:
+    from conformesh.engines.mpi.engine import Mpi
 
 __all__ = ["ENGINES", "Driver", "Engine", "Mpi", "Simulator", "get_driver", "make_engine"]
 
@@ -42,9 +43,30 @@ class Driver:
     extra: str = ""
 
 
+def __getattr__(name: str) -> Any:
+    """Load the MPI engine when it is first used: most runs do without."""
+    if name == "Mpi":
+        from conformesh.engines.mpi.engine import Mpi
+
+        return Mpi
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def _mpi(network: Network, **how: Any) -> Engine:
+    from conformesh.engines.mpi.engine import Mpi
+
+    return Mpi(network, **how)
+
+
+def _world() -> AbstractContextManager[Any]:
+    from conformesh.engines.mpi.job import world
+
+    return world()
+
+
 ENGINES: dict[str, Driver] = {
     "simulator": Driver(Simulator.in_memory_order, "one process for all devices"),
-    "mpi": Driver(Mpi, "as many processes as mpiexec started", world, "mpiexec -n 8", "mpi"),
+    "mpi": Driver(_mpi, "as many processes as mpiexec started", _world, "mpiexec -n 8", "mpi"),
 }
 
 

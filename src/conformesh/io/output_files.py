@@ -143,7 +143,9 @@ def class_columns(
     try:
         values = table.matrix(names)
     except ValueError as problem:
-        raise ValueError(f"{problem}; a column that is no class is named with --id, --label-column or --keep") from None
+        raise ValueError(
+            f"{problem}; a column that is no class is named with --id-column, --label-column or --keep"
+        ) from None
     if classes is None:
         _refuse_strays(table.name, values, names)
     return values, names
@@ -153,7 +155,9 @@ def _check_names(table: Table, names: Sequence[str], classes: Sequence[str] | No
     """Refuse a first line that names no classes, and columns that are none."""
     if "" in names:
         at = [*table.columns].index("") + 1
-        raise ValueError(f"{table.name}: column {at} has no name; name it, and give it with --id if it counts rows")
+        raise ValueError(
+            f"{table.name}: column {at} has no name; name it, and give it with --id-column if it counts rows"
+        )
     numbers = [name for name in names if is_number(name) and not name.isdecimal()]
     if table.lines is not None and numbers:
         raise ValueError(f"{table.name}: the first line must name the classes, got the number {numbers[0]!r}")
@@ -239,7 +243,8 @@ def prediction_columns(
         what = f"--output-columns named {listed(names)}" if chosen else f"found {listed(left)}"
         raise ValueError(
             f"{table.name}: this score reads {len(wanted)} column{'s' * (len(wanted) > 1)}, {' and '.join(wanted)}; "
-            f"{what}; name them in this order with --output-columns, and others with --id, --label-column or --keep"
+            f"{what}; name them in this order with --output-columns, and others with --id-column, --label-column or "
+            "--keep"
         )
     if in_arrays(table):
         same_length(table, names)

@@ -73,7 +73,7 @@ def _steps(table: Table, time: str) -> tuple[NDArray[Any], NDArray[np.int64]]:
     try:
         column = table.column(time)
     except ValueError as problem:
-        raise ValueError(f"{problem}; another name is given with --time") from None
+        raise ValueError(f"{problem}; another name is given with --time-column") from None
     if isinstance(column, np.ndarray) and column.dtype.kind == "M":
         return _numbered(table, column.astype(str), column.astype("datetime64[ns]").astype(np.int64))
     if hasattr(column, "to_physical") and column.dtype.is_temporal():  # a Polars series of dates

@@ -64,6 +64,8 @@ class Layout:
         The column of weights, if scores have some.
     outputs
         The columns of predictions, for regression, where they are not called as a score calls them.
+    share, time
+        The columns of each device's share of new examples, and of the times of a stream.
     """
 
     device: str | None = None
@@ -76,6 +78,8 @@ class Layout:
     decimal: str | None = None
     weight: str | None = None
     outputs: tuple[str, ...] = ()
+    share: str | None = None
+    time: str | None = None
 
     @property
     def beside(self) -> tuple[str, ...]:

@@ -1,25 +1,35 @@
-"""Who hosts the devices of a command: this process, or all that were started with it, as the engine's line says."""
+"""Run the calls of the library: the processes that host the devices, and the functions behind the commands.
+
+Commands that agree on thresholds call the library here only. A command's devices are hosted by one process, or by all
+that were started with it, as the engine's entry says.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from conformesh.cli import console
 from conformesh.engines import Engine, get_driver
-from conformesh.engines.mpi.partition import completed
+from conformesh.engines.base import ids_here
 from conformesh.graph.network import Network
 from conformesh.io.score_files import ScoreFile, read_scores
-from conformesh.io.score_folders import ScoreFolder
 from conformesh.io.tables import STDIN, Layout
 from conformesh.names import natural_order
+from conformesh.progress import rounds_on_a_bar
+
+if TYPE_CHECKING:
+    from conformesh.io.score_folders import ScoreFolder
+    from conformesh.result.calibration import Calibration
+    from conformesh.result.control import Control
+    from conformesh.result.several import Calibrations
 
 MakeNetwork = Callable[[Any], Network]
 MakeEngine = Callable[..., Engine]
@@ -27,7 +37,7 @@ Read = Callable[..., Any]  # (source, layout=) -> what names its `devices`: a Sc
 
 
 @dataclass(frozen=True)
-class Alone:
+class SingleProcess:
     """One process hosts every device; it is the first, which speaks for all."""
 
     make: MakeEngine
@@ -49,6 +59,8 @@ class Ranks:
     def load(self, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None) -> tuple[Any, Engine]:
         """Read what the devices here hold; of a single file every rank reads the whole and keeps its part."""
         if read is None and source != STDIN and Path(source).is_dir():
+            from conformesh.io.score_folders import ScoreFolder
+
             folder = ScoreFolder.open(source)
             return (self._by_file if folder.per_rank else self._by_device)(folder, layout, network)
         held = (read or read_scores)(source, layout=layout) if self.first or source != STDIN else None
@@ -79,16 +91,18 @@ class Ranks:
                     files = f"{folder.files[owner[name]].name} and {folder.files[rank].name}"
                     raise ValueError(f"{folder.path}: device {name!r} has scores in {files}; keep them in one")
         found = network(ScoreFile(natural_order(owner), (), str(folder.path)))
+        from conformesh.engines.mpi.partition import completed
+
         hosts = completed(np.array([owner.get(name, -1) for name in found.ids]), found)
         return held, self.make(found, comm=self.comm, owners=hosts)
 
 
 @contextmanager
-def job(name: str) -> Iterator[Alone | Ranks]:
+def job(name: str) -> Iterator[SingleProcess | Ranks]:
     """Have the devices hosted by the engine of that name; only the first rank prints, and a rank's error ends all."""
     driver = get_driver(name)
     if driver.job is None:
-        yield Alone(driver.make)
+        yield SingleProcess(driver.make)
         return
     with driver.job() as comm:
         ranks = Ranks(driver.make, comm)
@@ -98,3 +112,48 @@ def job(name: str) -> Iterator[Alone | Ranks]:
             again = f"{driver.start} conformesh calibrate SCORES --engine {name} ..."
             console.note(f"one rank hosts all devices; for more: {again}")
         yield ranks
+
+
+def load(
+    hosts: SingleProcess | Ranks, source: str, layout: Layout, network: MakeNetwork, read: Read | None = None
+) -> tuple[Any, Engine, tuple[str, ...]]:
+    """Read what the devices hold; return it, the engine, and the ids of the devices that this process hosts."""
+    with console.warnings_in_one_line():
+        held, engine = hosts.load(source, layout, network, read)
+    return held, engine, tuple(ids_here(engine))
+
+
+@contextmanager
+def observed(engine: Engine, what: str, recorder: Any = None) -> Iterator[None]:
+    """Show how far the run inside the block is, and its warnings after it."""
+    with rounds_on_a_bar(f"{what} on {engine.network.name}", recorder) as observer, console.warnings_in_one_line():
+        engine.observer = observer
+        yield
+
+
+# --- calls of the library ---------------------------------------------------------------------------------------------
+
+
+def calibrate_scores(
+    scores: Any, engine: Engine, levels: Sequence[str], method: str, **asked: Any
+) -> Calibration | Calibrations:
+    """Calibrate by the function that fits what was asked for."""
+    from conformesh.calibrating import calibrate, calibrate_several, calibrate_shifted
+
+    asked |= {"engine": engine}
+    if "weight" in asked and len(levels) > 1:
+        return calibrate_shifted(scores, engine.network, levels, method, **asked)
+    if "groups" in asked or len(levels) > 1:
+        return calibrate_several(scores, engine.network, levels, method, **asked)
+    return calibrate(scores, engine.network, levels[0], method, **asked)
+
+
+def control_losses(
+    losses: Any, engine: Engine, risks: Sequence[str], method: str, **asked: Any
+) -> Control | Calibrations:
+    """Control one risk or several."""
+    from conformesh.controlling import control, control_several
+
+    if len(risks) > 1:
+        return control_several(losses, engine.network, risks, method, engine=engine, **asked)
+    return control(losses, engine.network, risks[0], method, engine=engine, **asked)
