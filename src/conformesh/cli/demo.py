@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conformesh.calibrating import Batch, solve_draws
 from conformesh.cli import console, options
 from conformesh.cli.command import Option, Whole, command
 from conformesh.cli.options import Guarantee
@@ -28,6 +27,7 @@ from conformesh.quantities import in_bits
 from conformesh.result.certificate import Cost
 from conformesh.result.evaluation import wilson
 from conformesh.scores import LAC
+from conformesh.solver import Batch, solve_draws
 
 NETWORKS = ("torus", "chain")
 SCORE = LAC()

@@ -255,9 +255,9 @@ class Guarantee(NamedTuple):
 
 
 def _read_shares(source: str, column: str, layout: Layout | None) -> dict[str, Any]:
-    from conformesh.inputs import shares_in
     from conformesh.io.score_files import column_named
     from conformesh.io.tables import read_table
+    from conformesh.table import shares_in
 
     table = read_table(source, f"columns 'device' and {column!r}", layout=layout)
     names, index = table.names(column_named(table, "device", None if layout is None else layout.device))

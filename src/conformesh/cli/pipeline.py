@@ -138,7 +138,8 @@ def calibrate_scores(
     scores: Any, engine: Engine, levels: Sequence[str], method: str, **asked: Any
 ) -> Calibration | Calibrations:
     """Calibrate by the function that fits what was asked for."""
-    from conformesh.calibrating import calibrate, calibrate_several, calibrate_shifted
+    from conformesh.api import calibrate
+    from conformesh.calibrating import calibrate_several, calibrate_shifted
 
     asked |= {"engine": engine}
     if "weight" in asked and len(levels) > 1:
@@ -152,7 +153,8 @@ def control_losses(
     losses: Any, engine: Engine, risks: Sequence[str], method: str, **asked: Any
 ) -> Control | Calibrations:
     """Control one risk or several."""
-    from conformesh.controlling import control, control_several
+    from conformesh.api import control
+    from conformesh.controlling import control_several
 
     if len(risks) > 1:
         return control_several(losses, engine.network, risks, method, engine=engine, **asked)

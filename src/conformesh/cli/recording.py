@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from conformesh.cli import console
 
 if TYPE_CHECKING:
-    from conformesh.calibrating import Batch
     from conformesh.graph.network import Network
     from conformesh.methods import Way
+    from conformesh.solver import Batch
     from conformesh.view.app import Details
     from conformesh.view.online import OnlineRecorder
     from conformesh.view.recording import Recorder, Recording
