@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines.base import Engine
 from conformesh.graph.network import Network
-from conformesh.graph.sketch import divisor
+from conformesh.graph.topologies import divisor
 from conformesh.graph.topologies import TOPOLOGIES
 from conformesh.io.arrays import (
     as_array,

@@ -131,7 +131,7 @@ class Network(NamedTuple):
 
     def topology(self, devices: int) -> tuple[str, dict[str, Any]]:
         """Return the topology and its options; by default a torus, or a cycle where the number has no two factors."""
-        from conformesh.graph.sketch import divisor
+        from conformesh.graph.topologies import divisor
         from conformesh.graph.topologies import TOPOLOGIES
 
         name = self.name or "torus"
