@@ -103,7 +103,6 @@ def largest_score(site, samples, alphas, options):
 METHODS["largest"] = Method(
     largest_score,
     NoOptions,
-    None,
     guarantee="counted",
     needs="neighbours",
     sends="1 number",
@@ -131,4 +130,4 @@ ax.legend(frameon=False)
 # - The same with options, a plan and tests, and skeletons for scores, topologies and engines:
 #   [Adding something](../adding.md).
 # - What each built-in method promises and sends: [Which method should I use?](../which-method.md)
-# - What a network of a million devices would need: [Planning](../planning.md).
+# - What each method would cost on your network: [Planning](../planning.md).
