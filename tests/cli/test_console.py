@@ -218,10 +218,8 @@ def every_command():
 def test_a_command_takes_what_its_options_and_groups_give(name, found):
     """Types do not check it: every parameter has an option or a group, and nothing else is handed over."""
     found.declare_all()
-    in_groups = {option for _, names in found._groups for option in names}
-    given = {option.name for option in found.params if option.name not in in_groups}
-    given |= {group.name for group, _ in found._groups}
-    parameters = inspect.signature(found._function).parameters.values()
+    given = {part.name for part in found.declared}
+    parameters = inspect.signature(found.function).parameters.values()
     named = {one.name for one in parameters if one.kind is not inspect.Parameter.VAR_KEYWORD}
     assert named <= given
     if len(named) == len(parameters):

@@ -8,8 +8,8 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import PATH, RUNNING, Option, command
-from conformesh.cli.options import Guarantee, Network, checked_options, chosen_faults
-from conformesh.cli.recording import Outlets, recorded
+from conformesh.cli.options import Guarantee, Network, Output, Run, chosen_faults
+from conformesh.cli.recording import recorded
 from conformesh.cli.results import score_in_file
 from conformesh.io.score_files import one_score
 from conformesh.io.tables import Layout
@@ -26,57 +26,48 @@ RANKS = ("required rank", "counted", "of scores")
 @command(
     options.scores_file(),
     options.guarantee(*Guarantee._fields, levels=True),
-    options.method(),
+    options.run(
+        options.method(),
+        options.seed(
+            "Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that "
+            "--group-rule regression draws, by default fresh and recorded in the result.",
+            default=None,
+        ),
+        options.engine(),
+        options.fault(),
+        Option("--warm RESULT", "Start from an earlier result, to save rounds.", type=PATH, panel=RUNNING),
+        options.recording(),
+        options.method_options(),
+    ),
     options.network(),
     options.score(),
-    options.out(),
-    options.as_json(),
+    options.output(),
     options.table("device", "score", "group", "weight", "share"),
-    options.seed(
-        "Seed of the topology and, where it has one, of the method, both 0 by default; of the scores that --group-rule "
-        "regression draws, by default fresh and recorded in the result.",
-        default=None,
-    ),
-    options.engine(),
-    options.fault(),
-    Option("--warm RESULT", "Start from an earlier result, to save rounds.", type=PATH, panel=RUNNING),
-    options.recording(),
-    options.method_options(),
 )
 def calibrate(
     scores: str,
+    table: Layout,
     guarantee: Guarantee,
-    method: str,
     network: Network,
     score: Score | None,
-    table: Layout,
-    seed: int | None,
-    engine: str,
-    fault: tuple[str, ...],
-    warm: Path | None,
-    recording: Outlets,
-    options: dict[str, Any],
-    out: Path | None,
-    as_json: bool,
+    run: Run,
+    output: Output,
 ) -> None:
     """Agree on a threshold whose prediction sets cover the true label with probability at least 1 - alpha.
 
     SCORES has columns `device` and `score`, or others that are named, one row per calibration point. The devices
     talk over the topology, or over the graph whose edges are given. Methods: see `conformesh methods`.
     """
-    with pipeline.job(engine) as hosts, recorded(recording, sparing=True) as recorder:
+    with pipeline.job(run.engine) as hosts, recorded(run.recording, sparing=True) as recorder:
         for level in guarantee.alpha:
             exact_alpha(level)
         _check(guarantee, table)
-        if seed is not None and "seed" in get_method(method).option_names():
-            options["seed"] = seed
-        chosen = checked_options(method, options)
-        faults = chosen_faults(fault)
-        refuse_faults(method, make_options(method, chosen), faults)
-        if warm is not None:
-            chosen["warm"] = _bracket(warm, method, several=len(guarantee.alpha) > 1 or bool(table.groups))
+        chosen, faults = run.checked_options(), chosen_faults(run.fault)
+        refuse_faults(run.method, make_options(run.method, chosen), faults)
+        if run.warm is not None:
+            chosen["warm"] = _bracket(run.warm, run.method, several=len(guarantee.alpha) > 1 or bool(table.groups))
         mixture = guarantee.shares(scores, table)
-        held, host, ids = pipeline.load(hosts, scores, table, lambda known: network.connect(known, seed or 0))
+        held, host, ids = pipeline.load(hosts, scores, table, lambda known: network.connect(known, run.seed or 0))
         kind = score_in_file(one_score(host.share(held.made_by), held.name), score, held.name)
         asked: dict[str, Any] = {"target": mixture, "rank": guarantee.rank_rule, "score": kind, "faults": faults}
         asked |= {"strict": guarantee.strict, **chosen}
@@ -85,14 +76,14 @@ def calibrate(
         if table.weight is not None:
             asked |= {"weight": held.weights_for(ids), "weight_bound": guarantee.weight_bound}
         if table.groups:
-            asked |= {"groups": held.groups_for(ids), "group_rule": guarantee.group_rule, "rng": seed}
+            asked |= {"groups": held.groups_for(ids), "group_rule": guarantee.group_rule, "rng": run.seed}
             asked["group_order"] = guarantee.group_order or None
-        with pipeline.observed(host, method, recorder):
-            result = pipeline.calibrate_scores(held.for_devices(ids), host, guarantee.alpha, method, **asked)
+        with pipeline.observed(host, run.method, recorder):
+            result = pipeline.calibrate_scores(held.for_devices(ids), host, guarantee.alpha, run.method, **asked)
             if recorder is not None:
                 recorder.finish(result)
         if hosts.first:
-            _show(result if held.classes is None else _with_classes(result, held.classes), method, out, as_json)
+            output.show(result if held.classes is None else _with_classes(result, held.classes), _print)
 
 
 def _check(guarantee: Guarantee, table: Layout) -> None:
@@ -119,16 +110,11 @@ def _with_classes(result: Calibration | Calibrations, classes: tuple[str, ...]) 
     return replace(result, items={key: replace(item, classes=classes) for key, item in result.items.items()})
 
 
-def _show(result: Calibration | Calibrations, method: str, out: Path | None, as_json: bool) -> None:
-    """Save and print the result."""
-    if out is not None:
-        result.save(out)
-    if as_json:
-        print(result.to_json())
-    elif isinstance(result, Calibrations):
+def _print(result: Calibration | Calibrations) -> None:
+    if isinstance(result, Calibrations):
         _print_several(result)
     else:
-        console.print_facts(f"conformesh {method}", result.facts())
+        console.print_facts(f"conformesh {result.method}", result.facts())
 
 
 def _bracket(path: Path, method: str, several: bool) -> tuple[float, float] | None:

@@ -2,8 +2,8 @@
 
 A command is a function under `command(...)`, which lists its arguments, options and groups of options. A group reaches
 the function as one object under the group's name, so that shared options are declared once, in `options`. Help shows
-options in panels: those without a panel first, the others in the order of their first options. On a terminal panels are
-boxes, in a pipe sections of plain text.
+options in panels: those without a panel first, then those of the guarantee, of files and of the run, then others. On a
+terminal panels are boxes, in a pipe sections of plain text.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ class Group(NamedTuple):
 
     name: str
     gather: Callable[..., Any]
-    options: Sequence[Option] | Callable[[], Sequence[Option]]
+    options: Sequence[click.Parameter | Group] | Callable[[], Sequence[click.Parameter | Group]]
 
 
 class Whole(ParamType):
@@ -188,47 +188,42 @@ class Command(click.Command):
 
     def __init__(self, name: str, parts: Sequence[click.Parameter | Group], function: Callable[..., None]) -> None:
         super().__init__(name, callback=self._run, help=inspect.cleandoc(function.__doc__ or ""))
-        self._function = function
-        self._groups: list[tuple[Group, list[str]]] = []
-        self._later: list[Group] = []
-        for part in parts:
-            if not isinstance(part, Group):
-                self._add([part])
-            elif callable(part.options):
-                self._later.append(part)
-            else:
-                self._groups.append((part, self._add(part.options)))
+        self.function, self.parts = function, parts
+        self._all = False
+        self.declared = self._declare(parts)
 
-    def _add(self, options: Sequence[click.Parameter]) -> list[str]:
-        known = {option.name for option in self.params}
-        new = [option for option in options if option.name not in known]
-        self.params += new
-        return [str(option.name) for option in new]
+    def _declare(self, parts: Sequence[click.Parameter | Group]) -> list[click.Parameter | Group]:
+        """Add the options of these parts to the command; return the parts without what an earlier one has declared."""
+        declared: list[click.Parameter | Group] = []
+        for part in parts:
+            if isinstance(part, Group):
+                options = part.options
+                if callable(options):
+                    options = options() if self._all else ()
+                declared.append(part._replace(options=self._declare(options)))
+            elif all(part.name != known.name for known in self.params):
+                self.params.append(part)
+                declared.append(part)
+        return declared
 
     def declare_all(self) -> None:
-        """Declare the options that are behind functions."""
-        for group in self._later:
-            assert callable(group.options)
-            self._groups.append((group, self._add(group.options())))
-        self._later = []
+        """Declare also the options that are behind functions."""
+        if not self._all:
+            self._all, self.params = True, []
+            self.declared = self._declare(self.parts)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the command line, with all options only where that is needed."""
-        if self._later and not ctx.resilient_parsing and "--help" not in args:
+        if not self._all and not ctx.resilient_parsing and "--help" not in args:
             try:
                 return super().parse_args(ctx, [*args])  # a list of its own: click takes words out of it
             except click.UsageError:
-                pass
+                pass  # perhaps the option of a method
         self.declare_all()
         return super().parse_args(ctx, args)
 
     def _run(self, **given: Any) -> None:
-        gathered = {}
-        for group, names in self._groups:
-            gathered[group.name] = group.gather(**{name: given.pop(name) for name in names})
-        for group in self._later:
-            gathered[group.name] = group.gather()
-        self._function(**given, **gathered)
+        self.function(**_gather(self.declared, given))
 
     def format_help(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the panels."""
@@ -238,9 +233,16 @@ class Command(click.Command):
 # --- help -------------------------------------------------------------------------------------------------------------
 
 
+def _gather(parts: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        part.name: part.gather(**_gather(part.options, given)) if isinstance(part, Group) else given[part.name]
+        for part in parts
+    }
+
+
 def panels_of(command: click.Command, ctx: click.Context) -> dict[str, list[Line]]:
-    """Return the lines of every panel."""
-    panels: dict[str, list[Line]] = {name: [] for name in FIRST}
+    """Return the lines of every panel: those that many commands have first, the others as they come."""
+    panels: dict[str, list[Line]] = {name: [] for name in (*FIRST, GUARANTEE, FILES, RUNNING)}
     for parameter in command.get_params(ctx):
         line = parameter.get_help_record(ctx)
         if line is not None:

@@ -10,11 +10,12 @@ from typing import Any
 
 from conformesh.cli import console, options
 from conformesh.cli.command import FILES, PATH, SOURCE, ListOption, Option, command
-from conformesh.cli.options import Guarantee, Network
-from conformesh.cli.recording import Outlets, recorded, watching
+from conformesh.cli.options import Guarantee, Network, Run
+from conformesh.cli.recording import recorded, watching
 from conformesh.cli.results import score_in_file, values_for
 from conformesh.compared import NUMBERS, SIZE, answer, cells_of, columns_of, is_starred
-from conformesh.comparing import Comparison, Run, fronts, networks_of, ways_of
+from conformesh.comparing import Comparison, fronts, networks_of, ways_of
+from conformesh.comparing import Run as ComparisonRow
 from conformesh.comparing import compare as measure
 from conformesh.graph.network import Network as Graph
 from conformesh.graph.topologies import TOPOLOGIES
@@ -51,8 +52,7 @@ PICTURE, FRONT = Path("conformesh-compare.png"), Path("conformesh-front.png")
     Option("--outputs FILE", "Model outputs to measure set sizes with, as for predict.", type=SOURCE, panel=FILES),
     options.score(),
     options.table("device", "score", "share"),
-    options.seed("Seed of the topologies and methods that draw."),
-    options.recording(),
+    options.run(options.seed("Seed of the topologies and methods that draw."), options.recording()),
 )
 @console.warnings_in_one_line()
 def compare(
@@ -66,8 +66,7 @@ def compare(
     outputs: str | None,
     score: Score | None,
     table: Layout,
-    seed: int,
-    recording: Outlets,
+    run: Run,
     as_json: bool,
 ) -> None:
     """Compare all methods, in every way they add up or average, on all topologies: slack, threshold, rounds, bits.
@@ -81,6 +80,7 @@ def compare(
     held = read_scores(scores, layout=table)
     kind = score_in_file(held.made_by, score, held.name)
     sizing = _sizing(outputs, kind, score is not None, table, scores)
+    seed = run.seed or 0
     networks, skipped = _networks(held, network, seed)
     asked: dict[str, Any] = {
         "target": guarantee.shares(scores, table),
@@ -90,7 +90,7 @@ def compare(
         "progress": True,
     }
     own = held.for_devices(networks[0].ids)
-    with recorded(recording) as recorder:
+    with recorded(run.recording) as recorder:
         watched = {} if recorder is None else watching(recorder, len(ways) * len(networks))
         found = replace(measure(own, networks, alpha, ways, **asked, **sizing, **watched), skipped=skipped)
         if drawn is not None:
@@ -199,7 +199,7 @@ def _way(way: Way | None) -> dict[str, Any]:
     return {"method": None, "variant": None} if way is None else {"method": way.method, "variant": way.variant}
 
 
-def _result(run: Run) -> dict[str, Any]:
+def _result(run: ComparisonRow) -> dict[str, Any]:
     return {
         **_way(run.way),
         "needs": run.way.needs,

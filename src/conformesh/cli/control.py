@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import ListOption, Number, Option, command
-from conformesh.cli.options import Guarantee, Network, checked_options, key_values
+from conformesh.cli.options import Guarantee, Network, Output, Run, key_values
 from conformesh.io.score_files import column_named
 from conformesh.io.tables import Layout, Table, read_table, same_length
 from conformesh.losses import LOSSES, Loss, Steps, get_loss
@@ -19,7 +18,7 @@ from conformesh.quantities import in_bits, in_count, several
 from conformesh.result.control import Control
 from conformesh.result.several import Calibrations
 
-METHOD = "e-dcp"  # no other adds up losses
+METHOD = "e-dcp"  # no other adds up losses; the default of `Run`
 COLUMNS = ("item", "lambda", "loss")
 NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and lambda"
 
@@ -35,13 +34,10 @@ NEEDED = "columns 'device', 'item', 'lambda' and 'loss', one row per item and la
     options.network(),
     Option("--loss NAME", f"What the losses are, kept for predict: {', '.join(LOSSES)}."),
     Option("--loss-option KEY=VALUE", "An option of the loss, as score=logit; repeatable."),
-    options.out(),
-    options.as_json(),
+    options.output(),
     options.guarantee("mixture", "rank_rule", "strict"),
     options.table("device", "share"),
-    options.seed(),
-    options.engine(),
-    options.method_options(METHOD),
+    options.run(options.seed(), options.engine(), options.method_options(METHOD)),
 )
 def control(
     losses: str,
@@ -52,11 +48,8 @@ def control(
     loss_option: tuple[str, ...],
     guarantee: Guarantee,
     table: Layout,
-    seed: int,
-    engine: str,
-    options: dict[str, Any],
-    out: Path | None,
-    as_json: bool,
+    run: Run,
+    output: Output,
 ) -> None:
     """Agree on a lambda whose sets lose on average at most the risk.
 
@@ -64,17 +57,19 @@ def control(
     loss is so large. Below its first lambda an item is taken to lose all that it can, unless that lambda is -inf.
     Losses must not rise as lambda grows.
     """
-    with pipeline.job(engine) as hosts:
-        chosen = checked_options(METHOD, options)
+    with pipeline.job(run.engine) as hosts:
+        chosen = run.checked_options()
         kind = _loss(loss, loss_option)
         mixture = guarantee.shares(losses, table)
-        held, host, ids = pipeline.load(hosts, losses, table, lambda known: network.connect(known, seed), read_losses)
+        held, host, ids = pipeline.load(
+            hosts, losses, table, lambda known: network.connect(known, run.seed or 0), read_losses
+        )
         asked: dict[str, Any] = {"loss": kind, "bound": bound, "target": mixture, "rank": guarantee.rank_rule}
         with pipeline.observed(host, METHOD):
             own = held.for_devices(ids)
             result = pipeline.control_losses(own, host, risk, METHOD, strict=guarantee.strict, **asked, **chosen)
         if hosts.first:
-            _show(result, out, as_json)
+            output.show(result, _print)
 
 
 def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
@@ -86,13 +81,8 @@ def _loss(name: str | None, pairs: tuple[str, ...]) -> Loss | None:
     return get_loss(name, **key_values(pairs, "loss option", {}))
 
 
-def _show(result: Control | Calibrations, out: Path | None, as_json: bool) -> None:
-    """Save and print what was found."""
-    if out is not None:
-        result.save(out)
-    if as_json:
-        print(result.to_json())
-    elif isinstance(result, Control):
+def _print(result: Control | Calibrations) -> None:
+    if isinstance(result, Control):
         console.print_facts("conformesh control", result.facts())
     else:
         _print_several(result)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import GUARANTEE, Argument, Option, Whole, command
-from conformesh.cli.options import Guarantee, Network
+from conformesh.cli.options import Guarantee, Network, Output, Run
 from conformesh.detecting import RULES, THINNED
 from conformesh.detecting import detect as find
 from conformesh.io.score_files import ScoreFile, one_score, read_scores
@@ -27,8 +26,7 @@ MOST = 20  # flagged test points that are printed
     Argument("tests", "TESTS", "Scores of the test points, in the same form; high is suspicious."),
     Option("--fdr <float>", "Tolerated false discovery rate among the flagged points.", default="0.1"),
     options.network(),
-    options.out("Also save: .json, or a table of test points as .csv, .parquet or .npz."),
-    options.as_json(),
+    options.output("Also save: .json, or a table of test points as .csv, .parquet or .npz."),
     options.guarantee("mixture"),
     Option(
         f"--rule {'|'.join(RULES)}",
@@ -49,13 +47,15 @@ MOST = 20  # flagged test points that are printed
         panel=GUARANTEE,
     ),
     options.table("device", "score", "share"),
-    options.seed(
-        "Repeat the random choice of scores of an earlier run, whose result names it; by default a fresh one. Also the "
-        "seed of the topology.",
-        default=None,
+    options.run(
+        options.seed(
+            "Repeat the random choice of scores of an earlier run, whose result names it; by default a fresh one. Also "
+            "the seed of the topology.",
+            default=None,
+        ),
+        options.engine(),
     ),
     options.aggregate(),
-    options.engine(),
 )
 def detect(
     scores: str,
@@ -64,10 +64,8 @@ def detect(
     network: Network,
     guarantee: Guarantee,
     table: Layout,
-    seed: int | None,
-    engine: str,
-    out: Path | None,
-    as_json: bool,
+    run: Run,
+    output: Output,
     **asked: Any,
 ) -> None:
     """Flag anomalies: test points that score higher than ordinary ones, with a bound on the false discovery rate.
@@ -78,21 +76,21 @@ def detect(
     exact_alpha(fdr, "fdr")
     if STDIN == scores == tests:
         raise ValueError("only one of SCORES and TESTS can come from standard input, got - for both")
-    if out is not None:
-        check_ending(out, (".json", *ENDINGS))
-    with pipeline.job(engine) as hosts:
+    if output.out is not None:
+        check_ending(output.out, (".json", *ENDINGS))
+    with pipeline.job(run.engine) as hosts:
         mixture = guarantee.shares(scores, table)
         with console.warnings_in_one_line():
             judged = read_scores(tests, layout=table)
         held, host, ids = pipeline.load(
-            hosts, scores, table, lambda known: network.connect(_with_tests(known, judged), seed or 0)
+            hosts, scores, table, lambda known: network.connect(_with_tests(known, judged), run.seed or 0)
         )
         one_score([*host.share(held.made_by), judged.made_by], f"{scores} and {tests}")
         with pipeline.observed(host, "detect"):
             own, others = held.for_devices(ids), judged.for_devices(ids)
-            result = find(own, host.network, others, fdr, target=mixture, rng=seed, engine=host, **asked)
+            result = find(own, host.network, others, fdr, target=mixture, rng=run.seed, engine=host, **asked)
         if hosts.first:
-            _show(result, out, as_json)
+            output.show(result, _print)
 
 
 def _with_tests(held: ScoreFile, tests: ScoreFile) -> ScoreFile:
@@ -101,13 +99,7 @@ def _with_tests(held: ScoreFile, tests: ScoreFile) -> ScoreFile:
     return ScoreFile(tuple(names), tuple(held.for_devices(tuple(names))) if held.scores else (), held.name)
 
 
-def _show(result: Detection, out: Path | None, as_json: bool) -> None:
-    """Save and print the result."""
-    if out is not None:
-        result.save(out)
-    if as_json:
-        print(result.to_json())
-        return
+def _print(result: Detection) -> None:
     sent = f"{in_count(result.cost.numbers_per_device)} numbers, {in_bits(result.cost.bits_per_device)}"
     facts = [
         ("flagged", f"{result.flags:,} of {several(result.tests, 'test point')}"),

@@ -13,7 +13,7 @@ import click
 
 from conformesh.cli import SUBCOMMANDS, console, options
 from conformesh.cli.command import FILES, MESH, PATH, RUNNING, SOURCE, Argument, Number, Option, Whole, command, whole
-from conformesh.cli.options import Guarantee, Network, checked_options, key_values
+from conformesh.cli.options import Guarantee, Network, Run, key_values
 from conformesh.cli.results import score_in_file
 from conformesh.graph.network import Network as Graph
 from conformesh.io.score_files import ScoreFile, read_scores
@@ -70,7 +70,7 @@ def mesh() -> None:
     options.devices(),
     Option("--scores SCORES", "A file with device and score, spread over the folders.", type=SOURCE),
     options.guarantee("alpha", "mixture", "rank_rule", "pac_confidence"),
-    options.method(),
+    options.run(options.method(), options.seed("Seed of the topology and of the method."), options.method_options()),
     options.network(),
     options.score(),
     options.as_json(),
@@ -111,15 +111,13 @@ def mesh() -> None:
         default="rounds",
         panel=RUNNING,
     ),
-    options.seed("Seed of the topology and of the method."),
-    options.method_options(),
 )
 def init(
     root: Path,
     devices: int | None,
     scores: str | None,
     guarantee: Guarantee,
-    method: str,
+    run: Run,
     network: Network,
     score: Score | None,
     table: Layout,
@@ -128,8 +126,6 @@ def init(
     on_lost: str,
     online: tuple[str, ...],
     insecure: bool,
-    seed: int,
-    options: dict[str, Any],
     as_json: bool,
     **settings: Any,
 ) -> None:
@@ -138,12 +134,11 @@ def init(
     The devices are counted by --devices, or named by --scores or by a file of edges. ROOT/README.md says what to copy
     where.
     """
-    if "seed" in get_method(method).option_names():
-        options["seed"] = seed
+    method, options = run.method, run.checked_options()
     alpha, kind = guarantee.one_alpha, score
     if scores is not None:
         kind = score_in_file(read_scores(scores).made_by, kind, scores)
-    built = _network(devices, scores, network, seed)
+    built = _network(devices, scores, network, run.seed or 0)
     folders = init_mesh(
         root,
         built,
@@ -151,7 +146,7 @@ def init(
         method=method,
         alpha=alpha,
         requirement=guarantee.requirement(scores, table),
-        options=checked_options(method, options),
+        options=options,
         score=None if kind is None else kind.name,
         score_options={} if kind is None else {name: v for name, v in kind.options().items() if v is not None},
         model=None if model is None else _digest(model),

@@ -12,8 +12,8 @@ import numpy as np
 
 from conformesh.cli import console, options
 from conformesh.cli.command import PATH, Argument, Number, Option, Whole, command
-from conformesh.cli.options import Guarantee, Network, chosen_faults
-from conformesh.cli.recording import Outlets, followed
+from conformesh.cli.options import Guarantee, Network, Run, chosen_faults
+from conformesh.cli.recording import followed
 from conformesh.io.files import make_folder
 from conformesh.io.score_files import ScoreFile
 from conformesh.io.stream_files import StreamFile, read_streams
@@ -61,12 +61,14 @@ RIGHT = COLUMNS[1:5]
     Option("--rows FILE", "Write every example with its threshold, as .parquet, .csv or .npz.", type=PATH),
     options.as_json("Print one JSON object instead of the table."),
     options.table("time", "device", "score"),
-    options.seed(
-        "Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.", default=None
+    options.run(
+        options.seed(
+            "Seed of the topology, by default 0, and of the alarm, by default a hash of the scores.", default=None
+        ),
+        options.fault(),
+        options.recording(),
     ),
     *options.checkpoint("Saved from time to time and when interrupted; the same command goes on from there."),
-    options.fault(),
-    options.recording(),
 )
 def online(
     stream: str,
@@ -84,11 +86,9 @@ def online(
     picture: bool,
     rows: Path | None,
     table: Layout,
-    seed: int | None,
+    run: Run,
     checkpoint: Path | None,
     resume: bool,
-    fault: tuple[str, ...],
-    recording: Outlets,
     as_json: bool,
 ) -> None:
     """Follow streams of scores with thresholds that keep their share of misses while the world drifts.
@@ -105,17 +105,19 @@ def online(
         make_folder(checkpoint.parent)
     with console.warnings_in_one_line():
         held = read_streams(stream, table.time or "time", table)
-    built = network.connect(ScoreFile(held.devices, (), held.name), seed or 0)
+    built = network.connect(ScoreFile(held.devices, (), held.name), run.seed or 0)
     scores = _in_rows(held, built.ids)
     # A false alarm has its chance over the alarm's draws too: they must differ from stream to stream. A hash of the
     # scores does that, and a run that is interrupted and resumed draws the same again.
-    key = digest_of(scores) >> 11 if seed is None else seed  # 53 bits: the most that a JSON number keeps exactly
+    key = (
+        digest_of(scores) >> 11 if run.seed is None else run.seed
+    )  # 53 bits: the most that a JSON number keeps exactly
     named = (
         "the recommended" if learner is None and coupling is None else f"{learner or 'decaying'}, {coupling or 'mixed'}"
     )
-    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(fault)}
+    asked: dict[str, Any] = {"local": local, "scale": scale, "delays": delay, "faults": chosen_faults(run.fault)}
     title = named if learner or coupling else f"{named} rule"
-    with followed(recording, built, title, window) as recorder:
+    with followed(run.recording, built, title, window) as recorder:
         drift = _Drift(alarm, level, key) if alarm else None
         long = _Long(checkpoint, resume, scores.shape[1])
         watch = _Watch(drift, recorder)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import types
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
@@ -344,6 +344,30 @@ def _score(score: str | None, score_option: tuple[str, ...]) -> Score | None:
 # --- run --------------------------------------------------------------------------------------------------------------
 
 
+class Run(NamedTuple):
+    """How devices run: the method with its options as text, the engine, faults, seed, and where a recording goes."""
+
+    method: str = "e-dcp"
+    options: Mapping[str, Any] = types.MappingProxyType({})
+    seed: int | None = None
+    engine: str = "simulator"
+    fault: tuple[str, ...] = ()
+    warm: Path | None = None
+    recording: Outlets = Outlets()
+
+    def checked_options(self) -> dict[str, Any]:
+        """Return the options of the method, in its types; the seed is among them where the method has one."""
+        from conformesh.methods import get_method
+
+        seeded = self.seed is not None and "seed" in get_method(self.method).option_names()
+        return checked_options(self.method, {**self.options, **({"seed": self.seed} if seeded else {})})
+
+
+def run(*parts: Option | Group) -> Group:
+    """How devices run: options and groups whose names are fields of `Run`."""
+    return Group("run", Run, parts)
+
+
 def method() -> Option:
     """Return the method."""
     from conformesh.methods import METHODS
@@ -426,6 +450,27 @@ def jobs() -> Option:
 
 
 # --- output -----------------------------------------------------------------------------------------------------------
+
+
+class Output(NamedTuple):
+    """Where a result goes: to a file, and as JSON or in words to standard output."""
+
+    out: Path | None = None
+    as_json: bool = False
+
+    def show(self, result: Any, show_words: Callable[[Any], None]) -> None:
+        """Save and print a result."""
+        if self.out is not None:
+            result.save(self.out)
+        if self.as_json:
+            print(result.to_json())
+        else:
+            show_words(result)
+
+
+def output(text: str = "Also save the result as JSON.") -> Group:
+    """Where a result goes."""
+    return Group("output", Output, [out(text), as_json()])
 
 
 def out(text: str = "Also save the result as JSON.", metavar: str = "FILE", **more: Any) -> Option:

@@ -9,7 +9,7 @@ from typing import Any
 
 from conformesh.cli import console, options, pipeline
 from conformesh.cli.command import Argument, ListOption, Option, command
-from conformesh.cli.options import Network, checked_options
+from conformesh.cli.options import Network, Output, Run, checked_options
 from conformesh.cli.results import read_json, releases_in, saved_result
 from conformesh.inputs import SCORE
 from conformesh.io.tables import Layout
@@ -46,8 +46,7 @@ PRIVATE = "Private quantiles"  # a panel of the help
         nargs=2,
     ),
     options.network(),
-    options.out("Also save: .json, or a table as .csv, .parquet or .npz."),
-    options.as_json(),
+    options.output("Also save: .json, or a table as .csv, .parquet or .npz."),
     Option(
         "--confidence <float>",
         "With --epsilon: the probability with which all rank errors hold together.",
@@ -71,9 +70,8 @@ PRIVATE = "Private quantiles"  # a panel of the help
     ),
     Option("--cap <int>", "With --unit device: the most values of a device that count.", panel=PRIVATE),
     options.table("device", "score"),
-    options.seed(),
+    options.run(options.seed(), options.engine()),
     options.aggregate(None, "; with --epsilon tree or flood"),
-    options.engine(),
 )
 def quantiles(
     data: str,
@@ -81,10 +79,8 @@ def quantiles(
     network: Network,
     confidence: str,
     table: Layout,
-    seed: int,
-    engine: str,
-    out: Path | None,
-    as_json: bool,
+    run: Run,
+    output: Output,
     **texts: Any,
 ) -> None:
     """Return quantiles of a column over all devices, without pooling it; --score-column names the column.
@@ -94,25 +90,25 @@ def quantiles(
     """
     parts = as_parts(q or QUARTILES)
     sure = exact_alpha(confidence, "confidence")
-    if out is not None:
-        check_ending(out, (".json", *ENDINGS))
+    if output.out is not None:
+        check_ending(output.out, (".json", *ENDINGS))
     given = {name: text for name, text in texts.items() if text is not None}
     if Path(data).suffix.lower() == ".json":
         if name := next(iter({**given, **({} if table.score is None else {"score_column": table.score})}), None):
             raise ValueError(
                 f"--{name.replace('_', '-')} is for a file of values, and {data} is a result; leave it out"
             )
-        _show(_of_result(data, parts, sure), out, as_json)
+        output.show(_of_result(data, parts, sure), _print)
         return
     if given.get("epsilon") is None and (name := next((name for name in given if name != "aggregate"), None)):
         raise ValueError(f"--{name.replace('_', '-')} is for private quantiles; give --epsilon too")
     chosen = checked_options("p-dcp" if "epsilon" in given else "e-dcp", _with_grid(given))
-    with pipeline.job(engine) as hosts:
-        held, host, ids = pipeline.load(hosts, data, table, lambda known: network.connect(known, seed))
+    with pipeline.job(run.engine) as hosts:
+        held, host, ids = pipeline.load(hosts, data, table, lambda known: network.connect(known, run.seed or 0))
         with pipeline.observed(host, "quantiles"):
             result = find(held.for_devices(ids), host.network, parts, confidence=sure, engine=host, **chosen)
         if hosts.first:
-            _show(replace(result, column=table.score or SCORE), out, as_json)
+            output.show(replace(result, column=table.score or SCORE), _print)
 
 
 def _with_grid(given: dict[str, Any]) -> dict[str, Any]:
@@ -137,13 +133,7 @@ def _of_result(source: str, parts: tuple[Fraction, ...], confidence: Fraction) -
     return replace(quantiles_of(one.release, parts, confidence, one.noise), column=SCORE, network=saved.first.network)
 
 
-def _show(result: Quantiles, out: Path | None, as_json: bool) -> None:
-    """Save and print the quantiles."""
-    if out is not None:
-        result.save(out)
-    if as_json:
-        print(result.to_json())
-        return
+def _print(result: Quantiles) -> None:
     head, *rows = result.lines()
     console.print_table(head, rows, right=head)
     print()
