@@ -343,10 +343,10 @@ MISTAKES = {
         TypeError,
         "draws must be a dict",
     ),
-    "draws of detect as text": (
-        lambda: detect(SCORES, NETWORK, TESTS, draws="a"),
+    "sample size of detect as text": (
+        lambda: detect(SCORES, NETWORK, TESTS, sample_size="a"),
         TypeError,
-        "draws must be a whole number",
+        "sample_size must be a whole number",
     ),
     "centres as a number": (
         lambda: calibrate_local(SCORES, NETWORK, inputs=INPUTS, centres=3),
