@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 
 from conformesh.engines.base import Engine
 from conformesh.graph.network import Network
-from conformesh.graph.topologies import divisor
-from conformesh.graph.topologies import TOPOLOGIES
+from conformesh.graph.topologies import TOPOLOGIES, divisor
 from conformesh.io.arrays import (
     as_array,
     as_rows,

@@ -11,15 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conformesh import Centres, Network, WeightedScores, losses, scores, solve_draws
+from conformesh import Centres, Network, losses, scores
 from conformesh.centres import centre_name
 from conformesh.guarantee import Groups, Guarantee, LossBound, Mixture, Sides, Weighting
 from conformesh.io.memberships import EVERYONE
+from conformesh.kernels.weighted_scores import WeightedScores
 from conformesh.protocols.site import Outcome
 from conformesh.result.certificate import Certificate, Cost, SidesCertificate
 from conformesh.result.evaluation import Evaluation, RiskEvaluation
 from conformesh.result.lookup import axes_of
 from conformesh.result.result import Answer, Result, UnknownPart
+from conformesh.solver import solve_draws
 
 IDS = ("a", "b", "d2", "d10")
 RNG = np.random.default_rng(0)

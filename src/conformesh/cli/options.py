@@ -131,8 +131,7 @@ class Network(NamedTuple):
 
     def topology(self, devices: int) -> tuple[str, dict[str, Any]]:
         """Return the topology and its options; by default a torus, or a cycle where the number has no two factors."""
-        from conformesh.graph.topologies import divisor
-        from conformesh.graph.topologies import TOPOLOGIES
+        from conformesh.graph.topologies import TOPOLOGIES, divisor
 
         name = self.name or "torus"
         if self.name is None and not self.options and divisor(devices) is None:
