@@ -241,6 +241,8 @@ def columns_of(
 
     `requirement` has mixture and rank rule; `grouping` says how groups overlap, where they do.
     """
+    if not has_parts(guarantee) and guarantee.sides is None and guarantee.loss is None:
+        return _one_column(table, names, guarantee, agreed, requirement)
     rows = _Rows(table, guarantee, names, agreed)
     strategy = grouping is not None and grouping.rule in ("seq", "regression")
     sides = (None,) if guarantee.sides is None else (LOWER, UPPER)
@@ -280,6 +282,16 @@ def columns_of(
         asked,
         grouping if strategy else None,
     )
+
+
+def _one_column(
+    table: Table, names: Sequence[str], guarantee: Guarantee, agreed: Agreed, requirement: Requirement
+) -> Columns:
+    """Return one column of scores that weigh alike: a million devices need no second array."""
+    assert table.score is not None
+    scores = WeightedScores.from_flat(table.score, table.sizes, names=names, copy=not table.in_place)
+    problems = [Problem((), alpha, 0, level, agreed.rows) for level, alpha in enumerate(guarantee.alphas)]
+    return Columns((scores,), requirement, guarantee.alphas, problems)
 
 
 def _memberships(
