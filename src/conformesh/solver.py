@@ -142,6 +142,13 @@ REFUSALS: tuple[Refusal, ...] = (
         "leave pac_confidence out, or calibrate each group on its own",
     ),
     Refusal(
+        "pac_confidence x seq or regression",
+        lambda g, r, k: g.pac_confidence is not None and _rule(r, "seq", "regression"),
+        "group rules seq and regression are proven on average over draws of the scores, not with pac_confidence: their "
+        "ranks follow from thresholds of other groups, which have no binomial tail",
+        "leave pac_confidence out, or use group_rule='atoms' or 'max'",
+    ),
+    Refusal(
         "pac_confidence x weights",
         lambda g, r, k: g.pac_confidence is not None and g.weighting is not None,
         "pac_confidence (over the draw of the scores) is proven for scores that weigh alike, not with weights: the "
@@ -169,13 +176,15 @@ REFUSALS: tuple[Refusal, ...] = (
     Refusal(
         "seq or regression x weights",
         lambda g, r, k: _rule(r, "seq", "regression") and g.weighting is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone, "
+        "and a shift gives each score a weight",
         "use group_rule='atoms' or 'max', or leave the weights out",
     ),
     Refusal(
         "seq or regression x centres",
         lambda g, r, k: _rule(r, "seq", "regression") and g.centres is not None,
-        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone",
+        "group rules seq and regression are proven by an exchange of scores whose weight depends on their device alone, "
+        "and near a centre they weigh by their distance",
         "use group_rule='atoms' or 'max', or leave the centres out",
     ),
     Refusal(
@@ -191,12 +200,6 @@ REFUSALS: tuple[Refusal, ...] = (
         "use method 'e-dcp', or group_rule='atoms' or 'max'",
     ),
     Refusal(
-        "seq or regression x faults",
-        lambda g, r, k: _rule(r, "seq", "regression") and as_faults(r.faults) is not None,
-        "group rules seq and regression are calibrated by e-dcp, which needs every message",
-        "leave the faults out",
-    ),
-    Refusal(
         "losses x methods",
         lambda g, r, k: g.loss is not None and _takes(g, r) != "scores",
         "this method counts scores and cannot add up losses",
@@ -208,6 +211,20 @@ REFUSALS: tuple[Refusal, ...] = (
         "with epsilon every example is counted once, and both sides of an interval would count it twice, which costs "
         "twice the epsilon",
         "calibrate one score, or each side by itself with half of epsilon",
+    ),
+    Refusal(
+        "max x epsilon",
+        lambda g, r, k: _rule(r, "max") and _has_epsilon(r),
+        "with epsilon every example is counted once, and group rule max counts it in each of its groups, which costs as "
+        "many times the epsilon",
+        "use group_rule='atoms', which counts every example once",
+    ),
+    Refusal(
+        "ghost x groups",
+        lambda g, r, k: g.groups is not None and g.rank_rule == "ghost" and g.mixture.kind != "paper" and k > 1,
+        "rank_rule='ghost' is proven for groups with mixture 'paper' only: which part of a group's new examples comes "
+        "from which device is unknown",
+        "use mixture='paper', or rank_rule='swap'",
     ),
     Refusal(
         "weights x methods",
